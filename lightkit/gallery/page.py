@@ -16,7 +16,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.gallery.samples import Sample
 from lightkit.gallery.views import InputView, TableView, TextView
-from lightkit.gallery.words import Answer
+from lightkit.gallery.words import Prediction
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _COLUMNS = 60
@@ -24,7 +24,7 @@ _COLUMNS = 60
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of the page."""
 
     title: str
@@ -42,7 +42,7 @@ class Page:
     picture: Figure
     """The samples as one figure."""
     samples: list[Sample]
-    sections: list[Section] = field(default_factory=list)
+    sections: list[PageSection] = field(default_factory=list)
 
     def html(self) -> str:
         """Return the whole page."""
@@ -111,7 +111,7 @@ def _rows(samples: Sequence[Sample], view: TableView) -> str:
     return f'<div class="scroll"><table class="rows">{"".join(lines)}</table></div>'
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: Prediction) -> str:
     share = "" if answer.confidence is None else f" {answer.confidence:.1%}"
     return f"<b>{html.escape(answer.text)}</b>{share}"
 

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.nesting import mapped, tensors
 from lightkit.data import Data, Loader
 from lightkit.gallery.views import InputView, TextView, view_of
-from lightkit.gallery.words import Answer, target_words
+from lightkit.gallery.words import Prediction, target_words
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Sample:
     """The target in words."""
     file: str = ""
     """The file it was read from, where that is known."""
-    answer: Answer | None = None
+    answer: Prediction | None = None
     """What a model says of it."""
     loss: float | None = None
     """The loss of that."""

@@ -14,7 +14,7 @@ from lightkit.gallery.charts import (
     targets_chart,
 )
 from lightkit.gallery.judged import predicted_numbers, results, worst
-from lightkit.gallery.page import Page, Section, cards, chart, facts, strip
+from lightkit.gallery.page import Page, PageSection, cards, chart, facts, strip
 from lightkit.gallery.samples import Sample, loader_of, read_samples, variants
 from lightkit.trainer.learner import Learner
 
@@ -44,16 +44,16 @@ def data_page(data: Data, name: str, *, split: str = "train", count: int = 32, e
         title, f"{len(samples)} of {loader.num_samples} rows, {where}", samples_chart(samples, view, title), samples
     )
     scaled = ["The scaling of the inputs is undone for the eye."] if data.normalizer is not None else []
-    page.sections.append(Section("Data", facts([*data.describe(), *(("note", note) for note in data.notes)])))
-    page.sections.append(Section("Samples", cards(samples, view), " ".join([*scaled, *view.notes])))
+    page.sections.append(PageSection("Data", facts([*data.describe(), *(("note", note) for note in data.notes)])))
+    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([*scaled, *view.notes])))
     if augmented and loader.prepare.augment and samples:
         rows = variants(data, samples[:_VARIED], _EPOCHS)
         lines = [strip(f"row {of_one[0].row}", [each.x for each in of_one], view) for of_one in rows]
-        page.sections.append(Section("Augmentation", "\n".join(lines), f"The same rows in {_EPOCHS} epochs."))
+        page.sections.append(PageSection("Augmentation", "\n".join(lines), f"The same rows in {_EPOCHS} epochs."))
     found = statistics(data)
     for heading, figure in (("Targets", targets_chart(found, data)), ("Inputs", inputs_chart(found, view))):
         if figure is not None:
-            page.sections.append(Section(heading, chart(figure)))
+            page.sections.append(PageSection(heading, chart(figure)))
     return page
 
 
@@ -75,8 +75,8 @@ def results_page(learner: Learner, name: str, *, split: str = "test", count: int
     page = Page(title, f"{len(samples)} of {total} rows, spread evenly", samples_chart(samples, view, title), samples)
     numbers = predicted_numbers(learner, split)
     if numbers is not None:
-        page.sections.append(Section("All predictions", chart(predicted_chart(*numbers))))
-    page.sections.append(Section("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
+        page.sections.append(PageSection("All predictions", chart(predicted_chart(*numbers))))
+    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
     return page
 
 
@@ -99,8 +99,8 @@ def worst_page(learner: Learner, name: str, *, split: str = "test", count: int =
     )
     subtitle = f"{len(samples)} of {len(losses)} rows, with {min(1.0, share):.0%} of the total loss"
     page = Page(title, subtitle, samples_chart(samples, view, title), samples)
-    page.sections.append(Section("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
-    page.sections.append(Section("Losses", chart(losses_chart(losses))))
+    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
+    page.sections.append(PageSection("Losses", chart(losses_chart(losses))))
     return page
 
 

@@ -17,7 +17,7 @@ _NUMBERS = 4
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """What a model says of a sample."""
 
     text: str
@@ -50,7 +50,7 @@ def target_words(target: Tensor, info: DataInfo, decode: Callable[[Tensor], str]
     return _numbers(target)
 
 
-def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callable[[Tensor], str] | None) -> Answer:
+def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callable[[Tensor], str] | None) -> Prediction:
     """Put what a model gives for a sample in words.
 
     Args:
@@ -62,20 +62,20 @@ def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callab
     if info.task == "multiclass" and output.ndim == 1:
         chosen = int(output.argmax())
         right = None if target is None or target.ndim else chosen == int(target)
-        return Answer(_named(info, chosen), float(output.softmax(0)[chosen]), right)
+        return Prediction(_named(info, chosen), float(output.softmax(0)[chosen]), right)
     if info.task == "binary":
         p = float(output.reshape(()).sigmoid())
         right = None if target is None else (p > 0.5) == bool(float(target) > 0.5)
-        return Answer(_binary(float(p > 0.5), info), max(p, 1 - p), right)
+        return Prediction(_binary(float(p > 0.5), info), max(p, 1 - p), right)
     if info.task == "multilabel" and output.ndim == 1:
         found = (output.sigmoid() > 0.5).to(torch.float32)
         right = None if target is None else bool((found == target.to(torch.float32)).all())
-        return Answer(_labels(found, info), None, right)
+        return Prediction(_labels(found, info), None, right)
     if info.task == "language_modeling" and output.ndim == 2:
         tokens = output.argmax(-1)
         pieces = tuple(decode(token.reshape(1)) if decode else str(int(token)) for token in tokens)
-        return Answer(decode(tokens) if decode else _numbers(tokens), pieces=pieces)
-    return Answer(_numbers(output))
+        return Prediction(decode(tokens) if decode else _numbers(tokens), pieces=pieces)
+    return Prediction(_numbers(output))
 
 
 def _named(info: DataInfo, number: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightkit.data import DataInfo
-from lightkit.gallery.words import Answer, answer, target_words
+from lightkit.gallery.words import Prediction, answer, target_words
 
 CLASSES = DataInfo("multiclass", (4,), 3, ("ant", "bee", "cat"))
 BINARY = DataInfo("binary", (4,), 1, ("benign",))
@@ -39,21 +39,21 @@ def test_targets(target: Any, info: DataInfo, words: str) -> None:
 @pytest.mark.parametrize(
     ("output", "target", "info", "found"),
     [
-        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor(1), CLASSES, Answer("bee", 0.9867, True)),
-        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor(0), CLASSES, Answer("bee", 0.9867, False)),
-        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor([0.5, 0.5, 0.0]), CLASSES, Answer("bee", 0.9867, None)),
-        (torch.tensor([-2.0]), torch.tensor(0.0), BINARY, Answer("not benign", 0.8808, True)),
-        (torch.tensor([2.0, -1.0, 3.0]), torch.tensor([1.0, 0.0, 1.0]), LABELS, Answer("red, small", None, True)),
+        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor(1), CLASSES, Prediction("bee", 0.9867, True)),
+        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor(0), CLASSES, Prediction("bee", 0.9867, False)),
+        (torch.tensor([0.0, 5.0, 0.0]), torch.tensor([0.5, 0.5, 0.0]), CLASSES, Prediction("bee", 0.9867, None)),
+        (torch.tensor([-2.0]), torch.tensor(0.0), BINARY, Prediction("not benign", 0.8808, True)),
+        (torch.tensor([2.0, -1.0, 3.0]), torch.tensor([1.0, 0.0, 1.0]), LABELS, Prediction("red, small", None, True)),
         (
             torch.tensor([2.0, 1.0, 3.0]),
             torch.tensor([1.0, 0.0, 1.0]),
             LABELS,
-            Answer("red, round, small", None, False),
+            Prediction("red, round, small", None, False),
         ),
-        (torch.tensor([3.5]), torch.tensor(3.0), NUMBERS, Answer("3.5")),
+        (torch.tensor([3.5]), torch.tensor(3.0), NUMBERS, Prediction("3.5")),
     ],
 )
-def test_answers(output: Any, target: Any, info: DataInfo, found: Answer) -> None:
+def test_answers(output: Any, target: Any, info: DataInfo, found: Prediction) -> None:
     said = answer(output, target, info, None)
     assert (said.text, said.is_right) == (found.text, found.is_right)
     assert said.confidence == (None if found.confidence is None else pytest.approx(found.confidence, abs=1e-4))
