@@ -79,8 +79,8 @@ def board(args: list[str]) -> int:
             raise UserError(what, key="--port", received=options.port, fix=fix)
         return 0 if options.ready else _tell(found, way_here, local=local, is_new=False)
     if options.detach:
-        found = _start(folder, options)
-        return found if isinstance(found, int) else _tell(found, way_here, local=local, is_new=True)
+        begun = _start(folder, options)
+        return begun if isinstance(begun, int) else _tell(begun, way_here, local=local, is_new=True)
     return _serve(desk, folder, options, port=port, way_here=way_here)
 
 
@@ -222,6 +222,7 @@ def _start(folder: Path, options: Namespace) -> Board | int:
     ready, told = os.pipe()
     command = [sys.executable, "-m", "lightkit", "board", str(folder), "--host", options.host, "--ready", str(told)]
     command += ["--port", options.port] if options.port else []
+    command = _kept(command)
     with desk.log.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[told], start_new_session=True
@@ -241,6 +242,19 @@ def _start(folder: Path, options: Namespace) -> Board | int:
     if found is None and (code := process.wait()) == 0:
         raise UserError("the board has ended at once", key=str(folder), fix=f"what it said is in {desk.log}")
     return found if found is not None else code
+
+
+def _kept(command: list[str]) -> list[str]:
+    """Return a command that runs another one where systemd lets it be at logout; say what does, where it will not."""
+    from lightkit.detached.systemd import LINGER, fate, scope_command
+
+    found = fate()
+    if found == "scope":
+        return scope_command(command) or command
+    if found != "stays":
+        when = "when you log out" if found == "killed" else "when you log out everywhere"
+        complain(f"note: systemd ends the board {when}; to let it go on:  {LINGER}")
+    return command
 
 
 def _stop(folder: Path, options: Namespace) -> int:

@@ -36,6 +36,9 @@ class Predictor(nn.Module):
         data: The data that it was trained on, which knows the scaling of inputs and the task.
     """
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, model: nn.Module, data: Data) -> None:
         super().__init__()
         self.model, self.task, scaling = model, data.info.task, data.normalizer

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lightkit.cli import board
-from lightkit.detached import ports
+from lightkit.detached import ports, systemd
 from lightkit.detached.boards import Board, desk_of
 from lightkit.detached.ports import free_port
 from tests.conftest import ROOT, Outcome
@@ -137,6 +137,24 @@ def test_the_board_of_another_user_is_warned_of(
     monkeypatch.setattr(ports, "holder", lambda _: ports.Holder(6006, "ada", is_ours=True, shows=None))
     board._warn(6006)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("fate", "expected", "told"),
+    [
+        ("stays", ["x"], ""),
+        ("scope", ["systemd-run", "x"], ""),
+        ("killed", ["x"], "note: systemd ends the board when you log out; to let it go on:  loginctl enable-linger\n"),
+        ("killed with the last session", ["x"], "when you log out everywhere"),
+    ],
+)
+def test_what_systemd_would_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fate: str, expected: list[str], told: str
+) -> None:
+    monkeypatch.setattr(systemd, "fate", lambda: fate)
+    monkeypatch.setattr(systemd, "scope_command", lambda command: ["systemd-run", *command])
+    assert board._kept(["x"]) == expected
+    assert told in capsys.readouterr().err
 
 
 def page(port: int, name: str = "") -> str | None:

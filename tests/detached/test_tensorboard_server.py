@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from lightkit.detached.ports import free_port
 from lightkit.detached.tensorboard_server import Sieve
 from lightkit.loggers import TensorBoardLogger
 from tests.browser import CHROMIUM, Page, browser
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 RATES = (0.01, 0.1)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -54,6 +57,19 @@ def write_run(folder: Path, rate: float) -> None:
     logger.close()
 
 
+def is_read(address: str) -> bool:
+    """Whether TensorBoard knows everything of both runs: what they have written last, too."""
+
+    def asked(path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{address}data/plugin/{path}", timeout=PATIENCE_SECONDS) as answer:
+            return dict(json.load(answer))
+
+    tags, pictures = asked("scalars/tags"), asked("images/tags")
+    layouts = [category.get("chart", []) for category in asked("custom_scalars/layout").get("category", [])]
+    whole = all("val/accuracy" in tags.get(f"lr={rate}", {}) for rate in RATES)
+    return whole and all("view/test/roc" in pictures.get(f"lr={rate}", {}) for rate in RATES) and len(layouts) == 3
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where two runs are to be seen."""
@@ -67,6 +83,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert lines is not None
         try:
             until(lambda: address in lines.readline(), "TensorBoard to answer")
+            until(lambda: is_read(address), "TensorBoard to read the runs")  # a page does not ask twice
             yield address
         finally:
             process.terminate()
