@@ -1,6 +1,6 @@
 """What it costs a run to be watched: blocks of steps of one run, in turn with and without `trainer.watch`.
 
-A block has as many looks as the default has in it, one in a hundred steps; in the other blocks nobody looks. With a
+A block has as many looks as the default has in it, one in two hundred steps; in the other blocks nobody looks. With a
 tiny network a step is short and a look is dear beside it; a larger one shows what the fingerprints of weights cost.
 
     python -m benchmarks.watch [--rounds 60] [--steps 1000]
@@ -24,8 +24,8 @@ from lightkit.trainer import Callback
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.watch import NoWatch, Watcher
 
-ON, OFF = "watched every 100 steps", "not watched"
-EVERY = 100
+ON, OFF = "watched every 200 steps", "not watched"
+EVERY = 200
 STEPS_PER_EPOCH = 200
 BARS = [Bar(ON, OFF, 1.02, kind="cpu"), Bar(ON, OFF)]
 TURN = (ON, OFF, OFF, ON)

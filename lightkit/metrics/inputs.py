@@ -98,17 +98,22 @@ def _regression(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _graded(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores in the same order and above 0, and relevances, `(N,)` from `(N,)` or `(N, 1)`.
+    """Return scores in the same order between 0 and 1, and relevances, `(N,)` from `(N,)` or `(N, 1)`.
 
-    Only the order of scores counts in a ranking, but torchmetrics takes those of 0 and less for not found.
+    Only the order of scores counts in a ranking, but torchmetrics takes those of 0 and less for not found, and for
+    `RetrievalAUROC` the sigmoid of those above 1, which is the same for all large ones.
     """
     if preds.numel() == target.numel():
         preds, target = preds.flatten(), target.flatten()
-    return torch.nn.functional.softplus(preds.to(_wide(preds))), target
+    scores = preds.to(_wide(preds))
+    if scores.dtype != torch.float64:  # half of the digits would make scores equal that are not
+        return torch.nn.functional.softplus(scores), target
+    halves = 0.5 / (1 + scores.abs())
+    return torch.where(scores < 0, halves, 1 - halves), target
 
 
 def _retrieval(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores in the same order and above 0, and relevances of 0 or 1, `(N,)`."""
+    """Return scores in the same order between 0 and 1, and relevances of 0 or 1, `(N,)`."""
     preds, target = _graded(preds, target)
     return preds, ((target > 0.5).long() if target.is_floating_point() else target)
 

@@ -21,6 +21,7 @@ from benchmarks import (
     monitor,
     startup,
     step_overhead,
+    watch,
 )
 from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
 from lightkit.device import compiling
@@ -48,11 +49,12 @@ def figures(text: str) -> dict[str, float]:
         (checkpoint.main, ["--rounds", "1", "--steps", "1"], len(checkpoint.BARS)),
         (lora.main, ["--rounds", "1", "--steps", "1", "--no-peers"], 2),
         (monitor.main, ["--rounds", "1", "--steps", "20"], len(monitor.BARS)),
+        (watch.main, ["--rounds", "2", "--steps", "100"], len(watch.BARS)),
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
         pytest.param(csv_tables.main, ["--rounds", "1", "--steps", "2"], len(csv_tables.BARS), marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "checkpoint", "lora", "monitor", "ddp", "csv_tables", "startup"],
+    ids=["step_overhead", "checkpoint", "lora", "monitor", "watch", "ddp", "csv_tables", "startup"],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     if main is csv_tables.main:

@@ -80,6 +80,12 @@ def test_the_peak_of_the_run_outlives_the_readings(cuda: Cuda) -> None:
 
 def test_what_can_be_used_counts_what_is_held_already(cuda: Cuda) -> None:
     assert gpus(cuda).free() == 76 * GIB
+
+
+def test_a_limit_on_the_memory_of_the_process_counts(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "get_per_process_memory_fraction", lambda device: 0.25, raising=False)
+    assert gpus(cuda).free() == 20 * GIB
+    assert gpus(cuda).usage().in_words().endswith("of 20.0 GiB")
     assert gpus(cuda).in_use() == 2 * GIB
 
 

@@ -198,6 +198,28 @@ def test_metrics_get_further_arguments_by_name():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("RetrievalAUROC", {}),
+        ("RetrievalFallOut", {"top_k": 3}),
+        ("RetrievalHitRate", {"top_k": 1}),
+        ("RetrievalMAP", {"top_k": 3}),
+        ("RetrievalMRR", {}),
+        ("RetrievalNormalizedDCG", {"top_k": 3}),
+        ("RetrievalPrecision", {"top_k": 3}),
+        ("RetrievalRPrecision", {}),
+        ("RetrievalRecall", {"top_k": 3}),
+    ],
+)
+def test_every_metric_of_retrieval_gets_the_queries(name, options):
+    preds, target, indexes = queries()
+    values = ranked(SplitMetrics("val", lambda: {"it": getattr(retrieval, name)(**options)}, block=3)).compute()
+    order = (preds.argsort().argsort() + 1.0) / 1000  # the same ranking, between 0 and 1
+    wanted = getattr(retrieval, name)(**options)(order, target.long(), indexes=indexes)
+    assert values["val/it"] == pytest.approx(float(wanted))
+
+
 @pytest.mark.parametrize("steps", [1, 3, 10])
 def test_the_state_holds_further_arguments(steps, tmp_path):
     straight = ranked(SplitMetrics("train", ranking, block=3)).compute()

@@ -141,7 +141,7 @@ class NonfiniteConfig:
 class WatchConfig:
     """What is looked at while a model trains: whether all that trains moves, and nothing else."""
 
-    every: Optional[int] = number(100, low=1)
+    every: Optional[int] = number(200, low=1)
     """Optimizer steps between two looks; the last step is looked at too, and null never looks. A look finds out whether
     what trains has moved and what is frozen has not, the optimizer has taken one step for each window of batches, all
     processes hold the same weights, and a validation left all as it was. It changes nothing, but waits for a GPU."""
