@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import torch
 
 from lightkit.common.strategies import PLAIN, STRATEGIES, WITH_PROCESSES, strategy_of
-from lightkit.config.schema.running import DeviceConfig
+from lightkit.config.schema.device import DeviceConfig
 from lightkit.device.parallel import make_parallel
 
 

@@ -48,7 +48,7 @@ def test_limits_of_the_items_of_a_list() -> None:
 
 
 def test_every_class_of_the_schema_can_be_imported_from_it() -> None:
-    for module in (schema.base, schema.finetune, schema.learning, schema.running):
+    for module in (schema.base, schema.finetune, schema.learning, schema.device, schema.running):
         types = [
             item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__
         ]

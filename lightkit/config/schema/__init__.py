@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
+from lightkit.config.schema.device import DdpConfig, DeviceConfig, FsdpConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.halving import HalvingConfig
 from lightkit.config.schema.learning import (
@@ -29,11 +30,8 @@ from lightkit.config.schema.learning import (
 from lightkit.config.schema.running import (
     CheckpointConfig,
     ConsoleConfig,
-    DdpConfig,
-    DeviceConfig,
     EarlyStoppingConfig,
     EmaConfig,
-    FsdpConfig,
     LoggerConfig,
     NonfiniteConfig,
     OverfitConfig,
