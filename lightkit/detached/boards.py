@@ -83,7 +83,7 @@ class Desk:
         Raises:
             UserError: Another process is, or the files cannot be written.
         """
-        from lightkit.runs.folder import locked
+        from lightkit.runs.lock import locked
 
         self.make()
         try:
@@ -133,7 +133,7 @@ class Desk:
         self._file(_STOP).unlink(missing_ok=True)
 
     def _holder(self) -> str | None:
-        from lightkit.runs.folder import lock_holder
+        from lightkit.runs.lock import lock_holder
 
         return lock_holder(self.place, f"{self.name}{_LOCK}")
 
