@@ -3,7 +3,8 @@
 It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png`,
 `images/tensorboard.png` and `images/graph.svg` beside this file. The first is what a terminal shows, drawn by rich; the
 second is a figure of an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium; the
-last is a model, drawn by `lightkit graph`.
+last is a model, drawn by `lightkit graph`. `images/find-lr.png` is what
+`lightkit find lr experiment=digits_cnn` draws.
 """
 
 from __future__ import annotations

@@ -135,6 +135,7 @@ def test_what_is_refused(cli: Cli, asked: list[Any], args: list[str], message: s
     assert not asked
 
 
+@pytest.mark.thorough
 def test_a_picture_that_cannot_be_written(cli: Cli, project: Path, asked: list[Any]) -> None:
     (project / "file").write_text("")
     done = cli("find", "lr", "data=wine", "--plot", "file/lr.png")

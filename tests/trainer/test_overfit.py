@@ -106,16 +106,19 @@ def test_too_few_steps(tmp_path: Path) -> None:
     assert "trainer.overfit.steps=N" in str(error)
 
 
+@pytest.mark.thorough
 def test_steps_that_are_too_large(tmp_path: Path) -> None:
     error = failed(tmp_path, "data=diabetes", "loss=l1", "optim=sgd", "optim.lr=300", "model.hidden=[]")
     assert "too large" in str(error)
 
 
+@pytest.mark.thorough
 def test_a_task_that_does_not_show_the_inputs(tmp_path: Path) -> None:
     error = failed(tmp_path, "trainer.task._target_=tests.trainer.test_overfit.Blind", "trainer.overfit.steps=300")
     assert "no gradient reaches" in str(error) or "stays where it is" in str(error)
 
 
+@pytest.mark.thorough
 def test_a_resumed_check_goes_on_from_its_losses(tmp_path: Path) -> None:
     cfg = compose([*WINE, "optim.lr=3e-3", "checkpoint.every_steps=25"]).cfg
     from lightkit.trainer.overfit import Overfit
