@@ -57,6 +57,8 @@ class Parser(argparse.ArgumentParser):
             elif takes_overrides and (meant := _key_meant(plain)):
                 value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
                 fix = f"keys have no dashes: {meant}={value}"
+            if not unknown[0].startswith("-"):
+                raise UserError("one word too many", key=self.prog, received=unknown[0], fix=f"{self.prog} --help")
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
         if getattr(found, "overrides", None):
             found.overrides = with_run_folders(found.overrides, project())

@@ -18,7 +18,6 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_process
 from lightkit.common.processes import lightkit_command
 from lightkit.runs.catalog import all_runs, project, run_name
-from lightkit.runs.reading import run_folders
 
 
 def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, on_end: Sequence[str] = ()) -> int:
@@ -150,14 +149,13 @@ def _explain(folder: Path, pid: int | None) -> None:
 
 def _name(folder: Path) -> str:
     """Return what other commands call a run: its name where no other has it, else its folder."""
-    outputs = project() / run_files.OUTPUTS
-    others = [other for other in run_folders(outputs) if other != folder]
-    if not folder.is_relative_to(outputs):
+    from lightkit.detached.folders import all_folders
+
+    if not folder.is_relative_to(project() / run_files.OUTPUTS):
         return _shown(folder)
-    names = (run_name(folder), folder.name)
+    others = [other for other in all_folders(project()) if other != folder]
     taken = {name for other in others for name in (run_name(other), other.name)}
-    is_sweep = (folder / run_files.SWEEP_JOURNAL).is_file()
-    return next((name for name in names if name not in taken and not is_sweep), _shown(folder))
+    return next((name for name in (run_name(folder), folder.name) if name not in taken), _shown(folder))
 
 
 def _shown(path: Path) -> str:

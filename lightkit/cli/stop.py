@@ -90,7 +90,7 @@ def _ask(folder: Path, *, now: bool) -> bool:
 
     standing = look(folder)
     if standing.state not in ALIVE:
-        say(f"{ended(standing)} already")
+        say(f"nothing to stop: {ended(standing)}")
         return False
     is_asked = ask_to_end(standing, now=now)
     if now:
@@ -122,10 +122,14 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
 
         stop_sweep(folder)
         return
+    from lightkit.detached.liveness import look
     from lightkit.runs.catalog import runs_below
     from lightkit.sweep.state import is_locked
 
     # Its own process first, which would start again what has died.
-    for each in [folder, *runs_below(folder)]:
-        if is_locked(each) and _ask(each, now=True):
+    alive = [each for each in [folder, *runs_below(folder)] if is_locked(each)]
+    for each in alive:
+        if _ask(each, now=True):
             _see_off(each)
+    if not alive:
+        say(f"nothing to stop: {ended(look(folder))}")

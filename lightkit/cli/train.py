@@ -197,7 +197,25 @@ def resume(args: list[str]) -> int:
     if Path(options.run).is_file():
         path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
         return train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
-    return _resume(find_run(options.run, project()), options)
+    try:
+        folder = find_run(options.run, project())
+    except UserError:
+        _refuse_sweep(options.run, detached=options.detach)
+        raise
+    return _resume(folder, options)
+
+
+def _refuse_sweep(text: str, *, detached: bool) -> None:
+    """Tell whoever means a sweep which command goes on with it."""
+    from lightkit.detached.folders import find_folder, is_sweep
+
+    try:
+        folder = find_folder(text, project())
+    except UserError:
+        return
+    if is_sweep(folder):
+        fix = f"lightkit sweep resume {'-d ' if detached else ''}{text}"
+        raise UserError("this is a sweep", received=text, fix=fix, family="wrong-command")
 
 
 def _resume_all_lost(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import started
+from lightkit.runs.catalog import has_members, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
 from lightkit.runs.reading import read_config, read_result
 from lightkit.sweep.journal import read_journal
@@ -128,6 +128,8 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
     step, epoch = row.get("step"), row.get("epoch")
     if state not in ALIVE and isinstance(result.get("steps"), int):
         step, epoch = result["steps"], result.get("epochs")
+    if not step and has_members(folder):  # its members make the steps
+        step = None
     total = _STEPS.search(read_config(folder))
     return Standing(
         folder=folder,

@@ -13,6 +13,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.hydra_values import job_environment
+from lightkit.runs.catalog import run_name
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
@@ -151,8 +152,9 @@ def find_sweep(text: str, root: Path) -> Path:
         if (folder / run_files.SWEEP_JOURNAL).is_file():
             return folder.resolve()
     newest_first = all_sweeps(root, everywhere=True)[::-1]
-    for folder in newest_first:
-        if text == "last" or f"/{folder.as_posix()}".endswith((f"/{text}", f"-{text}")):
+    of_this_name = [folder for folder in newest_first if text in ("last", run_name(folder))]
+    for folder in [*of_this_name, *newest_first]:
+        if folder in of_this_name or f"/{folder.as_posix()}".endswith((f"/{text}", f"-{text}")):
             return folder
     what = f"no sweep here: a sweep's folder holds {run_files.SWEEP_JOURNAL}"
     choices = [str(folder.relative_to(root)) for folder in newest_first[:6]]

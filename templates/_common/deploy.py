@@ -2,7 +2,11 @@
 
 import sys
 
+from lightkit.common.errors import UserError
 from lightkit.runner.program import write_program
 
 run, file = [*sys.argv[1:], *("last", "model.pt2")[len(sys.argv) - 1 :]]
-print("written:", write_program(run, file))
+try:
+    print("written:", write_program(run, file))
+except UserError as error:
+    sys.exit(f"error: {error}")

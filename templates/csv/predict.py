@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+from pathlib import Path
 
 import torch
 
@@ -10,6 +11,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("table", help="CSV file with the columns of data/table.csv; the one to predict may be missing")
 parser.add_argument("--model", default="model.pt2")
 options = parser.parse_args()
+if not Path(options.model).is_file():
+    parser.error(f"there is no {options.model}; deploy.py writes it")
 files = {"about.json": ""}
 program = torch.export.load(options.model, extra_files=files)
 about = json.loads(files["about.json"])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("pictures", nargs="+", help="files")
 parser.add_argument("--model", default="model.pt2")
 options = parser.parse_args()
+if not Path(options.model).is_file():
+    parser.error(f"there is no {options.model}; deploy.py writes it")
 files = {"about.json": ""}
 program = torch.export.load(options.model, extra_files=files)
 about = json.loads(files["about.json"])

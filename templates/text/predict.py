@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,8 @@ parser.add_argument("--characters", type=int, default=200)
 parser.add_argument("--temperature", type=float, default=0.7, help="below 1: more of what is likely")
 parser.add_argument("--model", default="model.pt2")
 options = parser.parse_args()
+if not Path(options.model).is_file():
+    parser.error(f"there is no {options.model}; deploy.py writes it")
 files = {"about.json": ""}
 program = torch.export.load(options.model, extra_files=files)
 about = json.loads(files["about.json"])

@@ -53,3 +53,10 @@ def test_an_option_of_another_tool_is_told_as_a_key(parser: Parser) -> None:
 def test_a_value_of_another_type(parser: Parser) -> None:
     with pytest.raises(UserError, match=r"argument --limit: invalid int value: 'x'[\s\S]*lightkit resume --help"):
         parser.read(["last", "--limit", "x"])
+
+
+def test_a_word_too_many_is_not_called_an_option() -> None:
+    parser = Parser("attach")
+    parser.add_argument("run")
+    with pytest.raises(UserError, match=r"lightkit attach: one word too many\n.*received: 'other'"):
+        parser.read(["last", "other"])

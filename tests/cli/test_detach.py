@@ -17,6 +17,7 @@ from lightkit.runs.lock import boot_id
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
 from tests.conftest import Outcome
+from tests.detached.made import make_sweep
 
 Cli = Callable[..., Outcome]
 Begun = Callable[..., None]
@@ -69,6 +70,24 @@ def test_a_folder_of_ones_own_is_called_by_its_path(cli: Cli, begun: Begun, plac
     done = cli(*MAKE, f"hydra.run.dir={place}")
     assert done.code == 0, done.err
     assert f"lightkit attach {name}  " in done.out
+
+
+def test_a_sweep_is_called_by_its_name_too(cli: Cli, begun: Begun, project: Path) -> None:
+    begun(7, None)
+    earlier(project, "runs/2026-01-31/12-00-00-other")
+    done = cli("train", "-m", "-d", "data=wine", "seed=0,1", "name=grid")
+    assert done.code == 0, done.err
+    assert "lightkit logs -f grid  " in done.out
+
+
+def test_resuming_a_sweep_is_another_command(cli: Cli, project: Path) -> None:
+    make_sweep(project, "seed=0")
+    for arguments in (["grid"], ["-d", "grid"]):
+        done = cli("resume", *arguments)
+        assert done.code == 2
+        assert "error: this is a sweep" in done.err
+        assert f"fix:      lightkit sweep resume {' '.join(arguments)}" in done.err
+    assert "no run here" in cli("resume", "grit").err
 
 
 def test_a_sweep_is_called_by_its_folder(cli: Cli, begun: Begun, project: Path) -> None:

@@ -104,6 +104,20 @@ def test_data_that_cannot_be_made_are_told_of(cli: Cli, project: Path, monkeypat
     assert "  python make_data.py\n" in done.out
 
 
+def test_scripts_of_a_project_say_what_comes_before_them(cli: Cli, project: Path) -> None:
+    assert cli("new", "birds").code == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for script, message in {
+        "deploy.py": "error: no run here",
+        "predict.py": "there is no model.pt2; deploy.py writes it",
+    }.items():
+        words = [sys.executable, script, *(["1"] if script == "predict.py" else [])]
+        done = subprocess.run(words, cwd=made(project, "birds"), env=environment, capture_output=True, text=True)
+        assert done.returncode in (1, 2)
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_templates_hold_plain_files_only() -> None:
     kinds = {path.name for path in shipped_templates().iterdir()}
     assert kinds == {*TEMPLATES, "_common"}

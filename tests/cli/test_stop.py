@@ -26,7 +26,7 @@ def test_stopping_waits_until_a_run_has_saved(cli: Cli, project: Path) -> None:
         f"{PLACE} interrupted at step 7; go on with:  lightkit resume {PLACE}",
     ]
     assert not (folder / ".stop").exists()
-    assert cli("stop", "a").out == f"{PLACE} interrupted at step 7 already\n"
+    assert cli("stop", "a").out == f"nothing to stop: {PLACE} interrupted at step 7\n"
 
 
 def test_somebody_asked_before(cli: Cli, project: Path) -> None:
@@ -57,6 +57,7 @@ def test_sweeps(cli: Cli, project: Path) -> None:
         done = cli("stop", "--now", "grid")
         assert process.wait() == -9
     assert f"killed process {process.pid}" in done.out
+    assert cli("stop", "--now", "grid").out.startswith("nothing to stop: outputs/")
 
 
 def test_waiting(cli: Cli, project: Path) -> None:

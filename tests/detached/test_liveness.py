@@ -92,6 +92,14 @@ def test_a_run_that_has_ended_in_good_order(folder: Path, status: str) -> None:
     assert (found.step, found.epoch) == (40, 5)
 
 
+def test_a_run_of_several_models_makes_no_steps_of_its_own(folder: Path) -> None:
+    (folder / "metrics.jsonl").unlink()
+    (folder / "members" / "00").mkdir(parents=True)
+    (folder / "members" / "00" / "config.yaml").touch()
+    end(folder, "interrupted", steps=0, epochs=0, reason="SIGTERM at step 800")
+    assert look(folder).step is None
+
+
 def test_a_run_whose_process_only_tidies_up_has_ended(folder: Path) -> None:
     with locked(folder, ".job"):
         with locked(folder):

@@ -41,7 +41,8 @@ class Shell:
         # in quotes, so that the echo of the typed line is not taken for the end
         os.write(self.terminal, f"{text.rstrip()}\necho 'do''ne-{self._count}' $?\n".encode())
         end, seen = time.monotonic() + PATIENCE_SECONDS, ""
-        while not (found := re.search(rf"^{mark} (\d+)\r?$", seen, re.M)):
+        # the prompt may stand before it
+        while not (found := re.search(rf"{mark} (\d+)\r?\n", seen)):
             assert time.monotonic() < end, f"waited for the end of {text!r}:\n{seen}"
             if select.select([self.terminal], [], [], 1.0)[0]:
                 seen += os.read(self.terminal, 65536).decode(errors="replace")

@@ -33,7 +33,8 @@ def test_tour(tmp_path: Path) -> None:
     run = next((project / "outputs" / "runs").glob("*/*-tour"))
     assert (run / "show" / "worst-val.html").is_file()
     assert look(run).state == "interrupted"
-    assert {path.name for path in (project / "outputs").iterdir() if not path.name.startswith(".")} == {"runs", "show"}
+    shown = {path.name for path in (project / "outputs").iterdir() if not path.name.startswith(".")}
+    assert shown == {"find", "runs", "show"}
 
 
 def _check(code: str, text: str, terminal: TypedTerminal) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ def test_sweeps_are_found(tmp_path: Path) -> None:
     assert find_sweep("one", tmp_path) == base / "12-00-00-one"
     with pytest.raises(UserError, match="no sweep here"):
         find_sweep("three", tmp_path)
+    planned(base / "13-00-00-not-one", "seed=0")
+    assert find_sweep("one", tmp_path) == base / "12-00-00-one", "what has the whole name is meant"
+    shutil.rmtree(base / "13-00-00-not-one")
     command = command_of(["hydra.sweep.dir=x", "seed=0", "sweep.slots=2", "resume=auto"], source=None)
     assert find_unfinished(tmp_path, command) == base / "11-00-00-two"
     assert find_unfinished(tmp_path, {**command, "source": "x"}) is None
