@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say, width
+from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import DONE, FAILED
 from lightkit.runs.catalog import find_run, project
 
@@ -52,6 +53,8 @@ examples:
   lightkit train 2>&1 | lightkit doctor -
   lightkit doctor < traceback.txt""",
 }
+_TABLES = (".csv", ".tsv")
+_TABLE = "lightkit doctor data=csv"
 _PIPE_SECONDS = 1.0
 """How long a pipe that nobody asked to read may be silent before it is left alone."""
 
@@ -74,7 +77,7 @@ def doctor(args: list[str]) -> int:
     if len(words) == 1 and "=" not in words[0] and not words[0].startswith(("~", "+")):
         from lightkit.doctor.after.run import look_back
 
-        folder = find_run(words[0], project())
+        folder = _run(words[0])
         return _show(look_back(folder), options, began=time.monotonic())
     return _examine(options)
 
@@ -82,6 +85,9 @@ def doctor(args: list[str]) -> int:
 def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
     """Return the text of a traceback that was handed in; None where the run itself is meant."""
     if len(words) == 1 and Path(words[0]).is_file():
+        if Path(words[0]).suffix in _TABLES:
+            what, fix = "this is a table, not a traceback", f"{_TABLE} data.dataset.path={words[0]}"
+            raise UserError(what, received=words[0], fix=f"{fix} data.dataset.target=COLUMN")
         return Path(words[0]).read_text(encoding="utf-8", errors="replace")
     if dash:
         return sys.stdin.read()
@@ -95,6 +101,23 @@ def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
     if silent or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         return None
     return sys.stdin.read() or None
+
+
+def _run(text: str) -> Path:
+    """Find the folder of a run; of what is none, say how it is examined before it becomes one.
+
+    Raises:
+        UserError: There is no such run.
+    """
+    try:
+        return find_run(text, project())
+    except UserError as error:
+        if not Path(text).is_dir():
+            error.fix = f"{error.fix}; of a run to come the overrides are meant: lightkit doctor GROUP={text}"
+        else:
+            error.fix = f"{error.fix}; of images: lightkit doctor data=image_folder data.dataset.root={text} model=cnn"
+        error.args = (error.render(),)
+        raise
 
 
 def _explain(text: str, *, as_json: bool) -> int:

@@ -1,34 +1,29 @@
-"""What the network is worth beside answers that need none: always the same one, and those of a network without inputs.
-
-Shapes in this file: B samples of a batch.
-"""
+"""What the network is worth beside answers that need none: always the same one, or one without inputs."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from lightkit.assembly import Learner
-from lightkit.common.randomness import mix
-from lightkit.data.loaders import Loader
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import batches_of, compute
+from lightkit.doctor.training.course import (
+    FEWEST_EPOCHS,
+    Course,
+    evaluated,
+    same,
+    train_briefly,
+    with_others_targets,
+    without_inputs,
+)
+from lightkit.doctor.training.probing import batches_of
 
 BASELINES, SHUFFLED = "baselines", "shuffled labels"
-_SECONDS, _SHARE = 3.0, 0.12
-"""Longest time for one training, and the share of the time left that it may take."""
-_MOST_STEPS, _FEWEST_EPOCHS, _LEAST_STEPS = 150, 5, 60
-_WARMUP = 0.1
-"""Share of the steps over which the learning rate rises."""
-_JUDGED_ROWS = 256
 _BETTER = 0.03
 """Share of the loss of a baseline by which a network has to be below it to have used its inputs."""
 _TOO_GOOD = 0.1
@@ -37,37 +32,13 @@ _ENOUGH_STEPS = 100
 """Optimizer steps after which a network that learns at all is better than one without inputs."""
 _FEWEST_STEPS = 10
 """Optimizer steps below which nothing is said of what a network could know."""
+_STEPS_OF_NORMS = 30
+"""Optimizer steps below which the averages of a batch norm are still those that it began with."""
+_FEWEST_JUDGED = 12
+"""Rows to judge by, of fewer of which nothing bad is said."""
+_GREW = 2.0
+"""Times the first loss to which that of a network without inputs has grown where the steps are too large."""
 _FEWEST_ROWS, _FEW_ROWS = 20, 100
-
-Change = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""Changes inputs and targets of a batch, with its number."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """How a short training went."""
-
-    steps: int
-    """Optimizer steps taken."""
-    train_loss: float
-    """Mean loss of the last fifth of the steps."""
-    loss: float
-    """Mean loss on the rows that are judged by."""
-    answers: int
-    """How many targets these have."""
-    accuracy: float | None
-    """Share of right answers there; None where the task has no classes."""
-    last: Tensor | None = field(default=None, compare=False)
-    """What the network gave for the last batch that it was judged by."""
-
-    def beats(self, loss: float, by: float) -> bool:
-        """Tell whether this is below another loss by a share of it, and by so much more as chance may give."""
-        return self.loss < loss - (by + 0.5 * self.answers**-0.5) * abs(loss) - 1e-6
-
-    def told(self) -> str:
-        """Put the result in words."""
-        right = "" if self.accuracy is None else f", {self.accuracy:.0%} right"
-        return f"{self.loss:.3g}{right}"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -79,8 +50,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(SHUFFLED, "skipped", why)
         return
     split = next((name for name in ("val", "test") if name in sample.splits), "train")
-    plain = _course(patient, split, _same)
-    blank = _course(patient, split, _without_inputs, steps=plain.steps)
+    plain = train_briefly(patient, split, same)
+    blank = train_briefly(patient, split, without_inputs, steps=plain.steps)
     constant = _constant_loss(patient, split, plain)
     yield _compared(sample, split, plain, blank, constant)
     if patient.seconds_left() < 1 or plain.steps < _FEWEST_STEPS:
@@ -88,7 +59,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     # Targets of other rows can be known of no row, so training rows serve as well where there are few others.
     many = split if len(sample.data.rows[split]) >= _FEW_ROWS else "train"
-    shuffled = _course(patient, many, _with_others_targets, steps=min(plain.steps, _ENOUGH_STEPS))
+    shuffled = train_briefly(patient, many, with_others_targets, steps=min(plain.steps, _ENOUGH_STEPS))
     yield _judged_shuffled(shuffled, blank, constant if many == split else _constant_loss(patient, many, plain))
 
 
@@ -100,106 +71,6 @@ def _cannot(sample: DataSample) -> str:
     if train.total < _FEWEST_ROWS or min(len(sample.data.rows[name]) for name in sample.splits) < 8:
         return "there are too few rows"
     return ""
-
-
-def _course(patient: Patient, split: str, change: Change, *, steps: int | None = None) -> Course:
-    """Train a fresh network for a little while, and measure its loss on another split.
-
-    Args:
-        patient: The run.
-        split: The split to judge by.
-        change: What to do to each batch, there too.
-        steps: Optimizer steps; None goes by the time there is.
-    """
-    learner = patient.learner()
-    seconds = max(0.5, min(_SECONDS, _SHARE * patient.seconds_left()))
-    until = time.monotonic() + seconds * (1.0 if steps is None else 1.5)  # the same steps, though the machine be busy
-    train = learner.data.train
-    # Not what the schedule makes of it: a warm-up begins far below.
-    rates = [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
-    per_epoch = max(len(train), 1)
-    wanted = steps or min(_MOST_STEPS, max(_LEAST_STEPS, _FEWEST_EPOCHS * per_epoch))
-    losses = list[float]()
-    learner.network.train()
-    for number, batch in enumerate(_training_batches(learner, wanted)):
-        for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * min(1.0, (number + 1) / max(1.0, _WARMUP * wanted))
-        step = compute(learner, change(*batch, number), key=number)
-        learner.engine.backward(step.loss)
-        learner.engine.step(learner.optimizer)
-        losses.append(float(step.loss.detach()))
-        if time.monotonic() > until or not math.isfinite(losses[-1]):
-            break
-    tail = losses[-max(1, len(losses) // 5) :]
-    return _measured(learner, split, change, steps=len(losses), train_loss=sum(tail) / len(tail))
-
-
-def _training_batches(learner: Learner, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches of several epochs, augmented as in training, without mixup and in this process."""
-    train = learner.data.train
-    size = min(train.batch_size, train.num_samples)
-    changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False, "drop_last": True}
-    loader = train.with_rows(train.rows, batch_size=size, **changes)
-    loader.mixup = None
-    done, epoch = 0, 0
-    while done < count:
-        for batch in loader.epoch(epoch):
-            yield learner.engine.move(batch)
-            done += 1
-            if done == count:
-                return
-        epoch += 1
-
-
-def _evaluated(learner: Learner, split: str) -> Loader:
-    """Return a loader of some rows of a split, drawn at random, without augmentation."""
-    loader = learner.data.evaluation(split)
-    assert loader is not None, "asked before"
-    generator = torch.Generator().manual_seed(mix("doctor", "judged"))
-    rows = loader.rows[torch.randperm(len(loader.rows), generator=generator)[:_JUDGED_ROWS]]
-    size = min(len(rows), max(loader.batch_size, 16))
-    return loader.with_rows(rows, batch_size=size, num_workers=0, persistent_workers=False, pin_memory=False)
-
-
-def _measured(learner: Learner, split: str, change: Change, *, steps: int, train_loss: float) -> Course:
-    """Measure loss and right answers of a network on a split."""
-    total, right, rows, answers, last = 0.0, 0, 0, 0, None
-    learner.network.eval()
-    learner.engine.seed_validation(0)
-    loader = _evaluated(learner, split)
-    with torch.no_grad():
-        for number, (first, second) in enumerate(batches_of(learner, loader)):
-            x, y = change(first, second, number)
-            with learner.engine.autocast():
-                step = learner.task.step(learner.network, (x, y), learner.criterion)
-            total += float(step.loss) * len(x)
-            rows, answers = rows + len(x), answers + (y.numel() if not y.is_floating_point() else len(y))
-            last = step.preds
-            if _has_classes(learner, last, y):
-                assert last is not None, "just looked at"
-                right += int((last.argmax(1) == y).sum())
-    accuracy = right / rows if _has_classes(learner, last, y) else None
-    return Course(steps, train_loss, total / rows, answers, accuracy, last)
-
-
-def _has_classes(learner: Learner, preds: Tensor | None, y: Tensor) -> bool:
-    info = learner.data.info
-    return info.task == "multiclass" and preds is not None and preds.ndim == 2 and preds.shape[1] == info.num_classes
-
-
-def _same(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    return x, y
-
-
-def _without_inputs(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Put zeros in the place of all inputs."""
-    return torch.zeros_like(x), y
-
-
-def _with_others_targets(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Give each sample the target of another one of its batch."""
-    generator = torch.Generator().manual_seed(mix("doctor", "shuffled", number))
-    return x, y[torch.randperm(len(y), generator=generator).to(y.device)]
 
 
 def _constant_loss(patient: Patient, split: str, plain: Course) -> float | None:
@@ -240,7 +111,7 @@ def _loss_of_constant(learner: Learner, split: str, answer: Tensor) -> float:
     """Measure the loss of one output for all samples."""
     total, counted = 0.0, 0
     with torch.no_grad():
-        for _, y in batches_of(learner, _evaluated(learner, split)):
+        for _, y in batches_of(learner, evaluated(learner, split)):
             shape = (*y.shape, len(answer)) if not y.is_floating_point() else y.shape
             total += float(learner.criterion(answer.expand(shape), y)) * len(y)
             counted += len(y)
@@ -273,13 +144,25 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
     if not known or not math.isfinite(plain.loss):
         return Finding(BASELINES, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
     limit = min(known)
+    if blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss and plain.loss > limit:
+        return Finding(
+            BASELINES,
+            "warning",
+            measured,
+            why="without inputs there is one answer to find, and the loss grew instead: the steps are too large",
+            key="optim.lr",
+            fix="a smaller optim.lr: `lightkit find lr` measures one",
+            numbers=numbers | {"first_loss": blank.first_loss, "train_loss_without_inputs": blank.train_loss},
+        )
     if plain.beats(limit, _BETTER) or _more_right(plain, blank):
         return Finding(BASELINES, "ok", measured, numbers=numbers)
     epochs = plain.steps / max(len(sample.data.train), 1)
-    if plain.steps < _ENOUGH_STEPS and epochs < _FEWEST_EPOCHS:
+    if plain.steps < _STEPS_OF_NORMS or (plain.steps < _ENOUGH_STEPS and epochs < FEWEST_EPOCHS):
         return Finding(BASELINES, "skipped", f"{measured}; so few steps say nothing", numbers=numbers)
     if plain.loss < limit - _BETTER * abs(limit):
         return Finding(BASELINES, "ok", f"{measured}; of so few rows that may be chance", numbers=numbers)
+    if plain.answers < _FEWEST_JUDGED:
+        return Finding(BASELINES, "skipped", f"{measured}; so few rows say nothing", numbers=numbers)
     by_heart = plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss)
     return Finding(
         BASELINES,

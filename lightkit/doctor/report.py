@@ -28,7 +28,7 @@ def line(finding: Finding, width: int = WIDTH) -> str:
         finding: What was found.
         width: Characters in a line.
     """
-    head = f"{_MARKS[finding.status]:<{_MARK}}{finding.check:<{_NAME}}"
+    head = f"{_MARKS[finding.status]:<{_MARK}}{finding.check:<{_NAME - 1}} "  # of a long name the rest moves on
     return _wrapped(head, finding.measured, width)
 
 

@@ -133,6 +133,11 @@ def explain(trainer: Trainer, first: float, losses: list[float]) -> tuple[str, s
             "the loss has hardly changed: what trains does not decide about it, or the steps are far too small",
             "a larger optim.lr (lightkit find lr); `lightkit plan` shows what trains",
         )
+    if isinstance(learner.criterion, nn.CrossEntropyLoss) and _sum_to_one(learner):
+        return (
+            "the loss stays where it is: the outputs are probabilities, and the loss applies a softmax of its own",
+            "let the model return its logits, without a softmax behind the last layer",
+        )
     dropping = [name for name, module in learner.model.named_modules() if _drops(module)]
     hint = f"; {dropping[0]} drops values at random" if dropping else ""
     return (
@@ -178,6 +183,16 @@ def _without_gradient(learner: Learner) -> list[str]:
         if parameter.requires_grad and zero:
             found.append(name)
     return found
+
+
+def _sum_to_one(learner: Learner) -> bool:
+    """Tell whether what the model gives for the samples are probabilities."""
+    learner.network.eval()
+    with torch.no_grad(), learner.engine.autocast():
+        preds = learner.task.step(learner.network, learner.engine.move(_samples(learner)), learner.criterion).preds
+    if preds is None:
+        return False
+    return bool((preds >= 0).all()) and bool(((preds.float().sum(1) - 1).abs() < 1e-3).all())
 
 
 def _drops(module: nn.Module) -> bool:

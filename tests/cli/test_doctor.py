@@ -124,3 +124,21 @@ def test_the_help_has_examples_and_needs_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "lightkit doctor < traceback.txt" in done.stdout
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("flowers.csv", "lightkit doctor data=csv data.dataset.path=flowers.csv data.dataset.target=COLUMN"),
+        ("photos", "lightkit doctor data=image_folder data.dataset.root=photos model=cnn"),
+        ("wine", "lightkit doctor GROUP=wine"),
+    ],
+)
+def test_what_is_neither_run_nor_traceback_is_told_how_to_examine(
+    word: str, fix: str, cli: Cli, project: Path, few: Path
+) -> None:
+    (project / "flowers.csv").write_text("a,b\n1,2\n")
+    (project / "photos").mkdir()
+    done = cli("doctor", word)
+    assert done.code == 2
+    assert fix in done.err

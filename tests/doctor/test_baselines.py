@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import compose
-from lightkit.doctor import baselines
 from lightkit.doctor.baselines import check
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient, examined
+from lightkit.doctor.training import course
 
 SMALL = ["model=mlp", "model.hidden=[16]", "optim.lr=0.01"]
 
@@ -67,7 +67,7 @@ def test_a_split_of_training_rows_alone_is_judged_by_itself() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_too_few_steps_are_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_MOST_STEPS", 5)
+    monkeypatch.setattr(course, "_MOST_STEPS", 5)
     compared, _ = both("data=digits", "model=mlp", "model.hidden=[16]", "optim.lr=1e-9")
     assert compared.status == "skipped"
     assert "so few steps say nothing" in compared.measured
@@ -118,3 +118,23 @@ def test_losses_without_a_constant_answer_are_compared_with_the_network_alone(ex
     compared, shuffled = both(f"experiment={experiment}")
     assert not compared.is_bad
     assert not shuffled.is_bad
+
+
+@pytest.mark.usefixtures("project")
+def test_steps_that_are_too_large_are_told_from_inputs_of_other_rows() -> None:
+    compared, _ = both("data=wine", *SMALL, "optim.lr=100")
+    assert compared.status == "warning"
+    assert compared.key == "optim.lr"
+    assert "the steps are too large" in compared.why
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(("steps", "val", "why"), [(18, 0.2, "so few steps"), (60, 0.05, "so few rows")])
+def test_of_few_steps_or_rows_nothing_bad_is_said(
+    steps: int, val: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "_MOST_STEPS", steps)
+    few = ["data=wine", f"data.split.val={val}", "data.batch_size=60", "model=mlp", "model.hidden=[16]"]
+    compared, _ = both(*few, "optim.lr=1e-9")
+    assert compared.status == "skipped"
+    assert why in compared.measured

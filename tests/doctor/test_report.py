@@ -36,3 +36,7 @@ def test_what_is_worst_stands_last_and_a_key_that_the_fix_names_is_not_repeated(
 
 def test_nothing_at_all() -> None:
     assert [*closing([], 0.2)] == ["nothing was looked at in 0 s"]
+
+
+def test_a_long_name_does_not_touch_what_was_measured() -> None:
+    assert line(Finding("leaking features of all", "ok", "fine")) == "ok      leaking features of all fine"

@@ -43,6 +43,18 @@ class Cut(nn.Module):
         return self.last(0 * inner)
 
 
+class Softmaxed(nn.Module):
+    """Gives probabilities."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(in_features, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the shares of the classes."""
+        return self.head(x).softmax(1)
+
+
 class Contradicting:
     """Two samples of each input, of different classes."""
 
@@ -94,6 +106,13 @@ def test_labels_that_contradict_each_other(tmp_path: Path) -> None:
 def test_no_gradient_reaches_a_layer(tmp_path: Path) -> None:
     error = failed(tmp_path, "model=custom", "~model.hidden", "model._target_=tests.trainer.test_overfit.Cut")
     assert "no gradient reaches first.weight, first.bias" in str(error)
+
+
+def test_a_softmax_in_front_of_cross_entropy(tmp_path: Path) -> None:
+    model = ["model=custom", "~model.hidden", "model._target_=tests.trainer.test_overfit.Softmaxed", "optim.lr=0.05"]
+    error = failed(tmp_path, *model, "trainer.overfit.steps=400")
+    assert "applies a softmax of its own" in str(error)
+    assert "logits" in str(error.fix)
 
 
 def test_steps_that_are_too_small(tmp_path: Path) -> None:

@@ -16,6 +16,13 @@ MACHINE: tuple[Known, ...] = (
         "device.batch_size=auto finds what fits; device.precision=bf16; device.activation_checkpointing; lightkit gpus",
     ),
     Known(
+        "two copies of OpenMP",
+        r"OMP: Error #15",
+        "two packages brought an OpenMP library of their own into one process, as conda's NumPy beside pip's PyTorch",
+        "install both from one place, in a fresh environment; KMP_DUPLICATE_LIB_OK=TRUE as a stopgap only",
+        "lightkit env lists versions",
+    ),
+    Known(
         "assertion on the GPU",
         r"device-side assert triggered",
         "an index is out of range: most often a class number for the loss, or a token for an embedding",

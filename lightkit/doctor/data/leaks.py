@@ -49,12 +49,14 @@ def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     names = sample.columns() if sample.is_table else _pixels(tuple(x.shape[1:]))
     best = max(explained, key=lambda number: explained[number])
     numbers = {"feature": names[best], "explained": explained[best], "looked_at": len(chosen)}
-    measured = f"the best single feature is {names[best]}, which explains {explained[best]:.0%} of the target"
+    single = f"the best single {'feature' if sample.is_table else 'number'} is {names[best]}"
+    measured = f"{single}, which explains {explained[best]:.0%} of the target"
     counting = _counting(sample, columns, names) if sample.is_table else {}
     bad = [names[number] for number, share in explained.items() if share >= _KNOWS]
     related = [name for number, name in counting.items() if explained.get(number, 0.0) >= _RELATED]
     if bad:
-        measured = f"alone, {_list(bad)} predicts the target: {explained[best]:.0%} explained on rows held out"
+        predict = "predicts" if len(bad) == 1 else "each predict"
+        measured = f"alone, {_list(bad)} {predict} the target: {explained[best]:.0%} explained on rows held out"
         why = "a feature that knows the answer is often made from it, and will not be there for new rows"
         yield _warning(sample, measured, why, bad, numbers)
     elif related:
@@ -76,7 +78,9 @@ def _warning(sample: DataSample, measured: str, why: str, features: list[str], n
         measured,
         why=why,
         key=sample.key("features"),
-        fix=f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is",
+        fix=f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is"
+        if sample.is_table
+        else "look for a mark of the class at this place (`lightkit show data`), and cut it off",
         numbers=numbers | {"features": features},
     )
 
@@ -94,7 +98,11 @@ def find_row_order(sample: DataSample) -> Iterator[Finding]:
     measured = f"the place of a row in the data set explains {told:.0%} of its target"
     bad = told >= 0.5 and bool(cut) and _grew_apart(sample, cut[0])
     if not bad:
-        harmless = f"; {', '.join(drawn)} is drawn from all of it" if told >= 0.5 and drawn else ""
+        harmless = (
+            f"; {' and '.join(drawn)} {'are' if len(drawn) > 1 else 'is'} drawn from all of it"
+            if told >= 0.5 and drawn
+            else ""
+        )
         yield Finding(ORDER, "ok", measured + harmless, numbers={"explained": told})
         return
     yield Finding(

@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     usual = isinstance(learner.task, Supervised) and len(heard.calls) == 1
     yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"{loss:.4g}")]
     if usual:
-        yield from _already_probabilities(learner, heard.calls[0][0])
+        yield from _already_probabilities(learner, heard.calls[0][0], rows)
 
 
 def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
 
 
-def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:
+def _already_probabilities(learner: Learner, preds: Tensor, rows: int) -> Iterator[Finding]:
     """Tell whether the model applies the softmax or sigmoid that its loss applies too."""
     name, criterion = type(learner.criterion).__name__, learner.criterion
     values = preds.detach().float()
@@ -113,6 +113,8 @@ def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]
         return
     fix = "let the model return its logits, the plain outputs of its last layer"
     sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
+    if not sums and not _stays_positive(learner, rows):
+        return  # outputs of a fresh network may lie there by chance
     if isinstance(criterion, nn.BCEWithLogitsLoss):
         measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
         why = "probabilities are pushed through a sigmoid twice: no prediction can come below 0.5"
@@ -123,3 +125,13 @@ def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]
         measured = f"all outputs lie between 0 and 1, and the loss {name} takes logits of any size"
         why = "behind a sigmoid or ReLU the network cannot say no: the loss cannot come near 0"
     yield Finding("outputs", "error" if sums else "warning", measured, why, "model", fix)
+
+
+def _stays_positive(learner: Learner, rows: int) -> bool:
+    """Tell whether no output is negative when each weight has the other sign, as behind a sigmoid or ReLU."""
+    heard = Heard(learner.criterion)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.neg_()
+        compute(learner, plain_batch(learner, rows), heard)
+    return bool((heard.calls[0][0] >= 0).all())

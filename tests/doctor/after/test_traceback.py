@@ -80,6 +80,7 @@ RAISED: dict[str, Callable[[], object]] = {
 }
 QUOTED = {
     "out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
+    "two copies of OpenMP": "OMP: Error #15: Initializing libiomp5md.dll, but found it already initialized.",
     "assertion on the GPU": "RuntimeError: CUDA error: device-side assert triggered",
     "illegal access on the GPU": "RuntimeError: CUDA error: an illegal memory access was encountered",
     "tensors on different devices": "RuntimeError: Expected all tensors to be on the same device, but found at least "

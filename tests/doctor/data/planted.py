@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from lightkit.data import Data, TensorData
+from lightkit.data import Data, DataInfo, TensorData
 from lightkit.doctor.data import augmentation, columns, labels, leaks, overlap, scale
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
@@ -65,3 +65,14 @@ def table(rows: int = 400, features: int = 6, *, classes: int = 3, seed: int = 0
     weights = torch.randn(features, classes, generator=generator)
     y = (x @ weights + torch.randn(rows, classes, generator=generator)).argmax(1)
     return TensorData(x, y)
+
+
+def labelled(y: torch.Tensor, info: DataInfo | None = None, *, width: int = 4) -> TensorData:
+    """Random inputs with given targets."""
+    generator = torch.Generator().manual_seed(0)
+    return TensorData(torch.randn(len(y), width, generator=generator), y, info)
+
+
+def drawn(*shape: int, high: int = 3, seed: int = 0) -> torch.Tensor:
+    """Random classes."""
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))

@@ -8,18 +8,9 @@ import pytest
 import torch
 
 from lightkit.data import DataInfo, TensorData
-from tests.doctor.data.planted import Examine, Rows, bad, only, table
+from tests.doctor.data.planted import Examine, Rows, bad, drawn, labelled, only, table
 
-LABELS, BALANCE, CONFLICTS, DRIFT = "labels", "class balance", "conflicting labels", "target drift"
-
-
-def labelled(y: torch.Tensor, info: DataInfo | None = None, *, width: int = 4) -> TensorData:
-    generator = torch.Generator().manual_seed(0)
-    return TensorData(torch.randn(len(y), width, generator=generator), y, info)
-
-
-def drawn(*shape: int, high: int = 3, seed: int = 0) -> torch.Tensor:
-    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))
+LABELS, BALANCE, CONFLICTS = "labels", "class balance", "conflicting labels"
 
 
 @pytest.mark.parametrize(
@@ -83,16 +74,6 @@ def test_a_sample_that_cannot_be_read_is_an_error_with_its_row(examine: Examine)
     assert "sample 5 of the data set could not be read" in found[0].measured
 
 
-def test_rare_classes_are_a_warning_unless_the_run_minds_them(examine: Examine) -> None:
-    y = (torch.rand(2000, generator=torch.Generator().manual_seed(0)) < 0.03).long()
-    found = only(examine(labelled(y), "labels"), BALANCE)
-    assert found.status == "warning"
-    assert found.key == "metrics.monitor"
-    assert found.numbers["most_frequent"] > 0.95
-    assert only(examine(labelled(y), "labels", monitor="val/f1"), BALANCE).status == "note"
-    assert only(examine(labelled(y), "labels", loss={"weight": [1.0, 30.0]}), BALANCE).status == "note"
-
-
 def test_a_label_that_is_never_given_is_found(examine: Examine) -> None:
     y = drawn(300, 4, high=2).float()
     y[:, 2] = 0.0
@@ -121,13 +102,6 @@ def test_a_data_set_that_gives_the_same_input_each_time_is_found(examine: Examin
 def test_coarse_inputs_with_two_labels_raise_no_alarm(examine: Examine) -> None:
     data = TensorData(drawn(400, 5, high=2).float(), drawn(400, seed=9))
     assert not bad(examine(data, "labels"), CONFLICTS)
-
-
-@pytest.mark.parametrize("task", ["multiclass", "regression"])
-def test_sorted_rows_that_are_cut_in_order_drift(task: str, examine: Examine) -> None:
-    y = drawn(600).sort().values if task == "multiclass" else torch.linspace(0, 1, 600)
-    assert bad(examine(labelled(y), "labels", split={"by": "ordered"}), DRIFT)
-    assert not bad(examine(labelled(y), "labels", split={"by": "random"}), DRIFT)
 
 
 def test_a_target_that_never_changes_is_an_error(examine: Examine) -> None:

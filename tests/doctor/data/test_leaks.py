@@ -93,6 +93,8 @@ def test_a_watermark_in_the_corner_of_images_is_found(examine: Examine) -> None:
     found = only(examine(TensorData(x, y), "leaks"), LEAKS)
     assert found.status == "warning"
     assert found.numbers["features"] == ["element (1, 19, 0)"]
+    assert "element (1, 19, 0) predicts the target" in found.measured
+    assert "a mark of the class at this place" in found.fix
 
 
 def test_sorted_rows_matter_only_where_splits_are_cut_from_them(examine: Examine) -> None:
