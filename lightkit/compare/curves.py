@@ -49,16 +49,16 @@ def read_curves(group: Group) -> dict[str, RunCurve]:
             for step, value in by_step.items():
                 points[name][step].append(value)
     curves = dict[str, RunCurve]()
-    for name, by_step in points.items():
-        if len(by_step) > 1:
-            steps = thinned(sorted(by_step))
-            spread = [mean_and_sd(by_step[step]) for step in steps]
+    for name, values in points.items():
+        if len(values) > 1:
+            steps = thinned(sorted(values))
+            spread = [mean_and_sd(values[step]) for step in steps]
             curves[name] = RunCurve(
                 steps=steps,
                 epochs=[epochs[step] for step in steps],
                 means=[mean or 0.0 for mean, _ in spread],
                 deviations=[sd or 0.0 for _, sd in spread],
-                seeds=[len(by_step[step]) for step in steps],
+                seeds=[len(values[step]) for step in steps],
             )
     return curves
 

@@ -205,9 +205,10 @@ class StackedMetrics:
         self._loss_sum = state["loss_sum"].to(device, copy=True)
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
-        self._queue = [
-            _Row(*(part.to(device) if isinstance(part, Tensor) else part for part in row)) for row in state["queue"]
+        queue: list[list[Any]] = [
+            [part.to(device) if isinstance(part, Tensor) else part for part in row] for row in state["queue"]
         ]
+        self._queue = [_Row(*row) for row in queue]
         self._elements = sum(row.preds.numel() for row in self._queue if row.preds is not None)
         if self._updates:
             self._collection = self._like.collected()
