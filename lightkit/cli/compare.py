@@ -216,7 +216,7 @@ def _compare_rows(made: RunComparison, split: str, overrides: Sequence[str]) -> 
 
 def _report(made: RunComparison, options: Namespace, title: str) -> int:
     """Write the files that were asked for, and print the tables or what is asked for in their place."""
-    from lightkit.compare.report import as_csv, markdown
+    from lightkit.compare.report import as_csv, html_page, markdown
 
     texts = {"csv": as_csv, "markdown": markdown}
     printed = [write(made) for name, write in texts.items() if getattr(options, name) == "-"]
@@ -224,8 +224,6 @@ def _report(made: RunComparison, options: Namespace, title: str) -> int:
         name: write(made).encode() for name, write in texts.items() if getattr(options, name) not in (None, "-")
     }
     if options.html is not None:
-        from lightkit.compare.page import html_page
-
         contents["html"] = html_page(made, title).encode()
     if options.png is not None:
         from lightkit.compare.figures import draw_png

@@ -111,7 +111,16 @@ class RunComparison:
                 "label": row.label,
                 "values": plain(row.group.values),
                 "metrics": {name: asdict(cell) for name, cell in row.cells.items()},
-                "runs": [self._run(run) for run in row.group.runs],
+                "runs": [
+                    {
+                        "folder": str(run.folder),
+                        "name": run.name,
+                        "seed": run.seed,
+                        "status": run.status,
+                        "values": {name: run.values.get(name) for name in self.metrics},
+                    }
+                    for run in row.group.runs
+                ],
             }
             for row in self.rows
         ]
@@ -126,10 +135,6 @@ class RunComparison:
             "row_tests": [asdict(test) for test in self.row_tests],
             "notes": self.notes,
         }
-
-    def _run(self, run: RunRecord) -> dict[str, Any]:
-        values = {name: run.values.get(name) for name in self.metrics}
-        return {"folder": str(run.folder), "name": run.name, "seed": run.seed, "status": run.status, "values": values}
 
 
 def build_comparison(
@@ -158,11 +163,18 @@ def build_comparison(
     chosen = {name: direction_of(name, distinct) for name in _metrics(distinct, metrics)}
     labels = labels_of(groups, keys)
     base = _baseline(baseline, groups, labels, records[0])
-    rows = [Row(text, one, _cells(one, chosen)) for text, one in zip(labels, groups)]
+    rows = list[Row]()
+    for text, one in zip(labels, groups):
+        found = {name: [run.values[name] for run in one.runs if name in run.values] for name in chosen}
+        rows.append(Row(text, one, {name: Cell(*mean_and_sd(values), len(values)) for name, values in found.items()}))
     first = rows[base] if base is not None else None
     rows = [_marked(row, rows, first, chosen) for row in rows]
     made = RunComparison(keys, chosen, _sorted(rows, sort, keys, chosen), None if base is None else labels[base])
-    made.notes = [*notes, *_notes(distinct)]
+    unfinished = Counter(record.status for record in distinct if record.status != "finished")
+    if unfinished:
+        told = ", ".join(f"{number} {status}" for status, number in unfinished.items())
+        notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
+    made.notes = notes
     if first is not None:
         made.seed_tests = [test for name in chosen for test in _seed_tests(made, first, name)]
     return made
@@ -215,14 +227,6 @@ def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
             raise UserError("no run has this metric", key="--metric", received=text, choices=known)
         found += fitting
     return list(dict.fromkeys(found))
-
-
-def _cells(one: Group, metrics: dict[str, str | None]) -> dict[str, Cell]:
-    found = dict[str, Cell]()
-    for name in metrics:
-        values = [run.values[name] for run in one.runs if name in run.values]
-        found[name] = Cell(*mean_and_sd(values), len(values))
-    return found
 
 
 def _marked(row: Row, rows: Sequence[Row], first: Row | None, metrics: dict[str, str | None]) -> Row:
@@ -293,14 +297,3 @@ def _verdict(test: PairedTest | None, p_holm: float | None, mode: str | None) ->
     if mode is None:
         return "higher" if test.mean > 0 else "lower"
     return "better" if (test.mean > 0) == (mode == "max") else "worse"
-
-
-def _notes(records: Sequence[RunRecord]) -> list[str]:
-    """Say what a reader has to know of the runs."""
-    going = [record for record in records if record.status != "finished"]
-    notes = list[str]()
-    if going:
-        count = Counter(record.status for record in going)
-        told = ", ".join(f"{number} {status}" for status, number in count.items())
-        notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
-    return notes

@@ -48,7 +48,19 @@ def read_curves(group: Group) -> dict[str, RunCurve]:
         for name, by_step in _points(read_metrics(run.folder), epochs).items():
             for step, value in by_step.items():
                 points[name][step].append(value)
-    return {name: _curve(by_step, epochs) for name, by_step in points.items() if len(by_step) > 1}
+    curves = dict[str, RunCurve]()
+    for name, values in points.items():
+        if len(values) > 1:
+            steps = thinned(sorted(values))
+            spread = [mean_and_sd(values[step]) for step in steps]
+            curves[name] = RunCurve(
+                steps=steps,
+                epochs=[epochs[step] for step in steps],
+                means=[mean or 0.0 for mean, _ in spread],
+                deviations=[sd or 0.0 for _, sd in spread],
+                seeds=[len(values[step]) for step in steps],
+            )
+    return curves
 
 
 def _points(rows: Iterable[dict[str, Any]], epochs: dict[int, int]) -> dict[str, dict[int, float]]:
@@ -61,18 +73,6 @@ def _points(rows: Iterable[dict[str, Any]], epochs: dict[int, int]) -> dict[str,
             if "/" in name and not name.startswith(_LEFT_OUT) and isinstance(value, int | float):
                 found[name][step] = float(value)
     return found
-
-
-def _curve(by_step: dict[int, list[float]], epochs: dict[int, int]) -> RunCurve:
-    steps = thinned(sorted(by_step))
-    spread = [mean_and_sd(by_step[step]) for step in steps]
-    return RunCurve(
-        steps=steps,
-        epochs=[epochs[step] for step in steps],
-        means=[mean or 0.0 for mean, _ in spread],
-        deviations=[sd or 0.0 for _, sd in spread],
-        seeds=[len(by_step[step]) for step in steps],
-    )
 
 
 def thinned(steps: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightkit.compare.comparison import Row, RunComparison
+from lightkit.compare.comparison import RunComparison
 from lightkit.compare.curves import RunCurve, read_curves
 from lightkit.compare.grouping import shown
 from lightkit.runs.filters import as_number
@@ -122,16 +122,12 @@ def _draw_parallel(axes: Axes, comparison: RunComparison) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _value(row: Row, name: str, comparison: RunComparison) -> Any:
-    return row.cells[name].mean if name in comparison.metrics else row.group.values.get(name)
-
-
 def _heights(comparison: RunComparison, name: str) -> tuple[list[float | None], list[tuple[float, str]]]:
     """Return the height of each group on an axis, from 0 to 1, and what is written along it."""
-    values = [_value(row, name, comparison) for row in comparison.rows]
+    is_metric = name in comparison.metrics
+    values = [row.cells[name].mean if is_metric else row.group.values.get(name) for row in comparison.rows]
     numbers = [as_number(value) for value in values]
     known = [number for number in numbers if number is not None]
-    is_metric = name in comparison.metrics
     if is_metric or (known and all(n is not None or v is None for n, v in zip(numbers, values))):
         return _numeric(numbers, known, is_metric=is_metric)
     texts = ["–" if value is None else shown(name, value) for value in values]

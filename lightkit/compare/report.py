@@ -1,17 +1,26 @@
-"""A comparison as tables of text: for the terminal, as Markdown and as CSV."""
+"""A comparison to be read: as tables for the terminal, as Markdown, as CSV, and as a page of HTML."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from lightkit.compare.comparison import Cell, Row, RunComparison
+from lightkit.compare.comparison import Cell, RunComparison
+from lightkit.compare.curves import read_curves
 from lightkit.compare.grouping import shown
 
 _EXACT = 6
 """Pairs from which on a rank test can fall below 5 %."""
+_MOST_CURVES = 60
+"""Groups whose curves the page draws: the first ones."""
+_TEMPLATE = Path(__file__).with_name("page.html")
+_DIGITS = 6
 
 
 @dataclass
@@ -165,15 +174,44 @@ def as_csv(comparison: RunComparison) -> str:
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(heads)
     for row in comparison.rows:
-        writer.writerow(_csv_row(row, comparison))
+        line: list[object] = [row.label]
+        line += [shown(key, row.group.values[key]) if key in row.group.values else "" for key in comparison.keys]
+        line.append(len(row.group.runs))
+        for name in comparison.metrics:
+            cell = row.cells[name]
+            line += [cell.mean, cell.sd, cell.n, int(cell.best), cell.delta]
+        writer.writerow(line)
     return written.getvalue()
 
 
-def _csv_row(row: Row, comparison: RunComparison) -> list[object]:
-    line: list[object] = [row.label]
-    line += [shown(key, row.group.values[key]) if key in row.group.values else "" for key in comparison.keys]
-    line.append(len(row.group.runs))
-    for name in comparison.metrics:
-        cell = row.cells[name]
-        line += [cell.mean, cell.sd, cell.n, int(cell.best), cell.delta]
-    return line
+def html_page(comparison: RunComparison, title: str) -> str:
+    """Write one HTML file that needs nothing else: a table to sort, curves, parallel coordinates.
+
+    Args:
+        comparison: What is shown.
+        title: Its heading.
+    """
+    content = {
+        **comparison.plain(),
+        "names": comparison.names,
+        "shown": [{key: shown(key, value) for key, value in row.group.values.items()} for row in comparison.rows],
+        "curves": [
+            {name: _rounded(asdict(curve)) for name, curve in read_curves(row.group).items()}
+            for row in comparison.rows[:_MOST_CURVES]
+        ],
+        "tests": [asdict(table) for table in tables(comparison)[1:]],
+        "title": title,
+    }
+    # `<` and the like cannot end the element that the text stands in.
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    page = _TEMPLATE.read_text(encoding="utf-8")
+    return page.replace("{{title}}", html.escape(title)).replace("{{data}}", data)
+
+
+def _rounded(curve: dict[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    return {
+        name: [float(f"{each:.{_DIGITS}g}") if isinstance(each, float) else each for each in values]
+        for name, values in curve.items()
+    }

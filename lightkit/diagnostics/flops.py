@@ -266,22 +266,17 @@ def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_option
     return 2 * left[0] * (math.prod(weight) + weight[0] * weight[-1])
 
 
-def _own_rules() -> dict[Any, Callable[..., int]]:
-    """Return rules for operators that PyTorch's counter has none for."""
-    aten = torch.ops.aten
-    rules: dict[Any, Callable[..., int]] = {
-        aten.mv: _vector,
-        aten.dot: _vector,
-        aten.vdot: _vector,
-        aten.addmv: lambda _bias, matrix, *_args, **_options: _vector(matrix),
-        aten._cdist_forward: _distances,
-        aten._trilinear: _bilinear,
-        aten._fft_r2c: _fft(2.5),
-        aten._fft_c2r: _fft(5),
-        aten._fft_c2c: _fft(5),
-    }
-    return {operator: rule for operator, rule in rules.items() if operator not in flop_registry}
-
-
-RULES = _own_rules()
-"""Rules for operators by shapes of their arguments, beside those of PyTorch."""
+_ATEN = torch.ops.aten
+_MORE_RULES: dict[Any, Callable[..., int]] = {
+    _ATEN.mv: _vector,
+    _ATEN.dot: _vector,
+    _ATEN.vdot: _vector,
+    _ATEN.addmv: lambda _bias, matrix, *_args, **_options: _vector(matrix),
+    _ATEN._cdist_forward: _distances,
+    _ATEN._trilinear: _bilinear,
+    _ATEN._fft_r2c: _fft(2.5),
+    _ATEN._fft_c2r: _fft(5),
+    _ATEN._fft_c2c: _fft(5),
+}
+RULES = {operator: rule for operator, rule in _MORE_RULES.items() if operator not in flop_registry}
+"""Rules for operators that PyTorch's counter has none for, by shapes of their arguments."""

@@ -60,7 +60,11 @@ def device_seconds(trace: Mapping[str, Any], names: Collection[str]) -> dict[str
         Seconds by name, and those of none of them as `other`; empty where no GPU was seen.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    stretches = _outermost([event for event in events if event.get("cat") == "user_annotation"], names)
+    marks = [event for event in events if event.get("cat") == "user_annotation" and event["name"] in names]
+    stretches = list[tuple[float, float, str]]()  # begin, end and name of those that are in no other one
+    for event in sorted(marks, key=lambda event: float(event["ts"])):
+        if not stretches or event["ts"] >= stretches[-1][1]:
+            stretches.append((event["ts"], event["ts"] + event["dur"], event["name"]))
     starts = [began for began, _, _ in stretches]
     launched = {_correlation(event): event["ts"] for event in events if event.get("cat") in _LAUNCHES}
     found: dict[str, float] = {}
@@ -75,15 +79,6 @@ def device_seconds(trace: Mapping[str, Any], names: Collection[str]) -> dict[str
 
 def _correlation(event: Mapping[str, Any]) -> Any:
     return event.get("args", {}).get("correlation")
-
-
-def _outermost(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> list[tuple[float, float, str]]:
-    """Begin, end and name of the stretches that are in no other one, in order."""
-    found: list[tuple[float, float, str]] = []
-    for event in sorted((event for event in events if event["name"] in names), key=lambda event: float(event["ts"])):
-        if not found or event["ts"] >= found[-1][1]:
-            found.append((event["ts"], event["ts"] + event["dur"], event["name"]))
-    return found
 
 
 def operators(averages: Any) -> list[Operator]:

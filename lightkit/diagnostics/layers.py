@@ -120,8 +120,14 @@ def _traced(model: nn.Module, call: Call) -> Layer:
     forward = model.forward
     model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)
     outputs: dict[int, Shape] = {}
+
+    def note(module: nn.Module, _inputs: Any, output: Any) -> None:
+        first = next(tensors(output), None)  # torchinfo takes the last of several
+        if first is not None:
+            outputs[id(module)] = tuple(first.shape)
+
     for module in model.modules():
-        module.register_forward_hook(_note_output(outputs))
+        module.register_forward_hook(note)
     found = torchinfo.summary(
         model,
         input_data=[*tensors((call.args, dict(call.kwargs)))] or [torch.empty(0)],
@@ -132,17 +138,6 @@ def _traced(model: nn.Module, call: Call) -> Layer:
         verbose=0,
     )
     return _tree(found.summary_list, 0, len(found.summary_list), 0, "", outputs)[0]
-
-
-def _note_output(outputs: dict[int, Shape]) -> Callable[..., None]:
-    """Make a hook that notes the shape of the first tensor that a module gives: torchinfo takes the last of several."""
-
-    def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
-        first = next(tensors(output), None)
-        if first is not None:
-            outputs[id(module)] = tuple(first.shape)
-
-    return hook
 
 
 def _tree(

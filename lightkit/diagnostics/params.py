@@ -186,7 +186,11 @@ def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
     from lightkit.metrics.drawing import BLUE, DPI, ORANGE
 
     shown = found[:_MOST_PANELS]
-    panels = [(one.name, values, colour) for one in shown for values, colour in _curves(one, BLUE, ORANGE)]
+    panels = list[tuple[str, Spread, str]]()
+    for one in shown:
+        panels.append((one.name, one.values, BLUE))
+        if one.gradient is not None:
+            panels.append((f"{one.name} (gradient)", one.gradient, ORANGE))
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(3 * columns, 1.7 * rows), dpi=DPI, layout=ConstrainedLayoutEngine())
@@ -196,7 +200,7 @@ def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
             width = (values.max - values.min) / BINS or 1.0
             low = values.min if values.max > values.min else values.min - 0.5 * BINS
             place.bar([low + width * (at + 0.5) for at in range(BINS)], values.histogram, width, color=colour)
-        place.set_title(name + (" (gradient)" if colour == ORANGE else ""), fontsize=7)
+        place.set_title(name, fontsize=7)
         place.tick_params(labelsize=6)
         place.xaxis.get_offset_text().set_fontsize(6)
         place.ticklabel_format(axis="x", style="sci", scilimits=(-3, 3))
@@ -209,10 +213,6 @@ def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write the picture: {error}", key="--output", received=str(path)) from error
     return len(shown)
-
-
-def _curves(one: ParameterStats, values: str, gradient: str) -> list[tuple[Spread, str]]:
-    return [(one.values, values), *([(one.gradient, gradient)] if one.gradient is not None else [])]
 
 
 def _together(spreads: Sequence[Spread]) -> float:

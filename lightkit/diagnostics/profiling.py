@@ -224,16 +224,12 @@ class Recorder(Spans):
         finally:
             part.unlink(missing_ok=True)
         self.trace = path
-        self.recorded = self.recorded._replace(device=self._on_device())
-
-    def _on_device(self) -> dict[str, float]:
-        if self._device.type != "cuda" or self.trace is None:
-            return {}
-        with gzip.open(self.trace, "rt", encoding="utf-8") as file:
-            found = device_seconds(json.load(file), STRETCHES)
-        if not found:
-            self._tell("profile no work of the GPU was seen: another profiler (nsys) may have it")
-        return found
+        if self._device.type == "cuda":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                device = device_seconds(json.load(file), STRETCHES)
+            if not device:
+                self._tell("profile no work of the GPU was seen: another profiler (nsys) may have it")
+            self.recorded = self.recorded._replace(device=device)
 
     def _wait(self, *, counted: bool = True) -> None:
         """Wait for the GPU while one is profiled."""

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 from lightkit.finders.child import MeasuringProcess, alone
-from lightkit.finders.suggestion import Point, Suggestion, suggest
+from lightkit.finders.suggestion import LossAtRate, Suggestion, suggest
 
 if TYPE_CHECKING:
     from lightkit.device.ranks import Ranks
@@ -31,7 +31,7 @@ _DIVERGED, _WORSE = 4.0, 1.5
 class FoundRate:
     """What came of a search."""
 
-    points: tuple[Point, ...]
+    points: tuple[LossAtRate, ...]
     """Rates with the loss of the step that was made with them, before it."""
     suggestion: Suggestion | None
     """The rate; None where the loss does not fall with any."""
@@ -45,7 +45,7 @@ def find_lr(
     low: float = LOW,
     high: float = HIGH,
     steps: int = STEPS,
-    tell: Callable[[int, Point], None] = lambda step, point: None,
+    tell: Callable[[int, LossAtRate], None] = lambda step, point: None,
 ) -> FoundRate:
     """Search for a learning rate, in a process of its own.
 
@@ -65,11 +65,11 @@ def find_lr(
         raise UserError("the optimizer has no learning rate to look for", key="optim.lr", fix=fix)
     options = {"low": low, "high": high, "steps": steps}
     job = json.dumps({"what": "lr", "cfg": alone(cfg), "options": options})
-    points: list[Point] = []
+    points: list[LossAtRate] = []
     with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
             if not answer.get("end"):
-                points.append(Point(answer["lr"], answer["loss"]))
+                points.append(LossAtRate(answer["lr"], answer["loss"]))
                 tell(len(points), points[-1])
     return FoundRate(tuple(points), suggest(points), float(configured))
 

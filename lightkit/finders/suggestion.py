@@ -17,8 +17,8 @@ _FALL = 0.02
 """Least fall of the loss, as a share of it, that is one."""
 
 
-class Point(NamedTuple):
-    """A step with a rate of its own."""
+class LossAtRate(NamedTuple):
+    """The loss at a learning rate: each step of a search has a rate of its own."""
 
     lr: float
     """The rate."""
@@ -33,9 +33,9 @@ class Suggestion(NamedTuple):
     """The rate that is suggested."""
     reason: str
     """Why, in a sentence."""
-    lowest: Point
+    lowest: LossAtRate
     """Where the smoothed loss is lowest."""
-    steepest: Point
+    steepest: LossAtRate
     """Where it falls fastest."""
     start: float
     """The loss before the rate mattered."""
@@ -43,7 +43,7 @@ class Suggestion(NamedTuple):
     """The rate from which the loss rises; None where it did not up to the largest one."""
 
 
-def suggest(points: Sequence[Point]) -> Suggestion | None:
+def suggest(points: Sequence[LossAtRate]) -> Suggestion | None:
     """Suggest a learning rate; None where the loss falls with none.
 
     Args:
@@ -69,8 +69,8 @@ def suggest(points: Sequence[Point]) -> Suggestion | None:
     return Suggestion(
         lr,
         f"a tenth of the rate with the lowest loss, which falls {down} and {after}",
-        Point(rates[lowest], losses[lowest]),
-        Point(rates[steepest], losses[steepest]),
+        LossAtRate(rates[lowest], losses[lowest]),
+        LossAtRate(rates[steepest], losses[steepest]),
         start,
         harmful,
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.gallery.samples import Sample
@@ -142,16 +141,10 @@ def _continued(sample: Sample, view: TextView) -> str:
     """Return a text with what was to be predicted of it, wrong predictions marked."""
     if sample.answer is None or sample.y is None:
         return view.html(sample.x)
-    first = html.escape(view.decode(sample.x[:1]))
-    marked = [first, *(_token(*pair) for pair in zip(_tokens(sample.y, view), sample.answer.pieces))]
+    marked = [html.escape(view.decode(sample.x[:1]))]
+    for token, said in zip(sample.y, sample.answer.pieces):
+        wanted = view.decode(token.reshape(1))
+        text = html.escape(wanted)
+        right = wanted == said
+        marked.append(text if right else f'<mark title="predicted {html.escape(repr(said))}">{text}</mark>')
     return f"<pre>{''.join(marked)}</pre>"
-
-
-def _tokens(tokens: Tensor, view: TextView) -> list[str]:
-    return [view.decode(token.reshape(1)) for token in tokens]
-
-
-def _token(wanted: str, said: str) -> str:
-    if wanted == said:
-        return html.escape(wanted)
-    return f'<mark title="predicted {html.escape(repr(said))}">{html.escape(wanted)}</mark>'

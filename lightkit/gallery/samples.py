@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -97,8 +96,13 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
     Returns:
         The samples, and how their inputs are shown.
     """
+    parts = list[tuple[Any, Tensor | None]]()
     with closing(loader.epoch(epoch)) as batches:
-        parts = _first(batches, len(rows), loader)
+        for batch in batches:
+            parts += _apart(batch, min(loader.batch_size, loader.num_samples - len(parts)))
+            if len(parts) >= len(rows):
+                break
+    parts = parts[: len(rows)]
     view = view_of(data, parts[0][0] if parts else None)
     view.look([x for x, _ in parts])
     decode = view.decode if isinstance(view, TextView) else None
@@ -109,17 +113,8 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
     return samples, view
 
 
-def _first(batches: Iterator[Any], count: int, loader: Loader) -> list[tuple[Any, Tensor | None]]:
-    """Take the first samples of batches apart, each as input and target."""
-    found = list[tuple[Any, Tensor | None]]()
-    for batch in batches:
-        found += _apart(batch, min(loader.batch_size, loader.num_samples - len(found)))
-        if len(found) >= count:
-            break
-    return found[:count]
-
-
 def _apart(batch: Any, size: int) -> list[tuple[Any, Tensor | None]]:
+    """Take a batch apart into samples, each as input and target."""
     pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
     if pair:
         return list(zip(batch[0].unbind(), batch[1].unbind()))

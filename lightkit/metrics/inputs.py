@@ -122,11 +122,6 @@ def _wide(preds: Tensor) -> torch.dtype:
     return torch.float32 if preds.device.type == "mps" else torch.float64
 
 
-def _raw(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets as they are."""
-    return preds, target
-
-
 CONVERTERS = {
     "scores": _scores,
     "multiclass": _multiclass,
@@ -135,6 +130,6 @@ CONVERTERS = {
     "regression": _regression,
     "retrieval": _retrieval,
     "graded": _graded,
-    "raw": _raw,
+    "raw": lambda preds, target: (preds, target),
 }
 """Families of metrics and the conversion each needs."""

@@ -22,7 +22,7 @@ class Peers(Protocol):
 
     @property
     def leads_replica(self) -> bool:
-        """Whether this is the first of the processes that compute the same part of a batch."""
+        """Tell whether this is the first of the processes that compute the same part of a batch."""
 
     def shared(self, make: Callable[[], Any]) -> Any:
         """Return what rank 0 makes, in every process."""
@@ -91,8 +91,12 @@ class Gathered:
         each = max(1, sum(tensor.nbytes for tensor in flat) // len(sizes))
         self._block = self._ranks.least(max(1, min(self._most, BLOCK_BYTES // each)))
         note = [(size, list(some)) for size, some in zip(sizes, tensors)]
+        of_ranks = list[list[tuple[int, dict[str, Tensor]]]]()
+        for told, sent in self._ranks.gather(flat, note):
+            rest = iter(sent)
+            of_ranks.append([(size, {name: next(rest) for name in names}) for size, names in told])
         # A batch after the other, and of each the parts in the order of the ranks: that of the samples.
-        for parts in zip(*(_cut(*found) for found in self._ranks.gather(flat, note))):
+        for parts in zip(*of_ranks):
             for size, part in parts:
                 if size:
                     loss, preds, target = part.pop("loss"), part.pop("preds", None), part.pop("target", None)
@@ -150,9 +154,3 @@ class SharedMetrics(Gathered):
             self.meter.load_state_dict(state)
         else:
             self.meter.reset()
-
-
-def _cut(note: list[tuple[int, list[str]]], flat: list[Tensor]) -> list[tuple[int, dict[str, Tensor]]]:
-    """Cut joined tensors into those of each batch again, by name."""
-    rest = iter(flat)
-    return [(size, {name: next(rest) for name in names}) for size, names in note]

@@ -5,7 +5,7 @@ Shapes: M models, B samples of a batch, N samples of a block, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -100,7 +100,8 @@ class StackedMetrics:
         """Compute metrics of all models from their confusion matrices, `(M,)` by name."""
         found: dict[str, Tensor] = {}
         for name, metric in zip(group.names, group.metrics):
-            _put_counts(metric, self._counts(metric))
+            for key, part in self._counts(metric).items():
+                setattr(metric, key, part)
             metric._update_count, metric._computed, metric.multidim_average = self._updates, None, "samplewise"
             result = metric.compute()
             metric.multidim_average = "global"
@@ -204,7 +205,10 @@ class StackedMetrics:
         self._loss_sum = state["loss_sum"].to(device, copy=True)
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
-        self._queue = [_Row(*_moved(row, device)) for row in state["queue"]]
+        queue: list[list[Any]] = [
+            [part.to(device) if isinstance(part, Tensor) else part for part in row] for row in state["queue"]
+        ]
+        self._queue = [_Row(*row) for row in queue]
         self._elements = sum(row.preds.numel() for row in self._queue if row.preds is not None)
         if self._updates:
             self._collection = self._like.collected()
@@ -261,13 +265,3 @@ def confusion(preds: Tensor, target: Tensor, count: int) -> Tensor:
     cells = target.view(count, -1) * classes + preds.argmax(1).view(count, -1)
     cells = cells + torch.arange(count, device=cells.device)[:, None] * classes**2
     return torch.bincount(cells.view(-1), minlength=count * classes**2).view(count, classes, classes)
-
-
-def _put_counts(metric: Any, counts: Mapping[str, Tensor]) -> None:
-    for name, part in counts.items():
-        setattr(metric, name, part)
-
-
-def _moved(row: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    for part in row:
-        yield part.to(device) if isinstance(part, Tensor) else part

@@ -9,7 +9,7 @@ import pytest
 from lightkit.diagnostics.capacity import Probe
 from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers, write_png
 from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import Point, suggest
+from lightkit.finders.suggestion import LossAtRate, suggest
 from lightkit.finders.workers import FoundWorkers, Speed
 from tests.finders.test_suggestion import curve
 
@@ -37,7 +37,7 @@ def test_losses_over_rates(tmp_path: Path) -> None:
 
 
 def test_losses_that_say_nothing() -> None:
-    points = [Point(10.0 ** -(6 - i / 10), 1.0) for i in range(40)]
+    points = [LossAtRate(10.0 ** -(6 - i / 10), 1.0) for i in range(40)]
     assert legend(draw_lr(FoundRate(tuple(points), None, 0.1), "flat")) == [
         "loss of a batch",
         "smoothed",

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.finders.lr import FoundRate, find_lr, keep_found_lr, measure, resolve_lr
-from lightkit.finders.suggestion import Point, Suggestion
+from lightkit.finders.suggestion import LossAtRate, Suggestion
 from lightkit.runner import Runner
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
@@ -130,7 +130,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def search(cfg: Any, **_: Any) -> FoundRate:
         asked.append(cfg)
-        point = Point(0.2, 1.0)
+        point = LossAtRate(0.2, 1.0)
         return FoundRate((point,), Suggestion(0.02, "a tenth of 0.2", point, point, 2.0, 1.0), float(cfg.optim.lr))
 
     monkeypatch.setattr(finder, "find_lr", search)

@@ -7,18 +7,18 @@ import random
 
 import pytest
 
-from lightkit.finders.suggestion import Point, smooth, suggest
+from lightkit.finders.suggestion import LossAtRate, smooth, suggest
 
 
 def curve(lowest: float = 0.05, *, start: float = 2.3, fall: float = 1.0, noise: float = 0.0, steps: int = 100,
-          rise: float = 8.0, high: float = 10.0) -> list[Point]:  # fmt: skip
+          rise: float = 8.0, high: float = 10.0) -> list[LossAtRate]:  # fmt: skip
     """Losses that fall from three decades below the lowest one on, and rise behind it."""
     draw, points = random.Random(0), []
     for number in range(steps):
         lr = 1e-6 * (high / 1e-6) ** (number / (steps - 1))
         away = math.log10(lr / lowest)
         depth = max(0.0, 1 + away / 3) if away < 0 else 1 - rise * away
-        points.append(Point(lr, start - fall * depth + draw.gauss(0, noise)))
+        points.append(LossAtRate(lr, start - fall * depth + draw.gauss(0, noise)))
     return points
 
 
@@ -44,7 +44,7 @@ def test_the_loss_of_the_smallest_rates_is_where_it_began() -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_none_where_the_loss_does_not_fall(noise: float) -> None:
     assert suggest(curve(fall=0.0, noise=noise)) is None
-    rising = [Point(point.lr, 1.0 + number) for number, point in enumerate(curve())]
+    rising = [LossAtRate(point.lr, 1.0 + number) for number, point in enumerate(curve())]
     assert suggest(rising) is None
 
 
