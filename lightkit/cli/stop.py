@@ -58,8 +58,12 @@ def stop(args: list[str]) -> int:
     for folder in folders:
         if is_sweep(folder):
             _stop_sweep(folder, now=options.now)
-    for folder in asked:
-        _see_off(folder)
+    try:
+        for folder in asked:
+            _see_off(folder)
+    except KeyboardInterrupt:
+        complain("what was asked to end still saves and ends; to wait for it:  lightkit wait " + " ".join(options.run))
+        raise
     return 0
 
 

@@ -188,13 +188,11 @@ def _refuse_links(folder: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """Return the error of a folder that cannot be written."""
-    return UserError(
-        f"cannot write: {error.strerror}",
-        key=str(path),
-        fix="hydra.run.dir=FOLDER writes elsewhere",
-        family="cannot-write",
-    )
+    """Return the error of a run's folder, or of a file in it, that cannot be written."""
+    folder = path if path.is_dir() else path.parent
+    # One that holds a run cannot move: what goes on, goes on there.
+    fix = None if (folder / run_files.CONFIG).is_file() else "hydra.run.dir=FOLDER writes elsewhere"
+    return UserError(f"cannot write: {error.strerror}", key=str(path), fix=fix, family="cannot-write")
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

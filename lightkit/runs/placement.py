@@ -78,7 +78,8 @@ def _create(folder: Path) -> bool:
             return False
         raise UserError("not a folder", key=str(folder), family="cannot-write") from None
     except OSError as error:
-        what, fix = f"cannot create the run folder: {error.strerror}", "hydra.run.dir=FOLDER writes elsewhere"
+        key = "hydra.sweep.dir" if folder.parent.parent.name == run_files.SWEEPS else "hydra.run.dir"
+        what, fix = f"cannot create the run folder: {error.strerror}", f"{key}=FOLDER writes elsewhere"
         raise UserError(what, key=str(folder), fix=fix, family="cannot-write") from error
     return True
 

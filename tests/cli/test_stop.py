@@ -38,6 +38,17 @@ def test_somebody_asked_before(cli: Cli, project: Path) -> None:
     assert '"count": 1' in (folder / "result.json").read_text()
 
 
+def test_ctrl_c_ends_the_waiting_alone(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lightkit.detached.liveness.wait_until_free", interrupt)
+    with going_on(make_run(project), seconds=60.0):
+        done = cli("stop", "a")
+    assert done.code == 130
+    assert "what was asked to end still saves and ends; to wait for it:  lightkit wait a\n" in done.err
+
+
 def test_killing(cli: Cli, project: Path) -> None:
     folders = [make_run(project), make_run(project, "b")]
     with going_on(folders[0]) as one, going_on(folders[1]) as other:

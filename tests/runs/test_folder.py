@@ -81,6 +81,14 @@ def test_unwritable_says_why() -> None:
     assert "cannot write: Permission denied" in str(unwritable(Path("x"), PermissionError(13, "Permission denied")))
 
 
+def test_a_run_that_is_there_is_not_sent_elsewhere(tmp_path: Path) -> None:
+    error = OSError(30, "Read-only file system")
+    assert unwritable(tmp_path / "output.log", error).fix == "hydra.run.dir=FOLDER writes elsewhere"
+    (tmp_path / "config.yaml").touch()
+    assert unwritable(tmp_path / "output.log", error).fix is None
+    assert unwritable(tmp_path, error).fix is None
+
+
 def test_rows_before_a_checkpoint(tmp_path: Path) -> None:
     rows = [{"step": step, "a": float(number)} for number, step in enumerate([1, 2, 4, 4, 4, 5])]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -49,6 +49,8 @@ def test_read_only_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(UserError, match="cannot create the run folder: Permission denied"):
         new_run_folder(tmp_path, "run")
+    with pytest.raises(UserError, match=r"hydra\.sweep\.dir=FOLDER writes elsewhere"):
+        new_run_folder(tmp_path, "grid", kind="sweeps")
 
 
 def test_a_chosen_folder_must_not_hold_a_run(tmp_path: Path) -> None:
