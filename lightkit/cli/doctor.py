@@ -148,22 +148,33 @@ def _examine(options: Any) -> int:
         if options.json:
             return _show(examine(patient), options, began=began)
         say(patient.title)
-        return _show(examine(patient, lambda name: _head(HEADINGS.get(name))), options, began=began)
+        heads = list[str]()
+
+        def begin(name: str) -> None:
+            heads[:] = [HEADINGS[name]] if name in HEADINGS else heads
+
+        return _show(examine(patient, begin), options, began=began, heads=heads)
 
 
-def _head(text: str | None) -> None:
-    if text is not None:
-        say(f"\n{text}")
+def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: list[str] | None = None) -> int:
+    """Print findings as they come, and in the end what to do about them.
 
-
-def _show(findings: Iterable[Finding], options: Any, *, began: float) -> int:
-    """Print findings as they come, and in the end what to do about them."""
+    Args:
+        findings: What was found.
+        options: Of the command line.
+        began: When, by `time.monotonic()`.
+        heads: What stands above the next line; emptied once it is printed.
+    """
     from lightkit.doctor.report import closing, line
 
     found, columns = list[Any](), min(width() or 110, 140)
     for finding in findings:
         found.append(finding)
         if not options.json and finding.status != "skipped":  # those are named together in the end
+            for head in heads or ():
+                say(f"\n{head}")
+            if heads:
+                heads.clear()
             say(line(finding, columns))
             sys.stdout.flush()
     seconds = time.monotonic() - began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
@@ -45,6 +45,7 @@ def built_model(options: argparse.Namespace) -> Iterator[tuple[DictConfig, Learn
     """
     on_cpu, folder = [*options.overrides, "device.name=cpu"], project() / run_files.OUTPUTS
     if options.source is None:
+        _refuse_run(options.overrides)
         from lightkit.config import compose
 
         cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
@@ -59,6 +60,22 @@ def built_model(options: argparse.Namespace) -> Iterator[tuple[DictConfig, Learn
     parts = build(cfg, folder, report=complain)
     with closing(parts.data):
         yield cfg, parts
+
+
+def _refuse_run(overrides: list[str]) -> None:
+    """Refuse the name of a run among overrides: these commands take it by an option.
+
+    Raises:
+        UserError: One of them is no override, and there is such a run.
+    """
+    for word in overrides:
+        if "=" not in word and not word.startswith(("~", "+")):
+            with suppress(UserError):
+                folder = find_run(word, project())
+                break
+    else:
+        return
+    raise UserError(f"this is a run ({folder}), not an override", received=word, fix=f"--from {word}")
 
 
 def shape_of(text: str | None) -> tuple[int, ...] | None:

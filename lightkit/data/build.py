@@ -74,7 +74,8 @@ class Data:
             ("outputs", f"{info.num_classes}" + (f" ({shown})" if shown else "")),
         ]
         for name, loader in self.loaders().items():
-            table.append((name, f"{loader.num_samples} rows, {len(loader)} batches of {loader.batch_size}"))
+            batches = f"{len(loader)} {'batch' if len(loader) == 1 else 'batches'} of {loader.batch_size}"
+            table.append((name, f"{loader.num_samples} rows, {batches}"))
         return table
 
     def loaders(self) -> dict[str, Loader]:

@@ -200,7 +200,8 @@ def _box(node: Any, name: str, module: nn.Module | None) -> str:
 
 
 def _label(name: str, kind: str, *lines: str) -> str:
-    """Write the label of a box: the name in bold and the class, then lines in small."""
-    head = " ".join(text for text in (f"<B>{html.escape(name)}</B>" if name else "", html.escape(kind)) if text)
+    """Write the label of a box: the name in bold, the class, and lines in small."""
+    # Each in a line of its own: a viewer with other letters than Graphviz measured would write one over the other.
+    head = "<BR/>".join(text for text in (f"<B>{html.escape(name)}</B>" if name else "", html.escape(kind)) if text)
     below = "".join(f'<BR/><FONT POINT-SIZE="8">{html.escape(line)}</FONT>' for line in lines if line)
     return f"<{head}{below}>"

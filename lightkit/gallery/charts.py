@@ -237,6 +237,10 @@ def samples_chart(samples: Sequence[Sample], view: InputView, title: str) -> Fig
         good = None if sample.answer is None else sample.answer.is_right
         colour = INK if good is None else "#1a7f4b" if good else "#c2385a"
         axes.set_title(caption(sample), fontsize=6.5, color=colour, pad=3)
+    if view.same_scale:
+        limits = [axes.get_xlim() for axes in axes_of_all[: len(samples)]]
+        for axes in axes_of_all[: len(samples)]:
+            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
     for axes in axes_of_all[len(samples) :]:
         axes.set_visible(False)
     return figure

@@ -37,6 +37,8 @@ class InputView:
     kind = "values"
     wide = False
     """Whether a sample needs a line of its own."""
+    same_scale = False
+    """Whether the pictures of all samples have the same axis of values."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -111,6 +113,7 @@ class TableView(InputView):
 
     kind = "rows of a table"
     wide = True
+    same_scale = True
 
     def __init__(self, data: Data) -> None:
         super().__init__(data)
@@ -126,7 +129,7 @@ class TableView(InputView):
         """Draw the features as the network gets them, as bars: raw ones have different units."""
         values = x.detach().to(torch.float32)[:_CELLS].tolist()
         axes.barh(range(len(values)), values, color=BLUE, height=0.7)
-        axes.set_yticks(range(len(values)), [short(name, 12) for name in self.names[: len(values)]])
+        axes.set_yticks(range(len(values)), [short(name, 16) for name in self.names[: len(values)]])
         axes.invert_yaxis()
         axes.axvline(0, color=FAINT, linewidth=0.8)
         style(axes)

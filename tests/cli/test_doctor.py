@@ -38,6 +38,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch's own, which the first import makes
     monkeypatch.setattr(sys, "stdin", None)
     return place
 
@@ -142,3 +143,9 @@ def test_what_is_neither_run_nor_traceback_is_told_how_to_examine(
     done = cli("doctor", word)
     assert done.code == 2
     assert fix in done.err
+
+
+def test_no_heading_stands_above_nothing(cli: Cli, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", (("machine", f"{__name__}:own"), ("baselines", f"{__name__}:own")))
+    assert "\n\nwhat is learnt\n" in cli("doctor", "data=wine").out
+    assert "what is learnt" not in cli("doctor", "data=wine", "name=broken").out

@@ -48,6 +48,9 @@ def test_of_an_earlier_run(cli: Cli, project: Path) -> None:
     done = cli("summary", "--from", "mine", "--json")
     assert done.code == 0, done.err
     assert [layer["output"] for layer in json.loads(done.out)["layers"] if layer["name"] == "layers"] == [[1, 4]]
+    without = cli("summary", "mine")
+    assert without.code == 2
+    assert "fix:      --from mine" in without.err
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,10 @@ def test_a_mistake_is_reported(report: Report, override: str, said: list[str]) -
     assert "1 problem found" in text
 
 
+def test_a_value_in_place_of_a_mapping_names_its_keys(report: Report) -> None:
+    assert "fix:      its keys are trainer.watch.every, trainer.watch.action" in report("trainer.watch=3")
+
+
 def test_every_report_names_the_override(report: Report) -> None:
     for override in ("optim.lrr=0.1", "optim=sgdd", "trainer.epoch=3", "~model.hiden", "seed=-1", "seed=1,2"):
         assert f"command line: {override}" in report(override)

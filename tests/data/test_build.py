@@ -58,6 +58,8 @@ def test_table_of_a_data_set() -> None:
     assert facts["input"] == "1 × 8 × 8"
     assert facts["outputs"] == "10 (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
     assert facts["train"] == "1258 rows, 13 batches of 100"
+    whole = build_data(dataset=digits(), split={"val": 0, "test": 0}, batch_size=1797)
+    assert dict(whole.describe())["train"] == "1797 rows, 1 batch of 1797"
     assert [name for name, _ in data.describe()] == ["task", "input", "outputs", "train", "val", "test"]
 
 

@@ -34,7 +34,7 @@ def test_boxes_and_frames_have_the_names_of_modules() -> None:
     model.stages[0].requires_grad_(False)
     found = of(model, torch.rand(1, 1, 8, 8))
     text = source(found)
-    boxes = re.findall(r"\[label=<<B>([\w.]+)</B> (\w+)<", text)
+    boxes = re.findall(r"\[label=<<B>([\w.]+)</B><BR/>(\w+)<", text)
     modules = dict(model.named_modules())
     assert all(type(modules[name]).__name__ == kind for name, kind in boxes)
     assert {name for name, _ in boxes} == {name for name, part in modules.items() if not [*part.children()]}

@@ -8,6 +8,8 @@ import torch
 from matplotlib.figure import Figure
 
 from lightkit.data import DataInfo, TensorData, build_data
+from lightkit.gallery.charts import samples_chart
+from lightkit.gallery.samples import Sample
 from lightkit.gallery.views import CurveView, ImageView, InputView, TableView, TextView, shape_of, view_of
 
 
@@ -85,3 +87,13 @@ def test_samples_of_any_other_kind_by_their_shapes() -> None:
     sample = {"image": torch.zeros(3, 2, 2), "tags": [torch.zeros(2), "x"]}
     assert shape_of(sample) == "{image: (3, 2, 2) float32, tags: ((2,) float32, str)}"
     assert view_of(data_of(torch.rand(20, 4)), sample).html(sample).startswith("<code>{image")
+
+
+def test_bars_of_all_rows_of_a_table_have_one_axis() -> None:
+    x = torch.tensor([[0.5, -1.0], [3.0, 0.0]])
+    samples = [Sample(row, x[row], None, "") for row in range(2)]
+    figure = samples_chart(samples, view_of(data_of(torch.rand(20, 2)), x[0]), "rows")
+    first, second = (axes.get_xlim() for axes in figure.axes[:2])
+    assert first == second
+    assert first[0] < -1
+    assert first[1] > 3

@@ -55,7 +55,7 @@ def find_repeated_text(sample: DataSample) -> Iterator[Finding]:
             measured,
             why="what was read in training is predicted by heart, so the score says little of new text" if bad else "",
             key="data.dataset" if bad else "",
-            fix="leave out files that are there twice, or under another name" if bad else "",
+            fix="leave out passages and files that are there twice, or under another name" if bad else "",
             numbers=numbers,
         )
 

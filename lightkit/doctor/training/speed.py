@@ -80,7 +80,7 @@ def _judged(learner: Learner, reading: float, computing: float) -> Finding:
     total = learner.timetable.total_steps * learner.timetable.accumulate * step
     numbers = {"read_seconds": reading, "compute_seconds": computing, "waiting": waiting, "run_seconds": total}
     each = f"a batch of {options.batch_size} is read in {_ms(reading)} and computed in {_ms(computing)}"
-    whole = f"the steps of the run take about {duration(total) if total >= 1 else 'less than a second'}"
+    whole = f"the steps of the run take {f'about {duration(total)}' if total >= 1 else 'less than a second'}"
     plain = in_memory and not learner.data.train.prepare.augment and learner.data.train.mixup is None
     if waiting < _WAITING or plain or (in_memory and total < _SHORT):
         bound = "compute-bound: " if waiting < _WAITING else ""
