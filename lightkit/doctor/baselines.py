@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,16 +145,8 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
     if not known or not math.isfinite(plain.loss):
         return Finding(BASELINES, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
     limit = min(known)
-    if blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss and plain.loss > limit:
-        return Finding(
-            BASELINES,
-            "warning",
-            measured,
-            why="without inputs there is one answer to find, and the loss grew instead: the steps are too large",
-            key="optim.lr",
-            fix="a smaller optim.lr: `lightkit find lr` measures one",
-            numbers=numbers | {"first_loss": blank.first_loss, "train_loss_without_inputs": blank.train_loss},
-        )
+    if _grew(blank) and plain.loss > limit:
+        return _too_large_steps(measured, numbers, blank)
     if plain.beats(limit, _BETTER) or _more_right(plain, blank):
         return Finding(BASELINES, "ok", measured, numbers=numbers)
     epochs = plain.steps / max(len(sample.data.train), 1)
@@ -174,6 +167,23 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         key="data.dataset",
         fix="look at inputs beside their targets: `lightkit show data`",
         numbers=numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss},
+    )
+
+
+def _grew(blank: Course) -> bool:
+    """Tell whether the loss of a network without inputs grew."""
+    return blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss
+
+
+def _too_large_steps(measured: str, numbers: dict[str, Any], blank: Course) -> Finding:
+    return Finding(
+        BASELINES,
+        "warning",
+        measured,
+        why="without inputs there is one answer to find, and the loss grew instead: the steps are too large",
+        key="optim.lr",
+        fix="a smaller optim.lr: `lightkit find lr` measures one",
+        numbers=numbers | {"first_loss": blank.first_loss, "train_loss_without_inputs": blank.train_loss},
     )
 
 
