@@ -109,13 +109,15 @@ def _ask(folder: Path, *, now: bool) -> bool:
 def _see_off(folder: Path) -> None:
     """Wait until a run has ended, and say how to go on with it."""
     from lightkit.detached.ending import forget_request
+    from lightkit.detached.folders import is_sweep
     from lightkit.detached.liveness import look, wait_until_free
 
     wait_until_free(folder)
     forget_request(folder)
     standing = look(folder)
+    words = "sweep resume" if is_sweep(folder) else "resume"
     detach = "-d " if standing.detached else ""
-    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {detach}{place_of(folder)}"
+    again = "" if standing.state == "finished" else f"; go on with:  lightkit {words} {detach}{place_of(folder)}"
     say(f"{ended(standing)}{again}")
 
 
