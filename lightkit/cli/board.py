@@ -24,7 +24,7 @@ from lightkit.cli.tunnel import Way, way
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
-from lightkit.detached.boards import Board, Desk, desk_of, running
+from lightkit.detached.boards import Desk, RunningBoard, desk_of, running
 from lightkit.runs.catalog import find_run, project
 
 HELP = {
@@ -131,7 +131,7 @@ def _port(key: str, text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _tell(found: Board, way_here: Way, *, local: int | None, is_new: bool, ends: str = "") -> int:
+def _tell(found: RunningBoard, way_here: Way, *, local: int | None, is_new: bool, ends: str = "") -> int:
     """Print where a board is to be seen; return the exit status."""
     since = "" if is_new else f" (it runs since {_since(found)})"
     say(f"TensorBoard over {found.folder}{since}\n")
@@ -148,12 +148,12 @@ def _tell(found: Board, way_here: Way, *, local: int | None, is_new: bool, ends:
     return 0
 
 
-def _stopping(found: Board) -> str:
+def _stopping(found: RunningBoard) -> str:
     shown = "" if found.folder == (project() / run_files.OUTPUTS).resolve() else f" {shlex.quote(str(found.folder))}"
     return f"lightkit board --stop{shown}"
 
 
-def _since(found: Board) -> str:
+def _since(found: RunningBoard) -> str:
     return f"{datetime.fromtimestamp(found.started):%Y-%m-%d %H:%M}"
 
 
@@ -174,7 +174,7 @@ def _serve(desk: Desk, folder: Path, options: Namespace, *, port: int | None, wa
             named_runs(folder, desk.runs) as runs,
             serving(runs, host=options.host, port=port, tell=complain),
         ):
-            found = Board(folder, options.host, port, time.time(), detached=is_detached)
+            found = RunningBoard(folder, options.host, port, time.time(), detached=is_detached)
             desk.announce(found)
             if is_detached:
                 os.close(options.ready)
@@ -213,7 +213,7 @@ def _warn(port: int) -> None:
         complain(f"warning: port {port} is taken by {found}: what http://127.0.0.1:{port}/ shows is not yours")
 
 
-def _start(folder: Path, options: Namespace) -> Board | int:
+def _start(folder: Path, options: Namespace) -> RunningBoard | int:
     """Start a board in a session of its own, and wait until it answers; return its exit status where it does not."""
     if os.name == "nt":
         raise UserError("Windows has no sessions to detach from", key="--detach", fix="start /b lightkit board")

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.runs.catalog import no_project_note, project
 
 if TYPE_CHECKING:
-    from lightkit.detached.listing import Entry
+    from lightkit.detached.listing import ListedRun
 
 HELP = {
     "ps": f"""\
@@ -80,7 +80,7 @@ def ps(args: list[str]) -> int:
     return 0
 
 
-def foremost(entries: Sequence[Entry], most: int) -> list[Entry]:
+def foremost(entries: Sequence[ListedRun], most: int) -> list[ListedRun]:
     """Choose what is shown where not all fit: what is alive, then the newest; in the order that they had."""
     from lightkit.detached.liveness import ALIVE
 
@@ -89,7 +89,7 @@ def foremost(entries: Sequence[Entry], most: int) -> list[Entry]:
     return [entries[at] for at in sorted(ranked[:most])]
 
 
-def page(entries: Sequence[Entry], left_out: int, root: Path) -> str:
+def page(entries: Sequence[ListedRun], left_out: int, root: Path) -> str:
     """Draw the table, and below it why runs have failed or died.
 
     Args:
@@ -107,7 +107,7 @@ def page(entries: Sequence[Entry], left_out: int, root: Path) -> str:
     return "\n\n".join(filter(None, [table(TITLES, cut, right=[2, 3]), "\n".join(reasons), more]))
 
 
-def _cells(entry: Entry, root: Path) -> list[str]:
+def _cells(entry: ListedRun, root: Path) -> list[str]:
     from lightkit.loggers.wording import duration
 
     standing, shown = entry.standing, entry.shown
@@ -131,7 +131,7 @@ def _cells(entry: Entry, root: Path) -> list[str]:
     ]
 
 
-def _reason(entry: Entry) -> str:
+def _reason(entry: ListedRun) -> str:
     standing = entry.standing
     step = "" if standing.step is None else f" at step {standing.step}"
     return f"{entry.name} {standing.state}{step}: {standing.error}"

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Board:
+class RunningBoard:
     """A board that runs."""
 
     folder: Path
@@ -95,7 +95,7 @@ class Desk:
         except OSError as error:
             raise _unwritable(self.place, error) from error
 
-    def announce(self, board: Board) -> None:
+    def announce(self, board: RunningBoard) -> None:
         """Let others find the board, which answers now."""
         from lightkit.loggers.files import write_json
 
@@ -105,13 +105,13 @@ class Desk:
         """Tell whether somebody wants the board to end."""
         return self._file(_STOP).exists()
 
-    def board(self) -> Board | None:
+    def board(self) -> RunningBoard | None:
         """Return the board, if it runs and answers."""
         if self._holder() is None:
             return None
         with suppress(OSError, ValueError, TypeError, KeyError):
             facts: dict[str, Any] = json.loads(self._file(_FACTS).read_text(encoding="utf-8"))
-            return Board(**{**facts, "folder": Path(facts["folder"])})
+            return RunningBoard(**{**facts, "folder": Path(facts["folder"])})
         return None
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ _ENDINGS = (run_files.RESULT, run_files.LOG, run_files.OUTPUT_LOG, run_files.LOC
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedRun:
     """A run or a sweep as it is listed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Entry:
         return {"name": self.name, "kind": self.kind, **known, **times, "folder": str(folder)}
 
 
-def list_entries(root: Path, *, everything: bool = False) -> tuple[list[Entry], int]:
+def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRun], int]:
     """List runs and sweeps in the order in which they began.
 
     Args:
@@ -69,7 +69,7 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[Entry], 
     return [entry_of(folder) for folder in chosen], len(folders) - len(chosen)
 
 
-def entry_of(folder: Path) -> Entry:
+def entry_of(folder: Path) -> ListedRun:
     """Return a run or a sweep as it is at this moment."""
     standing = look(folder)
     kind = "sweep" if is_sweep(folder) else "run" if sweep_of(folder) is None else "job"
@@ -83,7 +83,7 @@ def entry_of(folder: Path) -> Entry:
             "epoch": shown.progress.epoch,
         }
         standing = replace(standing, **known)
-    return Entry(kind, standing, shown if standing.state in ALIVE else None)
+    return ListedRun(kind, standing, shown if standing.state in ALIVE else None)
 
 
 def _last_change(folder: Path) -> float:

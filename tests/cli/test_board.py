@@ -17,7 +17,7 @@ import pytest
 
 from lightkit.cli import board
 from lightkit.detached import ports, systemd
-from lightkit.detached.boards import Board, desk_of
+from lightkit.detached.boards import RunningBoard, desk_of
 from lightkit.detached.ports import free_port
 from tests.conftest import ROOT, Outcome
 from tests.waiting import PATIENCE_SECONDS, until
@@ -102,7 +102,7 @@ def test_a_board_is_found_again(cli: Cli, project: Path) -> None:
     (project / "outputs").mkdir()
     desk = desk_of(project / "outputs", "127.0.0.1")
     with desk.taken():
-        desk.announce(Board(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
+        desk.announce(RunningBoard(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
         for words in ([], ["--detach"], ["--port", "7007"]):
             done = cli("board", *words)
             assert done.code == 0

@@ -9,16 +9,16 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.detached import boards
-from lightkit.detached.boards import Board, desk_of, running
+from lightkit.detached.boards import RunningBoard, desk_of, running
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from lightkit.detached.boards import Board, desk_of
+from lightkit.detached.boards import RunningBoard, desk_of
 folder = Path(sys.argv[1])
 desk = desk_of(folder, "127.0.0.1")
 with desk.taken():
-    desk.announce(Board(folder, "127.0.0.1", 7007, 1.0, detached=True))
+    desk.announce(RunningBoard(folder, "127.0.0.1", 7007, 1.0, detached=True))
     print("there", flush=True)
     time.sleep(1000)
 """
@@ -29,8 +29,8 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def board(folder: Path, host: str = "127.0.0.1", started: float = 1.0) -> Board:
-    return Board(folder, host, 7007, started, detached=True)
+def board(folder: Path, host: str = "127.0.0.1", started: float = 1.0) -> RunningBoard:
+    return RunningBoard(folder, host, 7007, started, detached=True)
 
 
 def test_a_board_is_there_as_long_as_its_desk_is_taken(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 SERVER = """
 import encodings.idna, http.server, json, os, sys
-class Board(http.server.BaseHTTPRequestHandler):
+class RunningBoard(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
@@ -26,7 +26,7 @@ class Board(http.server.BaseHTTPRequestHandler):
         pass
 if len(sys.argv) > 1:
     os.setuid(int(sys.argv[1]))
-server = http.server.HTTPServer(("127.0.0.1", 0), Board)
+server = http.server.HTTPServer(("127.0.0.1", 0), RunningBoard)
 print(server.server_port, flush=True)
 server.serve_forever()
 """

@@ -55,7 +55,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield _compared(here, _going_on(other, batches[-1]), exact=exact)
 
 
-class Course(NamedTuple):
+class NextStep(NamedTuple):
     """What becomes of a model from where it was saved."""
 
     evaluated: float
@@ -66,16 +66,16 @@ class Course(NamedTuple):
     """The weights after that step."""
 
 
-def _going_on(learner: Learner, batch: Any) -> Course:
+def _going_on(learner: Learner, batch: Any) -> NextStep:
     learner.network.eval()
     with torch.no_grad():
         evaluated = float(compute(learner, batch).loss)
     learner.network.train()
     loss = train_step(learner, batch, key=_STEPS)
-    return Course(evaluated, loss, {name: each.cpu() for name, each in learner.model.state_dict().items()})
+    return NextStep(evaluated, loss, {name: each.cpu() for name, each in learner.model.state_dict().items()})
 
 
-def _compared(here: Course, there: Course, *, exact: bool) -> Finding:
+def _compared(here: NextStep, there: NextStep, *, exact: bool) -> Finding:
     """Compare how training goes on with and without a checkpoint in between.
 
     Args:
