@@ -79,8 +79,8 @@ def board(args: list[str]) -> int:
             raise UserError(what, key="--port", received=options.port, fix=fix)
         return 0 if options.ready else _tell(found, way_here, local=local, is_new=False)
     if options.detach:
-        found = _start(folder, options)
-        return found if isinstance(found, int) else _tell(found, way_here, local=local, is_new=True)
+        begun = _start(folder, options)
+        return begun if isinstance(begun, int) else _tell(begun, way_here, local=local, is_new=True)
     return _serve(desk, folder, options, port=port, way_here=way_here)
 
 
