@@ -14,6 +14,8 @@ from lightkit.common.exit_codes import of_signal
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Ctrl-C, `kill` and `scancel`, a closed terminal, and what schedulers send some time before they kill."""
+_RAISED = list[list[int]]()
+"""What `exiting` has raised, a list for each that is entered."""
 
 
 def numbers(*left_out: str) -> list[signal.Signals]:
@@ -33,6 +35,7 @@ def exiting() -> Iterator[None]:
     Outside the main thread nothing can be caught and nothing is.
     """
     noted: list[int] = []
+    _RAISED.append(noted)
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         noted.append(number)
@@ -46,6 +49,16 @@ def exiting() -> Iterator[None]:
             raise
         # Code that is left half-way, OmegaConf's for one, can fail in its own tidying up.
         raise SystemExit(of_signal(noted[0])) from error
+    finally:
+        _RAISED.pop()
+
+
+def swallowed() -> int:
+    """Return the signal whose exception has not ended the program, as whoever asks still runs; 0 where there is none.
+
+    Python ignores what is raised while it takes an object apart, and so do libraries here and there.
+    """
+    return _RAISED[-1][0] if _RAISED and _RAISED[-1] else 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from lightkit.common.exit_codes import of_signal
-from lightkit.common.signals import respected
+from lightkit.common.signals import respected, swallowed
 
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -86,6 +86,8 @@ class Signals(Interrupt):
         before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             before = {number: signal.signal(number, self._note) for number in respected()}
+            if number := swallowed():
+                self._note(number, None)
         try:
             yield self
         finally:

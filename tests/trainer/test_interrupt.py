@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lightkit.common.signals import exiting
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted, Signals
 from tests.trainer.parts import changed, trainer
 
@@ -159,3 +161,22 @@ def test_an_error_of_the_data_leaves_no_wait_behind() -> None:
         with pytest.raises(ValueError, match="no data"):
             run.fit()
         assert not signals.waiting
+
+
+class Careless:
+    """Is taken apart while a signal comes: Python ignores what is raised there."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_was_swallowed_still_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    with exiting():
+        Careless()
+        with Signals().caught() as signals:
+            assert signals.asked()
+            assert signals.number == signal.SIGTERM
+    with exiting(), Signals().caught() as signals:
+        assert not signals.asked()
