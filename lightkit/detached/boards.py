@@ -57,7 +57,7 @@ class Desk:
 
     @property
     def log(self) -> Path:
-        """What a detached board has to say."""
+        """Return what a detached board has to say."""
         return self.place / f"{self.name}{_LOG}"
 
     @property

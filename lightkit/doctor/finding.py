@@ -32,7 +32,7 @@ class Finding:
 
     @property
     def is_bad(self) -> bool:
-        """Whether something should be done about it."""
+        """Tell whether something should be done about it."""
         return self.status in ("error", "warning")
 
     def to_json(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Patient:
 
     @property
     def title(self) -> str:
-        """What is examined, in a line."""
+        """Return what is examined, in a line."""
         data = self.shared.data
         rows = ", ".join(f"{loader.num_samples:,} {name}" for name, loader in data.loaders().items())
         model, optimizer = (str(node["_target_"]).rpartition(".")[2] for node in (self.cfg.model, self.cfg.optim))
@@ -95,7 +95,7 @@ class Patient:
 
     @cached_property
     def seconds_per_row(self) -> float:
-        """How long it takes to read one training row and to learn from it, in small batches."""
+        """Return how long it takes to read one training row and to learn from it, in small batches."""
         from lightkit.doctor.training.probing import plain_batch, train_step
 
         learner = self.learner()

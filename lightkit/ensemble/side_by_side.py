@@ -46,7 +46,7 @@ class Stacked:
 
     @property
     def current(self) -> bool:
-        """Whether the networks have the weights that were stacked."""
+        """Tell whether the networks have the weights that were stacked."""
         return _version(self.sources) == self.version
 
     def outputs(self, x: Any) -> Tensor:

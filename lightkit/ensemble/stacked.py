@@ -43,7 +43,7 @@ class StackedModel(nn.Module):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All of them by name."""
+        """Return all of them by name."""
         return {**self.weights, **self.states}
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:

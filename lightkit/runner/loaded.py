@@ -53,7 +53,7 @@ class TrainedEnsemble:
 
     @property
     def weights(self) -> list[float]:
-        """How much each member counts."""
+        """Return how much each member counts."""
         found: list[float] = self._ensemble.weights.tolist()
         return found
 

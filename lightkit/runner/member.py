@@ -56,7 +56,7 @@ class MemberRun:
 
     @property
     def fresh(self) -> bool:
-        """Whether it starts from nothing."""
+        """Tell whether it starts from nothing."""
         return self.saved is None
 
     def begin(self, learner: Learner) -> Learner:

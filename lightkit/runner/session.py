@@ -88,7 +88,7 @@ class Session:
 
     @property
     def fresh(self) -> bool:
-        """Whether this is a new run."""
+        """Tell whether this is a new run."""
         return not self.resumes
 
     def tell(self, line: str) -> None:

@@ -62,7 +62,7 @@ class RunRecord:
 
     @cached_property
     def status(self) -> str:
-        """How it ended; `running` while a process holds its folder, `unfinished` where it was killed.
+        """Return how it ended; `running` while a process holds its folder, `unfinished` where it was killed.
 
         It is found out anew for each record.
         """

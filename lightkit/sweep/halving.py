@@ -68,7 +68,7 @@ class Halving:
 
     @property
     def ended(self) -> bool:
-        """Whether no job is to come to any rung."""
+        """Tell whether no job is to come to any rung."""
         return not any(stage.pending for bracket in self.brackets for stage in bracket.stages())
 
     def out_of_race(self) -> list[str]:

@@ -36,7 +36,7 @@ class JobSearch(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will be named any more."""
+        """Tell whether nothing will be named any more."""
         ...
 
 
@@ -80,5 +80,5 @@ class Grid:
 
     @property
     def ended(self) -> bool:
-        """Whether all have been named."""
+        """Tell whether all have been named."""
         return not self._waiting

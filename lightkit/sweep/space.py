@@ -31,7 +31,7 @@ class Space:
 
     @property
     def grid(self) -> dict[str, list[Any]] | None:
-        """All values of each key; None where a key has more than can be listed."""
+        """Return all values of each key; None where a key has more than can be listed."""
         found = {key: _values(distribution) for key, distribution in self.varied.items()}
         return {key: values for key, values in found.items() if values is not None} if all(found.values()) else None
 

@@ -116,7 +116,7 @@ class OptunaSearch:
 
     @property
     def ended(self) -> bool:
-        """Whether the study has its trials, or a grid has no more points."""
+        """Tell whether the study has its trials, or a grid has no more points."""
         if self._waiting:
             return False
         return self._sampler.exhausted or len(self.study.get_trials(deepcopy=False)) >= self._budget

@@ -57,7 +57,7 @@ class History:
 
     @property
     def mode(self) -> str:
-        """Whether `min` or `max` of the monitored value is better."""
+        """Tell whether `min` or `max` of the monitored value is better."""
         found = self.record.keys.get("metrics.mode")
         return found if found in ("min", "max") else "min" if self.record.metric.endswith("loss") else "max"
 

@@ -50,13 +50,13 @@ class Try:
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss grew instead, or is no number."""
+        """Tell whether the loss grew instead, or is no number."""
         end = self.losses[-1]
         return not math.isfinite(end) or end > 1.5 * self.losses[0] + 1e-6
 
     @property
     def told(self) -> str:
-        """What happened, in words."""
+        """Return what happened, in words."""
         lowest = f", of {self.floor:.3g} that is possible" if self.floor > 0.01 * self.losses[0] else ""
         steps = sized(len(self.losses) - 1, "step")
         return f"the loss went from {self.losses[0]:.3g} to {self.losses[-1]:.3g} in {steps}{lowest}"

@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def independent(self) -> bool:
-        """Whether each member was trained on its own, beginning with its own weights."""
+        """Tell whether each member was trained on its own, beginning with its own weights."""
         ties = ("weights_of", "adds_to", "features", "joint")
         return self.rule != "last" and not any(_role(result).get(tie) for result in self.members for tie in ties)
 
