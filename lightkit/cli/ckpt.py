@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,13 @@ from lightkit.common.ledger import MACHINE
 
 HELP = {
     "ckpt": """\
-usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust]
+usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust] [--json]
        lightkit ckpt convert RUN|FILE OUT [--to weights|safetensors|model|state] [--key KEY] [--trust] [--overwrite]
        lightkit ckpt convert RUN OUT --to torchensemble
        lightkit ckpt convert FILE OUT --to lightkit --like RUN [--trust]
        lightkit ckpt merge RUN|ADAPTER OUT [--to weights|safetensors|model] [--base FILE] [--overwrite]
        lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5 | --greedy] [--to KIND] [--overwrite]
-       lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust]
+       lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust] [--json]
        lightkit ckpt prune RUN [--keep-last N] [--keep-best N] [--keep-every N] [--dry-run]
 
 inspect  what is in a file, or which checkpoints a run has and whether they are whole
@@ -55,6 +57,7 @@ options:
   --like RUN        a run with the network, data and scaling of a file of torchensemble
   --overwrite       replace OUT where it exists
   --tensors         name every tensor; of a run those of its newest checkpoint
+  --json            inspect, diff: print as JSON, with every tensor of a file
   --all             compare the whole state of two lightkit checkpoints, not only the weights
   --keep-last N     newest checkpoints that stay (default: 1)
   --keep-best N     best checkpoints that stay (default: 1)
@@ -75,6 +78,7 @@ examples:
 
 
 _LONGEST_CONFIG = 1 << 20
+_TENSOR = ("tensor", "shape", "type")
 
 
 def ckpt(args: list[str]) -> int:
@@ -90,19 +94,25 @@ def inspect(args: list[str]) -> int:
     """Say what is in a file, or in the folder of a run."""
     parser = source_parser("inspect", "file")
     parser.add_argument("--tensors", action="store_true")
+    parser.add_argument("--json", action="store_true")
     options = parser.read(args)
     path = find_source(options.file)
     if (path / run_files.ENSEMBLE_WEIGHTS).is_file():
         path = path / run_files.ENSEMBLE_WEIGHTS
     if path.name == run_files.ENSEMBLE_WEIGHTS and path.is_file():
-        return _inspect_ensemble(path, every=options.tensors)
+        return _inspect_ensemble(path, every=options.tensors, as_json=options.json)
     folder = checkpoint_folder(path)
     if folder is not None:
-        newest = _inspect_run(folder)
-        if not options.tensors:
+        newest = _inspect_run(folder, as_json=options.json)
+        if not options.tensors or options.json:
             return 0
         say(f"\n{newest.name}")
         path = newest
+    return _inspect_file(path, options)
+
+
+def _inspect_file(path: Path, options: Namespace) -> int:
+    """Print what is in a file of weights or a checkpoint."""
     from lightkit.checkpoint.facts import describe, outside
 
     try:
@@ -111,9 +121,13 @@ def inspect(args: list[str]) -> int:
         if error.exit_code == UNREADABLE and path.is_file():
             say(table([], outside(path)) + "\n")
         raise
+    if options.json:
+        tensors = [dict(zip(_TENSOR, row)) for row in facts.tensors]
+        say(json.dumps({**dict(facts.lines), "tensors": tensors, "config": facts.config or None}, indent=2))
+        return 0
     say(table([], [*facts.lines, *_excerpt(facts.config)]))
     shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
-    say("\n" + table(["tensor", "shape", "type"], shown))
+    say("\n" + table(_TENSOR, shown))
     if len(shown) < len(facts.tensors):
         say(f"... and {len(facts.tensors) - len(shown)} more: --tensors names them all")
     return 0
@@ -123,6 +137,7 @@ def diff(args: list[str]) -> int:
     """Compare two states; 1 where they differ."""
     parser = source_parser("diff", "first", "second")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--json", action="store_true")
     options = parser.read(args)
     from lightkit.checkpoint.compare import compare, flat
     from lightkit.checkpoint.reading import read
@@ -134,6 +149,9 @@ def diff(args: list[str]) -> int:
     machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
+    if options.json:
+        say(json.dumps([vars(item) for item in found], indent=2))
+        return int(bool(found))
     largest = ["" if item.largest is None else f"{item.largest:.3g}" for item in found]
     rows = [[d.name, d.what, d.first, d.second, size, number(d.count)] for d, size in zip(found, largest)]
     if rows:
@@ -178,7 +196,7 @@ def prune(args: list[str]) -> int:
     return 0
 
 
-def _inspect_run(folder: Path) -> Path:
+def _inspect_run(folder: Path, *, as_json: bool) -> Path:
     """Print the checkpoints of a run, and return the newest."""
     from lightkit.checkpoint.facts import checkpoints
     from lightkit.checkpoint.manifest import ManifestError
@@ -189,8 +207,11 @@ def _inspect_run(folder: Path) -> Path:
     except (OSError, ManifestError) as error:
         problem, listed = f"{error}; the table is made from the files that are whole", False
         rows = checkpoints(folder, listed=False)
-    say(f"{folder}\n")
-    say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
+    if as_json:
+        say(json.dumps({"folder": str(folder), "checkpoints": rows}, indent=2))
+    else:
+        say(f"{folder}\n")
+        say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
     damaged = [row["file"] for row in rows if row["state"] != "whole"]
     if damaged:
         problem = f"{', '.join(damaged)} cannot be read" if len(damaged) < len(rows) else "no checkpoint can be read"
@@ -201,7 +222,7 @@ def _inspect_run(folder: Path) -> Path:
     return folder / str(rows[-1]["file"])
 
 
-def _inspect_ensemble(path: Path, *, every: bool) -> int:
+def _inspect_ensemble(path: Path, *, every: bool, as_json: bool) -> int:
     """Print what is in the file of an ensemble: its members, and with `every` their tensors."""
     from lightkit.checkpoint.facts import amount, size_text
     from lightkit.ensemble.file import read_ensemble
@@ -216,6 +237,10 @@ def _inspect_ensemble(path: Path, *, every: bool) -> int:
         *([("classes", ", ".join(found.classes))] if found.classes else []),
         ("weights", amount(own)),
     ]
+    if as_json:
+        members = [{"name": each.name, "weight": each.weight, "tensors": sorted(each.state)} for each in found.members]
+        say(json.dumps({**dict(facts), "members": members}, indent=2))
+        return 0
     say(table([], facts) + "\n")
     rows = [[member.name, number(member.weight), amount(member.state)] for member in found.members]
     say(table(["member", "weight", "network"], rows, right=[1]))
@@ -225,7 +250,7 @@ def _inspect_ensemble(path: Path, *, every: bool) -> int:
             for member in found.members
             for name, tensor in member.state.items()
         ]
-        say("\n" + table(["tensor", "shape", "type"], tensors))
+        say("\n" + table(_TENSOR, tensors))
     say(f"\ncheckpoints of a member: lightkit ckpt inspect {path.parent / run_files.MEMBERS}/NAME")
     return 0
 

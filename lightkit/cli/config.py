@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = {
     "config": """\
-usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--config-dir FOLDER]
+usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--json] [--config-dir FOLDER]
 
 Without GROUP: print the configuration that `lightkit train OVERRIDES` would run, checked; what conf/config.yaml of your
 project chooses and sets is marked with its line.
@@ -29,6 +30,7 @@ those of your own conf/.
 options:
   --resolve             fill in interpolations
   --package KEY         print only what is below KEY
+  --json                as JSON: the configuration, or choices, arguments and keys of a group
   --config-dir FOLDER   one more folder of options, searched first
   --config-name NAME    another file than config.yaml to start from
 
@@ -46,11 +48,13 @@ def config(args: list[str]) -> int:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
     if len(options.overrides) == 1 and "=" not in options.overrides[0] and options.overrides[0][0] not in "~+":
-        say(group_text(options.overrides[0].strip("/"), options.config_dir))
+        describe = _group_json if options.json else group_text
+        say(describe(options.overrides[0].strip("/"), options.config_dir))
         return 0
     from lightkit.config import compose
     from lightkit.config.origins import parts_of, shown, with_origins
@@ -58,6 +62,11 @@ def config(args: list[str]) -> int:
 
     composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
     text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
+    if options.json:
+        import yaml
+
+        say(json.dumps(yaml.safe_load(text), indent=2))
+        return 0
     file = project_file()
     if file is None or not any(path == file for path, _ in composed.sources.layers):
         say(text)
@@ -125,6 +134,30 @@ def group_text(group: str, config_dir: str | None = None) -> str:
     if keys:
         parts += [*([""] if parts else []), f"keys of {group}:", *(_key_text(key) for key in keys)]
     return "\n".join(parts)
+
+
+def _group_json(group: str, config_dir: str | None) -> str:
+    """Describe a group or a key as `group_text` does, as JSON.
+
+    Raises:
+        UserError: There is no such group or key.
+    """
+    from lightkit.config.describe import describe_arguments, describe_group, describe_key, list_options, unknown_key
+
+    keys, head = describe_group(group), group.partition(".")[0]
+    is_key = not keys and ("." in group or bool(describe_key(group)))
+    keys = describe_key(group) if is_key else keys
+    options = [] if "." in group or is_key else list_options(group, config_dir=config_dir)
+    found = describe_arguments(head, config_dir=config_dir) if options or is_key else {}
+    arguments = {
+        name: [vars(item) for item in items if not is_key or item.key == group] for name, items in found.items()
+    }
+    arguments = {name: items for name, items in arguments.items() if items}
+    if is_key and not keys and not arguments:
+        raise unknown_key(group, config_dir=config_dir)
+    choices = [{"name": option.name, "meaning": option.comment} for option in options]
+    content = {"choices": choices, "arguments": arguments, "keys": [vars(key) for key in keys]}
+    return json.dumps(content, indent=2, default=str)
 
 
 def _key_text(key: OptionRow) -> str:

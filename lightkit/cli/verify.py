@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say, table
@@ -40,6 +41,7 @@ options:
   --member NAME         the member of an ensemble that it is training then (default: random)
   --epochs N            epochs to run at most (default: 3)
   --steps N             optimizer steps to run at most (default: 75)
+  --json                print what came of it as JSON
   --keep                keep the folders of the runs, and say where they are
   --config-dir FOLDER   one more folder of options, searched first
   --config-name NAME    another file than config.yaml to start from
@@ -86,11 +88,14 @@ def verify_resume(args: list[str]) -> int:
     )
     try:
         result = verify(job, phase=options.phase, progress=complain)
-        _report(result)
+        if options.json:
+            say(json.dumps(_as_json(result), indent=2))
+        else:
+            _report(result)
         return 0 if result.same else 1
     finally:
         if options.keep:
-            say(f"kept in {base}")
+            (complain if options.json else say)(f"kept in {base}")
         else:
             shutil.rmtree(base, ignore_errors=True)
 
@@ -123,6 +128,22 @@ def _report(result: VerifyResult) -> None:
         say(f"  fix: {fix}")
 
 
+def _as_json(result: VerifyResult) -> dict[str, Any]:
+    """Return what came of it as plain values."""
+    return {
+        "same": result.same,
+        "steps": result.steps,
+        "killed": result.moment._asdict(),
+        "resumed_at": result.resumed_at,
+        "shortened": dict(result.rows),
+        "compared": [
+            {"name": item.name, "values": item.size, "different": bool(item.different)} for item in result.compared
+        ],
+        "reason": result.reason,
+        "unsaved": [{"what": str(item), "fix": item.fix} for item in result.unsaved],
+    }
+
+
 def _parser() -> Parser:
     parser = Parser("verify-resume")
     parser.add_argument("overrides", nargs="*")
@@ -131,6 +152,7 @@ def _parser() -> Parser:
     parser.add_argument("--member")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=75)
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("-cd", "--config-dir")

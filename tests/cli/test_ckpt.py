@@ -333,3 +333,21 @@ def test_an_ensemble_is_converted_as_a_whole(cli: Cli, voting: Path) -> None:
 def test_what_is_for_single_networks(cli: Cli, voting: Path, args: tuple[str, ...], told: str) -> None:
     done = cli("ckpt", *(str(voting) if arg == "RUN" else arg for arg in args))
     assert (done.code, told in done.err) == (2, True), done.err
+
+
+def test_what_is_inspected_and_compared_as_json(cli: Cli, run: Path, voting: Path) -> None:
+    listed = json.loads(cli("ckpt", "inspect", str(run), "--json").out)
+    assert [(row["step"], row["state"]) for row in listed["checkpoints"]] == [
+        (10, "whole"),
+        (20, "whole"),
+        (30, "whole"),
+    ]
+    file = json.loads(cli("ckpt", "inspect", str(run / "checkpoints" / "step-00000020.pt"), "--json").out)
+    assert file["kind"].startswith("lightkit checkpoint")
+    assert ("4×13", "float32") in [(row["shape"], row["type"]) for row in file["tensors"]]
+    assert [each["name"] for each in json.loads(cli("ckpt", "inspect", str(voting), "--json").out)["members"]]
+    first, second = (str(run / "checkpoints" / f"step-000000{step}.pt") for step in (10, 20))
+    different = cli("ckpt", "diff", first, second, "--json")
+    assert different.code == 1
+    assert {"name", "what", "first", "second", "largest", "count"} <= {*json.loads(different.out)[0]}
+    assert json.loads(cli("ckpt", "diff", first, first, "--json").out) == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -64,3 +65,17 @@ def test_every_key_has_a_meaning(cli: Cli) -> None:
         assert all(line.strip() for line in lines), group
         heads = [line for line in lines if not line.startswith("   ")]
         assert all(line.startswith(f"  {group}.") for line in heads), group
+
+
+def test_a_group_a_key_and_the_whole_as_json(cli: Cli) -> None:
+    group = json.loads(cli("config", "optim", "--json").out)
+    assert "adamw" in [option["name"] for option in group["choices"]]
+    assert {"optim.lr"} <= {item["key"] for item in group["arguments"]["sgd"]}
+    assert "optim.layer_decay" in [key["key"] for key in group["keys"]]
+    key = json.loads(cli("config", "optim.lr", "--json").out)
+    assert {item["key"] for items in key["arguments"].values() for item in items} == {"optim.lr"}
+    assert [row["key"] for row in json.loads(cli("config", "trainer.epochs", "--json").out)["keys"]] == [
+        "trainer.epochs"
+    ]
+    assert json.loads(cli("config", "data=wine", "--json").out)["data"]["dataset"]["_target_"].endswith("wine")
+    assert cli("config", "optim.lrr", "--json").code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable
@@ -40,6 +41,9 @@ def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monke
     assert "the same bits with and without the kill" in done.out
     assert "2/3 running again" in done.err
     assert not list(tmp_path.glob("lightkit-verify-*"))
+    found = json.loads(cli("verify-resume", *QUICK, "--at", "12", "--phase", "save", "--json").out)
+    assert (found["same"], found["killed"]["step"], found["reason"]) == (True, 12, None)
+    assert not any(part["different"] for part in found["compared"])
 
 
 @pytest.mark.thorough
