@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.state import user_state
 
 # What locks and writes files is imported inside the functions: it brings more than the help of a command may take.
 
-_LOCK, _FACTS, _STOP, _LOG, _RUNS = ".lock", ".json", ".stop", ".log", ".runs"
+_LOCK, _FACTS, _END, _LOG, _RUNS = run_files.LOCK, ".json", ".end", ".log", ".runs"
 _LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 60.0
 """How long a board that was asked to end may take for it."""
@@ -88,7 +89,7 @@ class Desk:
         self.make()
         try:
             with locked(self.place, f"{self.name}{_LOCK}"):
-                for ending in (_FACTS, _STOP):
+                for ending in (_FACTS, _END):
                     self._file(ending).unlink(missing_ok=True)
                 yield
                 self._file(_FACTS).unlink(missing_ok=True)
@@ -103,7 +104,7 @@ class Desk:
 
     def is_asked_to_end(self) -> bool:
         """Tell whether somebody wants the board to end."""
-        return self._file(_STOP).exists()
+        return self._file(_END).exists()
 
     def board(self) -> RunningBoard | None:
         """Return the board, if it runs and answers."""
@@ -121,7 +122,7 @@ class Desk:
             UserError: It does not, or cannot be asked.
         """
         try:
-            self._file(_STOP).touch()
+            self._file(_END).touch()
         except OSError as error:
             raise _unwritable(self.place, error) from error
         patience = time.monotonic() + PATIENCE_SECONDS
@@ -130,7 +131,7 @@ class Desk:
                 what = f"the board has not ended within {PATIENCE_SECONDS:.0f} seconds"
                 raise UserError(what, received=holder, fix="end this process")
             time.sleep(_LOOK_SECONDS)
-        self._file(_STOP).unlink(missing_ok=True)
+        self._file(_END).unlink(missing_ok=True)
 
     def _holder(self) -> str | None:
         from lightkit.runs.lock import lock_holder

@@ -156,7 +156,7 @@ class TextView(InputView):
         """Draw the beginning of a text."""
         text = self.decode(x).replace("\n", "⏎").replace("\t", "→")
         lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)][:_LINES]
-        axes.text(0, 1, "\n".join(lines).replace("$", r"\$"), va="top", family="monospace", fontsize=5, color=INK)
+        axes.text(0, 1, "\n".join(lines).replace("$", r"\$"), va="top", fontfamily="monospace", fontsize=5, color=INK)
         axes.set_axis_off()
 
 

@@ -41,7 +41,15 @@ def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monke
     assert "the same bits with and without the kill" in done.out
     assert "2/3 running again" in done.err
     assert not list(tmp_path.glob("lightkit-verify-*"))
-    found = json.loads(cli("verify-resume", *QUICK, "--at", "12", "--phase", "save", "--json").out)
+
+
+@pytest.mark.thorough
+def test_the_same_as_json(cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verify, "run_in_process", in_a_fork)
+    done = cli("verify-resume", *QUICK, "--at", "12", "--phase", "save", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out[done.out.rindex("\n{\n") :])  # the jobs print before it here
     assert (found["same"], found["killed"]["step"], found["reason"]) == (True, 12, None)
     assert not any(part["different"] for part in found["compared"])
 

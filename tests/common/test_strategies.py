@@ -34,9 +34,19 @@ def test_a_feature_is_supported_or_refused_with_a_reason_and_a_fix():
 
 
 def test_the_settings_of_a_strategy_are_the_arguments_of_its_class():
-    device = {"dp_dim": 1, "ddp": {"bucket_mib": 3.0, "timeout_seconds": 9.0}, "fsdp": {"reshard": False}}
+    device = {
+        "dp_dim": 1,
+        "dp_output": None,
+        "ddp": {"bucket_mib": 3.0, "timeout_seconds": 9.0},
+        "fsdp": {"reshard": False},
+    }
     found = {name: strategy.arguments(device) for name, strategy in STRATEGIES.items()}
-    assert found == {"none": {}, "dp": {"dim": 1}, "ddp": {"bucket_mib": 3.0}, "fsdp": {"reshard": False}}
+    assert found == {
+        "none": {},
+        "dp": {"dim": 1, "output": None},
+        "ddp": {"bucket_mib": 3.0},
+        "fsdp": {"reshard": False},
+    }
 
 
 def test_what_is_no_strategy_is_judged_as_the_plain_one():

@@ -241,7 +241,7 @@ def test_a_sweep_outlives_its_terminal(terminal: Start, project: Path) -> None:
     shell.close()
     reach(project)
     (folder,) = project.glob("outputs/sweeps/*/*")
-    assert f"lightkit sweep resume -d {folder.relative_to(project)}" in shell.shown
+    assert "lightkit sweep resume -d custom_custom" in shell.shown
     found = look(folder)
     assert (found.state, found.detached) == ("running", True)
     assert not (project / "told").exists(), "jobs are no sweep"
