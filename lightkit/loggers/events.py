@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +88,17 @@ def read_scalars(folder: Path | str) -> dict[str, list[tuple[int, float]]]:
     finally:
         told.setLevel(level)
     return {name: [(point.step, point.value) for point in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def leave_failures_to_the_writer() -> None:
+    """Print no traceback where the thread of a writer fails, as on a full disk: the next write raises the same."""
+    usual = threading.excepthook
+    if getattr(usual, "knows_writers", False):
+        return
+
+    def hook(failure: threading.ExceptHookArgs) -> None:
+        if failure.exc_value is None or getattr(failure.thread, "exception", None) is not failure.exc_value:
+            usual(failure)
+
+    hook.knows_writers = True  # type: ignore[attr-defined]
+    threading.excepthook = hook

@@ -18,6 +18,7 @@ from lightkit.common.disk import sync_file
 from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
+from lightkit.loggers.events import leave_failures_to_the_writer
 from lightkit.loggers.layout import Layout
 
 FLUSH_SECONDS = 10
@@ -67,6 +68,7 @@ class TensorBoardLogger(Logger):
             from torch.utils.tensorboard import SummaryWriter
 
             _put_first(self._files(), int(time.time()), socket.gethostname())
+            leave_failures_to_the_writer()
             self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
         return self._made
 
