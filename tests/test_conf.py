@@ -61,12 +61,19 @@ def test_every_experiment_composes(project: Path, name: str) -> None:
 
 
 def test_the_default_run_needs_nothing(project: Path) -> None:
-    assert compose([]).choices.keys() >= {*Config.__dataclass_fields__} - {"name", "seed", "profile", "trust", "extra"}
+    assert compose([]).choices.keys() >= {*Config.__dataclass_fields__} - {
+        "name",
+        "seed",
+        "profile",
+        "on_end",
+        "trust",
+        "extra",
+    }
 
 
 def test_every_group_of_the_schema_has_options() -> None:
     groups = {path.parent.name for path in FILES}
-    assert groups >= {*Config.__dataclass_fields__} - {"name", "seed", "profile", "trust", "extra"}
+    assert groups >= {*Config.__dataclass_fields__} - {"name", "seed", "profile", "on_end", "trust", "extra"}
 
 
 def test_a_data_set_brings_loss_and_metrics_and_both_can_be_changed(project: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_point_is_the_vote_of_the_checkpoints_of_its_step(voting: Path) -> Non
     for name in ("00", "01", "02"):
         folder = voting / "members" / name
         runner = Runner(load_run(folder).cfg, folder)
-        with runner._trained("last", ()) as learner:
+        with runner.trained("last", ()) as learner:
             state = content.load_model_state(CheckpointStore(folder / "checkpoints").folder / "step-00000008.pt")
             content.load_model(learner.model, state)
             rows = learner.data.rows["val"]
