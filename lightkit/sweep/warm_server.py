@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lightkit.common.signals import waiting
 from lightkit.sweep.run_job import tie_to_sweep
 from lightkit.sweep.warm import TIED_TO
 
@@ -94,11 +95,12 @@ def _fork(channel: socket.socket, running: dict[int, tuple[int, int]]) -> list[s
         os._exit(0)  # without taking apart what was imported
     request, server = json.loads(text), os.getpid()
     harmful = _threads()
-    pid = -1 if harmful else os.fork()
-    if pid == 0:
-        for handle in (channel.detach(), *running):
-            os.close(handle)
-        return _become(request, logs[0], server)
+    with waiting():
+        pid = -1 if harmful else os.fork()
+        if pid == 0:
+            for handle in (channel.detach(), *running):
+                os.close(handle)
+            return _become(request, logs[0], server)
     os.close(logs[0])
     if harmful:
         why = f"what is imported runs threads ({', '.join(harmful)})"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from lightkit.common.signals import exiting, held
+from lightkit.common.signals import exiting, held, waiting
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +58,27 @@ def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     assert left == [143]
+
+
+def test_what_comes_meanwhile_waits() -> None:
+    reached = False
+    with exiting(), pytest.raises(SystemExit) as left, waiting():
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached = True
+    assert (reached, left.value.code) == (True, 143)
+
+
+def test_a_signal_to_a_process_that_is_being_forked_reaches_it() -> None:
+    for _ in range(20):
+        with exiting():
+            pid = 0
+            try:
+                with waiting():
+                    pid = os.fork()
+                if pid == 0:
+                    time.sleep(PATIENCE_SECONDS)
+                    os._exit(0)
+            except SystemExit:
+                os._exit(143)
+            os.kill(pid, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 143
