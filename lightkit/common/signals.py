@@ -100,7 +100,10 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Let these signals wait while inside: Python forgets in a new process what comes while that is being forked."""
+    """Let these signals wait while inside: Python forgets in a new process what comes while that is being forked.
+
+    For processes of one thread, as others take the signals meanwhile.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

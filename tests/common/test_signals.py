@@ -63,7 +63,7 @@ def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_comes_meanwhile_waits() -> None:
     reached = False
     with exiting(), pytest.raises(SystemExit) as left, waiting():  # noqa: PT012
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # to this thread: others do not wait
         reached = True
     assert (reached, left.value.code) == (True, 143)
 
