@@ -50,7 +50,7 @@ def test_a_project_composes_and_has_its_own_name_everywhere(
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["csv", "own", "images", "timm", "text"])
+@pytest.mark.parametrize("kind", ["own", "csv", "images", "timm", "text"])
 def test_a_project_trains_deploys_and_predicts_by_its_own_test(cli: Cli, project: Path, kind: str) -> None:
     assert cli("new", "birds", "--from", kind).code == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
