@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
+from lightkit.common.nesting import shape_of
 from lightkit.data import Data
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine
@@ -86,7 +87,7 @@ def _no_number(step: StepOutput, task: Task) -> UserError | None:
         "the loss of a batch is not one number",
         key="loss" if type(task) is Supervised else "trainer.task",
         expected="the mean over the samples, a 0-d tensor",
-        received=_shape(loss if isinstance(step, StepOutput) else step),
+        received=shape_of(loss if isinstance(step, StepOutput) else step),
         family="loss-or-metric",
     )
 
@@ -151,17 +152,17 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
             f"the model gives {kind}, and the loss takes one tensor",
             key="model",
             expected="a tensor with the samples in dimension 0",
-            received=f"output {_shape(seen[-1])}",
+            received=f"output {shape_of(seen[-1])}",
             fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
             family="model-misfit",
         )
         return _caused_by(error, problem)
     if seen:
         what = f"the output does not go with the targets: {in_short(error)}"
-        received = f"output {_shape(seen[-1])}" + (f" for targets {_shape(y)}" if y is not None else "")
+        received = f"output {shape_of(seen[-1])}" + (f" for targets {shape_of(y)}" if y is not None else "")
     else:
         what = f"a first batch fails: {in_short(error)}"
-        received = f"input {_shape(x)}"
+        received = f"input {shape_of(x)}"
     problem = UserError(
         what,
         key="model" if usual or not seen else "trainer.task",
@@ -203,13 +204,3 @@ def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: 
             received = f"{weights.numel()}: {[round(value, 6) for value in weights.flatten().tolist()[:20]]}"
             return UserError("not one weight for each output", key=f"loss.{name}", expected=expected, received=received)
     return None
-
-
-def _shape(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_shape(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(_shape, value)) + ")"
-    return type(value).__name__

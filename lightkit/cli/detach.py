@@ -82,13 +82,11 @@ def leave_session(command: str, args: Sequence[str]) -> None:
         words = scope_command(lightkit_command(command, *args))
         if words is not None:
             os.execvp(words[0], words)
-        what = (
-            "systemd ends what is left of this session at logout, and `systemd-run --user --scope` does not work here"
-        )
+        what = "systemd ends what is left of this login session, and `systemd-run --user --scope` does not work here"
         fix = "start it from a login of its own (ssh), or from a job of the cluster"
         raise UserError(what, key="--detach", fix=fix)
     if found == "killed":
-        what = "systemd ends what is left of this session at logout (KillUserProcesses=yes), detached or not"
+        what = "systemd ends what is left of this login session at its end (KillUserProcesses=yes), detached or not"
         raise UserError(what, key="--detach", fix=f"{LINGER}    once; then again")
     if found == "killed with the last session":
         complain(f"note: systemd ends this when you log out everywhere; to let it go on:  {LINGER}")

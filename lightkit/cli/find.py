@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import complain, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.text import slug
-from lightkit.runs.catalog import find_run, project
+from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -78,7 +79,7 @@ class Answer(NamedTuple):
 def find(args: list[str]) -> int:
     """Try values of a key, and suggest one."""
     parser = Parser("find")
-    parser.add_argument("what", nargs="?", choices=(*FINDERS,))
+    parser.add_argument("what", nargs="?")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--from", dest="source", metavar="RUN")
     parser.add_argument("--low", type=float, default=None)
@@ -98,8 +99,10 @@ def find(args: list[str]) -> int:
         return work()
     if options.what is None:
         raise UserError("what to find is missing", key="lightkit find", choices=FINDERS, fix="lightkit find --help")
+    if options.what not in FINDERS:
+        raise UserError("nothing to find by this name", key="lightkit find", received=options.what, choices=FINDERS)
     _check(options)
-    cfg = _configuration(options)
+    cfg, _ = configuration(options)
     answer = FINDERS[options.what](cfg, options)
     plot = _draw(answer, cfg, options)
     if options.json:
@@ -130,17 +133,6 @@ def _check(options: Namespace) -> None:
         raise UserError(
             "too few steps to tell rates apart", key="--steps", expected="10 or more", received=options.steps
         )
-
-
-def _configuration(options: Namespace) -> DictConfig:
-    """Compose the configuration, or take that of an earlier run."""
-    if options.source is not None:
-        from lightkit.runs.reading import read_run
-
-        return read_run(find_run(options.source, project()), options.overrides, new=True).cfg
-    from lightkit.config import compose
-
-    return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
 
 
 def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:

@@ -1,10 +1,11 @@
-"""What `summary`, `graph` and `params` have in common: which model is meant."""
+"""What commands that look at a run before it trains have in common: which configuration, and which model, is meant."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
@@ -36,6 +37,33 @@ def parser_of_model(command: str) -> Parser:
     return parser
 
 
+def configuration(options: argparse.Namespace, *more: str) -> tuple[DictConfig, Path]:
+    """Compose what is typed, or read the configuration of the run that `--from` names.
+
+    Args:
+        options: With `overrides`, `source`, `config_dir` and `config_name` as typed.
+        *more: Further overrides, after those.
+
+    Returns:
+        The configuration, and the folder of that run; without one the folder of all runs.
+
+    Raises:
+        UserErrors: Everything that is wrong with it.
+        UserError: There is no such run, or one is named in the place of an override.
+    """
+    overrides = [*options.overrides, *more]
+    if options.source is not None:
+        from lightkit.runs.reading import read_run
+
+        folder = find_run(options.source, project())
+        return read_run(folder, overrides, new=True).cfg, folder
+    _refuse_run(options.overrides)
+    from lightkit.config import compose
+
+    composed = compose(overrides, config_dir=options.config_dir, config_name=options.config_name)
+    return composed.cfg, project() / run_files.OUTPUTS
+
+
 @contextmanager
 def built_model(options: argparse.Namespace) -> Iterator[tuple[DictConfig, Learner]]:
     """Build the parts of the run that is meant, on the CPU; nothing is written.
@@ -43,17 +71,7 @@ def built_model(options: argparse.Namespace) -> Iterator[tuple[DictConfig, Learn
     Raises:
         UserError: The configuration is wrong, or a part cannot be built.
     """
-    on_cpu, folder = [*options.overrides, "device.name=cpu"], project() / run_files.OUTPUTS
-    if options.source is None:
-        _refuse_run(options.overrides)
-        from lightkit.config import compose
-
-        cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
-    else:
-        from lightkit.runs.reading import read_run
-
-        folder = find_run(options.source, project())
-        cfg = read_run(folder, on_cpu, new=True).cfg
+    cfg, folder = configuration(options, "device.name=cpu")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.assembly import build
 

@@ -36,8 +36,8 @@ examples:
 }
 
 TEMPLATES = {
-    "own": (("own",), ["0.3", "-0.5"]),
-    "csv": (("csv",), ["data/table.csv"]),
+    "own": (("_mlp", "own"), ["0.3", "-0.5"]),
+    "csv": (("_mlp", "csv"), ["data/table.csv"]),
     "images": (("images",), ["data/images/circle/000.png"]),
     "timm": (("images", "timm"), ["data/images/circle/000.png"]),
     "text": (("text",), ["The "]),

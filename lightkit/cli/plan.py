@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, fitting, say, table, width
-from lightkit.common import run_files
-from lightkit.runs.catalog import find_run, project
+from lightkit.cli.inspected import built_model
+from lightkit.cli.terminal import fitting, say, table, width
 
 if TYPE_CHECKING:
     from lightkit.assembly import Learner
@@ -54,24 +52,11 @@ def plan(args: list[str]) -> int:
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
-    on_cpu, folder = [*options.overrides, "device.name=cpu"], project() / run_files.OUTPUTS
-    if options.source is None:
-        from lightkit.config import compose
+    with built_model(options) as (cfg, parts):
+        from lightkit.assembly.matches import matches_of
+        from lightkit.assembly.origin import notes_on_base
+        from lightkit.assembly.phases import build_plan_of, notes_on_weights
 
-        cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
-    else:
-        from lightkit.runs.reading import read_run
-
-        folder = find_run(options.source, project())
-        cfg = read_run(folder, on_cpu, new=True).cfg
-    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.assembly import build
-    from lightkit.assembly.matches import matches_of
-    from lightkit.assembly.origin import notes_on_base
-    from lightkit.assembly.phases import build_plan_of, notes_on_weights
-
-    parts = build(cfg, folder, report=complain)
-    with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
             content, notes = _as_json(found, matches, parts), [*parts.data.notes, *notes_on_weights(cfg, parts)]

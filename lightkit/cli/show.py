@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.evaluate import SPLITS, trained_run
+from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.common.text import slug
-from lightkit.runs.catalog import find_run, project, run_name
+from lightkit.runs.catalog import project, run_name
 
 if TYPE_CHECKING:
     from lightkit.gallery.page import Page
@@ -43,6 +44,7 @@ options:
   --checkpoint WHICH  results, worst: best, last or a checkpoint file (default: best)
   --output FOLDER     where the files go (default: outputs/show/NAME, or RUN/show)
   --json              print the samples as JSON: row, target, file, prediction, loss
+  --config-dir FOLDER, --config-name NAME   data: as for `lightkit train`
 
 examples:
   lightkit show data experiment=digits_cnn
@@ -68,6 +70,8 @@ def show(args: list[str]) -> int:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
     if options.what not in KINDS:
         raise UserError("nothing to show", key="lightkit show", received=options.what, choices=KINDS)
@@ -91,24 +95,15 @@ def _data(options: Namespace) -> tuple[Page, Path]:
     options.split = options.split or "train"
     if options.checkpoint != "best":
         raise UserError("data have no checkpoint", key="--checkpoint", received=options.checkpoint, fix="leave it out")
-    overrides = [*options.overrides, "device.name=cpu"]
-    if options.source is None:
-        from lightkit.config import compose
-
-        cfg = compose(overrides).cfg
-    else:
-        from lightkit.runs.reading import read_run
-
-        cfg = read_run(find_run(options.source, project()), overrides, new=True).cfg
+    cfg, folder = configuration(options, "device.name=cpu")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.assembly import build_shared
         from lightkit.gallery.show import data_page
-    folder = project() / run_files.OUTPUTS
     data = build_shared(cfg, folder, trains=False).data
     with closing(data):
         page = data_page(data, str(cfg.name), split=options.split, count=options.count, epoch=options.epoch)
-    return page, folder / run_files.SHOW / slug(str(cfg.name))
+    return page, project() / run_files.OUTPUTS / run_files.SHOW / slug(str(cfg.name))
 
 
 def _trained(options: Namespace) -> tuple[Page, Path]:

@@ -62,3 +62,14 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
         else:  # past `frozen`, and without `replace`, which refuses fields that are not arguments
             object.__setattr__(clone, name, item)
     return clone
+
+
+def shape_of(value: Any) -> str:
+    """Say what a value of any kind consists of: `{image: (3, 8, 8) float32, age: () int64}`."""
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {shape_of(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(shape_of, value)) + ")"
+    return type(value).__name__

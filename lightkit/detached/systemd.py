@@ -36,7 +36,7 @@ class Logind:
 
 
 def fate() -> Fate:
-    """Tell what becomes of the processes of this session when its user logs out."""
+    """Tell what becomes of the processes of this login session when its user logs out."""
     place = ""
     with suppress(OSError):
         place = CGROUP.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -36,14 +35,7 @@ class SampleLosses:
         self._criterion = criterion
         self._losses = list[Tensor]()
 
-    def update(
-        self,
-        preds: Tensor | None,
-        target: Tensor | None,
-        loss: Tensor,
-        size: int,
-        kwargs: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
         """Take in one batch; see `lightkit.trainer.evaluate.Meter`.
 
         Raises:

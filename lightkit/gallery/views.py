@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.image import imsave
 from torch import Tensor
 
+from lightkit.common.nesting import shape_of
 from lightkit.data import Data
 from lightkit.metrics.drawing import BLUE, COLOURS, FAINT, INK, short, style
 
@@ -211,14 +212,3 @@ def feature_names(data: Data) -> list[str]:
     count = data.info.input_shape[0] if data.info.input_shape else 0
     names = list(getattr(data.source, "feature_names", ()))
     return names if len(names) == count else [str(number) for number in range(count)]
-
-
-def shape_of(value: Any) -> str:
-    """Say what a sample of any kind consists of: `{image: (3, 8, 8) float32, age: () int64}`."""
-    if isinstance(value, Tensor):
-        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {shape_of(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(shape_of, value)) + ")"
-    return type(value).__name__

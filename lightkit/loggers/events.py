@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.loggers import layout
+from lightkit.loggers.layout import TAG
 
 _HEAD = struct.Struct("<QI")
 _FOOT_BYTES = 4
@@ -62,7 +62,7 @@ def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
         for _, _, event in read_events(file)
         if event is not None
         for value in event.summary.value
-        if value.tag != layout.TAG
+        if value.tag != TAG
     )
     return {place: count for place, count in found.items() if count > 1}
 

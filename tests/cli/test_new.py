@@ -120,4 +120,4 @@ def test_scripts_of_a_project_say_what_comes_before_them(cli: Cli, project: Path
 
 def test_templates_hold_plain_files_only() -> None:
     kinds = {path.name for path in shipped_templates().iterdir()}
-    assert kinds == {*TEMPLATES, "_common"}
+    assert kinds == {*TEMPLATES, "_common", "_mlp"}

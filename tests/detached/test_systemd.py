@@ -85,7 +85,7 @@ def test_a_run_that_logout_would_end_is_refused_with_the_command_that_mends_it(m
     for args in (["train", "-d", "data=wine"], ["resume", "-d", "last"], ["sweep", "resume", "-d", "last"]):
         found = cli(*args)
         assert found.code == 2
-        assert "systemd ends what is left of this session at logout (KillUserProcesses=yes)" in found.err
+        assert "systemd ends what is left of this login session at its end (KillUserProcesses=yes)" in found.err
         assert "loginctl enable-linger" in found.err
     assert cli("train", "-d", "data=wine", "--cfg", "job").code == 0, "nothing is started"
     assert cli("resume", "last").err.startswith("error: no run here")

@@ -9,13 +9,7 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.data import TensorData, build_data
 from lightkit.data.images import ImageFolder
-from lightkit.data.prepare import SampleWise
 from lightkit.gallery.samples import read_samples, spread, variants
-
-
-class Brighter(SampleWise):
-    def __call__(self, x: Any, random: Any) -> Any:
-        return x + random.uniform(1)[0].reshape(-1, *[1] * (x.ndim - 1)) if hasattr(random, "uniform") else x + 1
 
 
 def made(**options: Any) -> Any:
