@@ -79,22 +79,16 @@ def weights_channels_last(module: nn.Module) -> nn.Module:
     return module._apply(lambda tensor: tensor if nn.parameter.is_lazy(tensor) else channels_last(tensor))
 
 
-class FullLoss(nn.Module):
-    """A loss outside of autocast, on fp32 values: matrix products in it are not rounded either.
+class WrappedLoss(nn.Module):
+    """Base of losses around another one, all of whose attributes they have.
 
     Args:
         inner: The loss.
-        device: Where it is computed.
     """
 
-    def __init__(self, inner: Callable[..., Tensor], device: torch.device) -> None:
+    def __init__(self, inner: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.inner, self._device = inner, device.type
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the loss of these arguments."""
-        with torch.autocast(self._device, enabled=False):
-            return self.inner(*full(args), **full(kwargs))
+        self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -103,3 +97,21 @@ class FullLoss(nn.Module):
             if name == "inner":
                 raise
             return getattr(self.inner, name)
+
+
+class FullLoss(WrappedLoss):
+    """A loss outside of autocast, on fp32 values: matrix products in it are not rounded either.
+
+    Args:
+        inner: The loss.
+        device: Where it is computed.
+    """
+
+    def __init__(self, inner: Callable[..., Tensor], device: torch.device) -> None:
+        super().__init__(inner)
+        self._device = device.type
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the loss of these arguments."""
+        with torch.autocast(self._device, enabled=False):
+            return self.inner(*full(args), **full(kwargs))

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.nesting import mapped
+from lightkit.device.casting import WrappedLoss
 
 
-class LossElsewhere(nn.Module):
+class LossElsewhere(WrappedLoss):
     """A loss that is computed on another device than the main one, which gets the result.
 
     Args:
@@ -21,8 +22,7 @@ class LossElsewhere(nn.Module):
     """
 
     def __init__(self, inner: Callable[..., Tensor], device: torch.device, main: torch.device) -> None:
-        super().__init__()
-        self.inner = inner.to(device) if isinstance(inner, nn.Module) else inner
+        super().__init__(inner.to(device) if isinstance(inner, nn.Module) else inner)
         self._device, self._main = device, main
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -32,14 +32,6 @@ class LossElsewhere(nn.Module):
             return tensor.to(self._device, non_blocking=True)
 
         return self.inner(*mapped(there, args), **mapped(there, kwargs)).to(self._main)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "inner":
-                raise
-            return getattr(self.inner, name)
 
 
 class SingleDevice(nn.DataParallel):

@@ -117,7 +117,7 @@ def test_loader_processes(cli: Cli, project: Path, asked: list[Any]) -> None:
     ("args", "message"),
     [
         ([], "what to find is missing"),
-        (["rate"], "invalid choice: 'rate'"),
+        (["rate"], "choices:  lr, batch, workers"),
         (["lr", "data=wime"], "data: no such option"),
         (["lr", "--low", "0"], "--low: out of range"),
         (["lr", "--low", "1", "--high", "0.1"], "--high: the rates do not rise"),
