@@ -100,6 +100,10 @@ class Page:
         """Wait until all words are on the page; returns its text."""
         return str(until(lambda: (text := self.text()) and all(word in text for word in words) and text, f"{words}"))
 
+    def wait_for_elements(self, selector: str, least: int) -> None:
+        """Wait until a CSS selector finds so many elements."""
+        until(lambda: self.count(selector) >= least, f"{least} of {selector}")
+
     def picture(self, path: Path) -> None:
         """Write a picture of what is to be seen."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))

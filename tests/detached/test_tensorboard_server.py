@@ -104,7 +104,7 @@ def test_the_layout_draws_training_and_validation_in_one_chart(address: str, pag
     # squares for training and diamonds for validation, in each run and chart
     pairs = [f"◼\ntrain/{name} (lr={rate})\n◆\nval/{name} (lr={rate})\n" for name in charts[:2] for rate in RATES]
     page.wait_for("training and validation", "optimization", "machine", *charts, *pairs)
-    assert page.count("vz-line-chart2, vz-line-chart") >= len(charts)
+    page.wait_for_elements("vz-line-chart2, vz-line-chart", len(charts))
 
 
 @needs_browser
@@ -112,7 +112,7 @@ def test_the_layout_draws_training_and_validation_in_one_chart(address: str, pag
 def test_curves(address: str, page: Page) -> None:
     page.open(f"{address}?forceSVG=true#timeseries")
     page.wait_for("lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed")
-    assert page.count("scalar-card") >= 4
+    page.wait_for_elements("scalar-card", 4)
 
 
 @needs_browser
@@ -120,7 +120,7 @@ def test_curves(address: str, page: Page) -> None:
 def test_pictures(address: str, page: Page) -> None:
     page.open(f"{address}#images")
     page.wait_for("view/train/images", "view/test/roc", "lr=0.01")
-    assert page.count("tf-image-loader") >= 2
+    page.wait_for_elements("tf-image-loader", 2)
 
 
 @needs_browser
