@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from lightkit.device.recompute import recompute
 from lightkit.diagnostics.footprint import twin
@@ -266,12 +266,23 @@ def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_option
     return 2 * left[0] * (math.prod(weight) + weight[0] * weight[-1])
 
 
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_args: Any, **_options: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attention_backward(output: Sequence[int], *inputs: Any, **_options: Any) -> int:
+    query, key, value = inputs[:3]
+    return int(sdpa_backward_flop_count(output, query, key, value))
+
+
 _ATEN = torch.ops.aten
 _MORE_RULES: dict[Any, Callable[..., int]] = {
     _ATEN.mv: _vector,
     _ATEN.dot: _vector,
     _ATEN.vdot: _vector,
     _ATEN.addmv: lambda _bias, matrix, *_args, **_options: _vector(matrix),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _ATEN._cdist_forward: _distances,
     _ATEN._trilinear: _bilinear,
     _ATEN._fft_r2c: _fft(2.5),
