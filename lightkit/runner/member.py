@@ -74,12 +74,12 @@ class MemberRun:
         session, notes = self.session, list[str]()
         if self.place is not session.place:
             session.begin(learner.engine, learner.data, learner)
-        if not self.place.is_begun:
-            lock_folder(self.stack, self.place, fresh=True)
         if self.saved is not None:
             learner, notes = restore(self.saved.content, learner, self.saved.changes)
         elif self.cfg.resume.file is not None and session.fresh:
             learner, notes = take_over(self.cfg, learner)
+        if not self.place.is_begun:
+            lock_folder(self.stack, self.place, fresh=True)
         session.memory.parts = learner
         notes += record_start(self.place, self.cfg, session.overrides, learner)
         self.stack.enter_context(outcome(session, self.place, self.cfg, learner.state, self.system))
