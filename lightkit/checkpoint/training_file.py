@@ -79,7 +79,8 @@ class TrainingFile:
 
         Of its values only those are named that decide what it keeps of each parameter.
         """
-        group = next(iter((self.optimizer or {}).get("param_groups", ())), {})
+        groups = self.optimizer["param_groups"] if self.optimizer is not None else []
+        group: Mapping[str, Any] = groups[0] if groups else {}
         name = next((name for mark, name in _MARKS.items() if mark in group), None)
         if name is None:
             return []

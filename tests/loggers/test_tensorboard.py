@@ -155,7 +155,8 @@ def test_a_resumed_run_is_one_session_with_the_settings_it_goes_on_with(tmp_path
     resumed = log(tmp_path, 3, 4, resume=2)
     resumed.hparams({"seed": 4})
     assert session(tmp_path) == (4, UNKNOWN)
-    resumed.start(2, [{"step": 2, "epoch": 0, "time": 1.0, "train/loss": 2.0}])  # a rollback
+    row = {"step": 2, "epoch": 0, "time": 1.0, "train/loss": 2.0, "val/f1/a cat": 0.5}
+    resumed.start(2, [row])  # a rollback
     assert session(tmp_path) == (4, UNKNOWN)
     resumed.end("finished")
     resumed.close()
