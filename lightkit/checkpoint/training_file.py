@@ -33,6 +33,15 @@ _OPTIMIZER = (
 _EPOCH = ("epoch", "epochs", "current_epoch", "start_epoch")
 _STEP = ("global_step", "step", "steps", "iteration", "iter", "num_steps", "global_steps")
 _SCALER = ("scaler", "scaler_state_dict", "amp_scaler", "grad_scaler")
+_MARKS = {
+    "nesterov": "sgd",
+    "momentum_decay": "nadam",
+    "centered": "rmsprop",
+    "lr_decay": "adagrad",
+    "amsgrad": "adam",
+    "decoupled_weight_decay": "radam",
+}
+"""A setting that tells which optimizer of PyTorch a group is of, the first that is there."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,22 @@ class TrainingFile:
         if self.epoch is None:
             return (self.step or 0) // steps_per_epoch
         return self.epoch + 1 if self.step == (self.epoch + 1) * steps_per_epoch else self.epoch
+
+    def optimizer_overrides(self) -> list[str]:
+        """Return the overrides that choose the optimizer of the file; none where its settings don't tell which it is.
+
+        Of its values only those are named that decide what it keeps of each parameter.
+        """
+        groups = self.optimizer["param_groups"] if self.optimizer is not None else []
+        group: Mapping[str, Any] = groups[0] if groups else {}
+        name = next((name for mark, name in _MARKS.items() if mark in group), None)
+        if name is None:
+            return []
+        settings = {key: group[key] for key in ("momentum", "nesterov", "amsgrad", "centered") if group.get(key)}
+        if name == "sgd":
+            settings |= {key: group[key] for key in ("momentum", "nesterov") if key in group}
+        decoupled = "w" if name == "adam" and group.get("decoupled_weight_decay") else ""
+        return [f"optim={name}{decoupled}", *(f"optim.{key}={str(value).lower()}" for key, value in settings.items())]
 
 
 def read_training_file(path: Path, *, trust: bool = False) -> TrainingFile:
@@ -183,7 +208,8 @@ def _check_kind(file: TrainingFile, states: Mapping[int, Mapping[str, Any]], opt
             key="optim._target_",
             expected=f"one that keeps {', '.join(sorted(there)) or 'nothing'}, as in {file.path}",
             received=f"{kind(optimizer)}, which keeps {', '.join(sorted(here)) or 'nothing'}",
-            fix="the optimizer that the file was written with; a file without one begins with an empty state",
+            fix=" ".join(file.optimizer_overrides())
+            or "the optimizer that the file was written with; a file without one begins with an empty state",
             family="checkpoint-misfit",
         )
 

@@ -96,7 +96,7 @@ def leave_session(command: str, args: Sequence[str]) -> None:
 
 def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
     """Do work, then call the user's command; the exit status is that of the work."""
-    from lightkit.detached.on_end import call_on_end
+    from lightkit.runs.on_end import call_on_end
 
     code = guarded(work)
     if problem := call_on_end(command, folder, code):

@@ -65,7 +65,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
     with held():
         from lightkit.runner import Runner
 
-    Runner(cfg, folder, overrides=list(overrides)).run(resume=resume)
+    Runner(cfg, folder, overrides=list(overrides), on_end=False).run(resume=resume)  # the command or the sweep calls it
     return 0
 
 

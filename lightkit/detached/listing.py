@@ -13,6 +13,7 @@ from lightkit.detached.folders import all_folders, is_alive, is_sweep, sweep_of
 from lightkit.detached.liveness import ALIVE, Standing, look
 from lightkit.loggers.progress_file import ShownProgress, read_progress_file
 from lightkit.runs.catalog import run_name
+from lightkit.runs.reading import read_facts
 
 RECENT_SECONDS = 86_400.0
 """Of what is no longer alive, that is listed which ended within this time."""
@@ -72,6 +73,9 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRu
 def entry_of(folder: Path) -> ListedRun:
     """Return a run or a sweep as it is at this moment."""
     standing = look(folder)
+    if standing.total_steps is None:  # its length is given in epochs
+        total = read_facts(folder).get("total_steps")  # folders of older versions don't tell
+        standing = replace(standing, total_steps=total if type(total) is int else None)
     kind = "sweep" if is_sweep(folder) else "run" if sweep_of(folder) is None else "job"
     shown = read_progress_file(folder / run_files.PROGRESS)
     if shown is not None and shown.progress is not None and standing.state in (*ALIVE, "died", "lost"):

@@ -233,6 +233,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_main() -> bool:
+    """Tell whether this process writes: the first of those that a launcher started, or the only one."""
+    return world_size() == 1 or os.environ.get("RANK", "0") == "0"
+
+
 def local_rank() -> int:
     """Return the number of this process among those of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -47,13 +47,19 @@ class Logger:
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Log numbers by name (`val/accuracy`), measured after optimizer step `step` in epoch `epoch`."""
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
-        """Log the settings of the run with the values it ended with; once, at the end.
+    def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
+        """Log the settings of the run; once, after `start`.
 
         Args:
             params: The configuration, nested.
-            metrics: Final values by name.
             overrides: What of the configuration was typed on the command line (`optim.lr=0.1`).
+        """
+
+    def end(self, status: str) -> None:
+        """Log how the run has ended; not called of one that is to go on later, nor of one that was killed.
+
+        Args:
+            status: `finished` or `failed`.
         """
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
@@ -111,10 +117,15 @@ class Loggers(Logger):
         for logger in self.loggers:
             logger.scalars(values, step=step, epoch=epoch)
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
+    def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         """See `Logger.hparams`."""
         for logger in self.loggers:
-            logger.hparams(params, metrics, overrides)
+            logger.hparams(params, overrides)
+
+    def end(self, status: str) -> None:
+        """See `Logger.end`."""
+        for logger in self.loggers:
+            logger.end(status)
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """See `Logger.figure`."""

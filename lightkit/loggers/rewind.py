@@ -129,14 +129,14 @@ class _Sieve:
             if event is not None and (event.HasField("file_version") or event.HasField("session_log")):
                 cut.keep(begin, end)
                 continue
-            if event is not None and not _of_the_end(event):
+            if event is not None and not _of_hparams(event):
                 here = 0 < event.step == self.step < limit
                 numbers = (value.tag for value in event.summary.value if value.HasField("simple_value"))
                 self.left -= here and any(tag.partition("/")[0] in self.own for tag in numbers)
                 over = over or event.step > last or (here and self.left < 0)
                 if here and not over and not _tags(event) <= self.repeated:
                     cut.carried.append(event)
-            if not over and (event is None or (event.step < last and not _of_the_end(event))):
+            if not over and (event is None or (event.step < last and not _of_hparams(event))):
                 cut.keep(begin, end)
         return cut
 
@@ -153,8 +153,8 @@ def _tags(event: Any) -> set[str]:
     return {value.tag for value in event.summary.value}
 
 
-def _of_the_end(event: Any) -> bool:
-    """Tell whether these are the hyperparameters, which have no step."""
+def _of_hparams(event: Any) -> bool:
+    """Tell whether these are hyperparameters or a status, which have no step."""
     from tensorboard.plugins.hparams import metadata
 
     return bool(_tags(event) & {metadata.SESSION_START_INFO_TAG, metadata.SESSION_END_INFO_TAG})

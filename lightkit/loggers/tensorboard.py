@@ -60,6 +60,7 @@ class TensorBoardLogger(Logger):
         self._layout = Layout()
         self._made: Any = None
         self._epoch_at: int | None = None
+        self._opening: Any = None
         self._carried: tuple[int, set[str]] = (-1, set())
 
     @property
@@ -80,6 +81,7 @@ class TensorBoardLogger(Logger):
         """Take out, on a resume, what the interrupted run wrote after its checkpoint.
 
         TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
+        The hyperparameters of an earlier part go, so that the run stays one session, with those it goes on with.
         """
         self.close()
         self._best, self._layout = None, Layout()
@@ -89,6 +91,8 @@ class TensorBoardLogger(Logger):
                 self._layout.add(map(tag, _values(row)))
         if not self._files():
             return
+        from tensorboard.compat.proto.event_pb2 import Event
+
         now, self._epoch_at = int(time.time()), None
         _put_first(self._files(), now, _AFTER)
         rows = [row for row in kept if row["step"] == step]
@@ -99,7 +103,8 @@ class TensorBoardLogger(Logger):
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
-        rewind.publish(self.folder / name, step, [*events, *carried])
+        opening = [] if self._opening is None else [Event(wall_time=now, summary=self._opening)]  # a rollback keeps it
+        rewind.publish(self.folder / name, step, [*events, *carried, *opening])
         for cut in cuts:
             cut.apply()
 
@@ -131,15 +136,21 @@ class TensorBoardLogger(Logger):
             found[f"{MAIN}/best/{plain_tag(self.monitor)}"] = self._best
         return found
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
+    def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
 
-        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first.
+        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first. It
+        is on the disk at once, for a run that is killed. As long as there is no end, the status is unknown.
         """
-        writer = self._writer.file_writer
-        for summary in records(columns(params, overrides)):
-            writer.add_summary(summary)
+        self._opening = session_start(columns(params, overrides))
+        self._writer.file_writer.add_summary(self._opening)
         self._made.flush()
+
+    def end(self, status: str) -> None:
+        """Give the session in the HParams tab its status; TensorBoard takes the first that it reads of a run."""
+        if self._opening is not None:
+            self._writer.file_writer.add_summary(session_end(status))
+            self._made.flush()
 
     def write_all(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> None:
         """Write everything that a run has logged, which has ended, as one file.
@@ -152,7 +163,9 @@ class TensorBoardLogger(Logger):
 
         now = int(time.time())
         events = [self._event(_values(row), row["step"], row["epoch"], seconds=row["time"]) for row in rows]
-        events += [Event(wall_time=now, summary=summary) for summary in records(columns)]
+        events += [
+            Event(wall_time=now, summary=summary) for summary in (session_start(columns), session_end("finished"))
+        ]
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
         rewind.write(self.folder / name, events)
 
@@ -279,8 +292,8 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
     return found
 
 
-def records(params: Mapping[str, bool | float | str]) -> list[Any]:
-    """Make the summaries that open and close a session.
+def session_start(params: Mapping[str, bool | float | str]) -> Any:
+    """Make the summary that opens a session of the HParams tab.
 
     There is no summary of the experiment on purpose: TensorBoard takes the first it finds for all runs, and so hides
     what only other runs have. Without one it makes a column of everything, those first in which the runs differ, and
@@ -289,17 +302,26 @@ def records(params: Mapping[str, bool | float | str]) -> list[Any]:
     Args:
         params: Settings by name.
     """
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-    start = plugin_data_pb2.SessionStartInfo()
+    start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
     for name, value in params.items():
         kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
         setattr(start.hparams[name], f"{kind}_value", value)
-    end = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS)
-    return [
-        _summary(metadata.SESSION_START_INFO_TAG, session_start_info=start),
-        _summary(metadata.SESSION_END_INFO_TAG, session_end_info=end),
-    ]
+    return _summary(metadata.SESSION_START_INFO_TAG, session_start_info=start)
+
+
+def session_end(status: str) -> Any:
+    """Make the summary that closes a session of the HParams tab.
+
+    Args:
+        status: `finished` or `failed`.
+    """
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    code = api_pb2.STATUS_SUCCESS if status == "finished" else api_pb2.STATUS_FAILURE
+    end = plugin_data_pb2.SessionEndInfo(status=code, end_time_secs=time.time())
+    return _summary(metadata.SESSION_END_INFO_TAG, session_end_info=end)
 
 
 def _summary(tag: str, **content: Any) -> Any:

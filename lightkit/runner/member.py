@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from lightkit.config import public
 from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.ensemble.trained import member_config
@@ -74,12 +75,12 @@ class MemberRun:
         session, notes = self.session, list[str]()
         if self.place is not session.place:
             session.begin(learner.engine, learner.data, learner)
-        if not self.place.is_begun:
-            lock_folder(self.stack, self.place, fresh=True)
         if self.saved is not None:
             learner, notes = restore(self.saved.content, learner, self.saved.changes)
         elif self.cfg.resume.file is not None and session.fresh:
             learner, notes = take_over(self.cfg, learner)
+        if not self.place.is_begun:
+            lock_folder(self.stack, self.place, fresh=True)
         session.memory.parts = learner
         notes += record_start(self.place, self.cfg, session.overrides, learner)
         self.stack.enter_context(outcome(session, self.place, self.cfg, learner.state, self.system))
@@ -96,7 +97,7 @@ class MemberRun:
         return learner
 
     def finish(self, learner: Learner) -> dict[str, Any]:
-        """Write hyperparameters, the closing table and the result file.
+        """Write the closing table and the result file.
 
         That comes last: a run that is killed before counts as unfinished, one that has it is never gone on with.
 
@@ -106,7 +107,7 @@ class MemberRun:
         state = learner.state
         if learner.store:
             learner.store.flush()
-        conclude(self.cfg, self.path, state, self.logger, overrides=self.session.overrides, system=self.system)
+        conclude(self.cfg, self.path, state, self.logger, system=self.system)
         self.logger.flush()
         facts: dict[str, Any] = {"reason": state.stop_reason, "system": self.system}
         is_member = self.place is not self.session.place
@@ -135,14 +136,17 @@ class MemberRun:
 
     @contextmanager
     def _logging(self, state: State) -> Iterator[None]:
-        """Start the loggers where the counters stand; close them at the end."""
+        """Start the loggers where the counters stand, with the hyperparameters; close them at the end."""
         start_logging(self.logger, self.place, state)
         try:
+            self.logger.hparams(public(self.cfg), self.session.overrides)
             yield
         except BaseException as error:
             with suppress(OSError):  # a full disk fails here once more, and says less
                 if isinstance(error, Interrupted):
                     self.logger.message(farewell(error, self.session.place.path, saved=self.cfg.checkpoint.enabled))
+                elif isinstance(error, Exception):  # one that was interrupted goes on, and its status stays unknown
+                    self.logger.end("failed")
                 self.logger.close()
             raise
         self.logger.close()

@@ -13,7 +13,6 @@ import lightkit.monitor.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.assembly import Learner
 from lightkit.common.shards import is_shard
-from lightkit.config import public
 from lightkit.data import Data
 from lightkit.loggers import Logger
 from lightkit.trainer import State
@@ -117,21 +116,19 @@ def conclude(
     state: State,
     logger: Logger,
     *,
-    overrides: Sequence[str],
     system: Mapping[str, Any],
 ) -> None:
-    """Log hyperparameters with the final values, the closing table, and how the machine was used.
+    """Log the status, the closing table, and how the machine was used.
 
     Args:
         cfg: The configuration.
         folder: The run's folder.
         state: The counters and values at the end.
         logger: Takes all that.
-        overrides: What was typed on the command line.
         system: What was seen of the machine.
     """
     values = summary.final_values(state)
-    logger.hparams(public(cfg), values, overrides)
+    logger.end("finished")
     columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
     logger.table(_title(cfg, state, tested="test" in columns), columns, rows)
     for line in [*usage.lines(dict(system)), f"folder  {folder}"]:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
+from lightkit.device.ranks import is_main
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.ensemble.uncertainty import MemberOutputs
@@ -28,6 +29,7 @@ from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.observer import Observer
 from lightkit.runner.session import Session, memory_released, session
+from lightkit.runs.on_end import followed
 from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class Runner:
         overrides: What was typed on the command line, for the record.
         plan: Which models the run trains; by default what `ensemble` asks for.
         observer: Looks on while it trains; by default nobody does.
+        on_end: Call the command `on_end` of the configuration when the run has ended, however that was; False where
+            whoever drives the run calls it.
 
     Example:
         ```python
@@ -59,9 +63,10 @@ class Runner:
         overrides: Sequence[str] = (),
         plan: RunPlan | None = None,
         observer: Observer | None = None,
+        on_end: bool = True,
     ) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
-        self.plan, self.observer = plan, observer or Observer()
+        self.plan, self.observer, self.on_end = plan, observer or Observer(), on_end
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -77,7 +82,9 @@ class Runner:
             UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
             Interrupted: A signal asked the run to end; it has saved.
         """
-        with memory_released():  # once no frame of the run holds it any more
+        command = self.cfg.on_end if self.on_end and is_main() else []
+        # The memory is released once no frame of the run holds it any more, and the command comes after that.
+        with followed(list(command), self.folder), memory_released():
             return self._run(resume)
 
     def _run(self, resume: bool) -> dict[str, Any]:

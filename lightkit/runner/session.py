@@ -236,6 +236,7 @@ def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], le
     """Write down what is about to run; returns what of it differs from the part of the run before."""
     before, engine, data = place.facts(), learner.engine, learner.data
     facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
+    facts["total_steps"] = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
     place.record(cfg, overrides, device=engine.describe(learner.optimizer), **facts)
     if learner.store:
         learner.store.prepare()

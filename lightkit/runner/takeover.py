@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +15,16 @@ from lightkit.assembly import Learner
 from lightkit.checkpoint import content
 from lightkit.checkpoint.training_file import TrainingFile, fit_optimizer, fit_weights, read_training_file
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.shards import whole
+from lightkit.config import to_plain
+from lightkit.config.origins import shown
 from lightkit.config.project import located
 from lightkit.optim.wrapped import Torch as TorchSchedule
 from lightkit.runner.restore import stateful
 from lightkit.trainer import Ema
+
+_SHOWN = 3
+"""Tensors that an error names from either end of a model."""
 
 
 def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
@@ -35,6 +43,8 @@ def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
         UserError: The file cannot be read or does not fit, or nothing is left to train.
     """
     file = read_training_file(located(cfg.resume.file), trust=cfg.resume.trust)
+    weights = fit_weights(file.weights, whole(learner.model.state_dict()))
+    _check_model(cfg, file, weights, learner)
     table, state = learner.timetable, learner.state
     epoch = cfg.resume.epoch if cfg.resume.epoch is not None else file.epochs_done(table.steps_per_epoch)
     step = file.step if file.step is not None else epoch * table.steps_per_epoch
@@ -46,9 +56,6 @@ def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
         raise UserError(what, key=key, received=cfg.trainer[key.partition(".")[2]], fix="a longer run")
     _move_schedule(learner, timetable.total_steps if timetable.extra_steps else None, step)
     live = content.gather(**stateful(learner))
-    weights = fit_weights(file.weights, live["model"])
-    if misfits := content.model_problems(weights, learner.model):  # told before what of the optimizer follows from it
-        raise UserErrors(misfits)
     saved: dict[str, Any] = {**live, "model": weights, "state": {**live["state"], "epoch": epoch, "step": step}}
     if file.optimizer is not None:
         saved["optimizer"] = fit_optimizer(file, learner.optimizer, learner.model)
@@ -60,6 +67,48 @@ def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
     content.apply(saved, **stateful(learner))
     state.closed_step = step
     return replace(learner, timetable=timetable), _lines(file, learner, epoch=epoch, step=step)
+
+
+def _check_model(cfg: DictConfig, file: TrainingFile, weights: Mapping[str, Tensor], learner: Learner) -> None:
+    """Refuse weights of another model, and say what to type: without overrides a run has the default model.
+
+    Args:
+        cfg: The configuration.
+        file: What was read.
+        weights: Its weights by the names of this model, as far as these could be found.
+        learner: What they are meant for.
+
+    Raises:
+        UserError: There are weights that do not fit; told before the length and the optimizer, which follow from them.
+    """
+    misfits = content.model_problems(dict(weights), learner.model)
+    if not misfits:
+        return
+    here = learner.model.state_dict()
+    sizes = {key: value for key, value in to_plain(cfg.model).items() if not key.startswith("_")}
+    values = ", ".join(f"{key}={value}" for key, value in sizes.items())
+    name = str(cfg.model._target_).rpartition(".")[2]
+    shape = "×".join(map(str, learner.data.info.input_shape)) or "any size"
+    alike = here.keys() & weights.keys()
+    chosen = ["model=NAME", "model.KEY=VALUE", "data=NAME", *(file.optimizer_overrides() or ["optim=NAME"])]
+    where = "`lightkit config model` lists the models, and model=custom is for a class of your own"
+    overview = UserError(
+        f"the weights are those of another model than this run has: {len(alike)} of {len(here)} names are the same",
+        key=shown(file.path),
+        expected=f"{name}({values}) for inputs of {shape}: {_first_and_last(here)}",
+        received=_first_and_last(file.weights),
+        fix=f"name what the file was made with: lightkit resume {shlex.quote(shown(file.path))} {' '.join(chosen)} "
+        f"({where})",
+        family="checkpoint-misfit",
+    )
+    raise UserErrors([overview, *misfits]) if alike else overview
+
+
+def _first_and_last(tensors: Mapping[str, Tensor]) -> str:
+    """Name some tensors with their shapes."""
+    texts = [f"{name} {'×'.join(map(str, tensor.shape)) or 'single'}" for name, tensor in tensors.items()]
+    few = texts if len(texts) <= 2 * _SHOWN else [*texts[:_SHOWN], "…", *texts[-_SHOWN:]]
+    return f"{', '.join(few)} ({len(texts)} in all)"
 
 
 def _move_schedule(learner: Learner, total_steps: int | None, step: int) -> None:

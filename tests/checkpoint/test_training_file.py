@@ -197,3 +197,26 @@ def test_files_that_hold_code_are_opened_on_request_only(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"resume\.trust=true"):
         read_training_file(tmp_path / "file.pt")
     assert read_training_file(tmp_path / "file.pt", trust=True).epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (torch.optim.SGD, ["optim=sgd", "optim.momentum=0", "optim.nesterov=false"]),
+        (torch.optim.Adam, ["optim=adam"]),
+        (lambda parameters: torch.optim.Adam(parameters, amsgrad=True), ["optim=adam", "optim.amsgrad=true"]),
+        (torch.optim.AdamW, ["optim=adamw"]),
+        (torch.optim.NAdam, ["optim=nadam"]),
+        (torch.optim.RAdam, ["optim=radam"]),
+        (lambda parameters: torch.optim.RMSprop(parameters, momentum=0.5), ["optim=rmsprop", "optim.momentum=0.5"]),
+        (torch.optim.Adagrad, ["optim=adagrad"]),
+        (torch.optim.Adamax, []),
+    ],
+)
+def test_the_overrides_that_choose_the_optimizer(made: Any, wanted: list[str]) -> None:
+    content = made([nn.Parameter(torch.zeros(2))]).state_dict()
+    assert TrainingFile(Path("file.pt"), {}, content, None, None, None).optimizer_overrides() == wanted
+
+
+def test_a_file_without_an_optimizer_chooses_none() -> None:
+    assert TrainingFile(Path("file.pt"), {}, None, None, None, None).optimizer_overrides() == []

@@ -16,6 +16,21 @@ from tests.detached.made import make_run, make_sweep, write_progress
 
 Cli = Callable[..., Outcome]
 
+INTERRUPTS = """
+import signal
+from lightkit.trainer import Callback
+
+
+class At(Callback):
+    def __init__(self, step: int) -> None:
+        self.number = step
+
+    def on_step(self, trainer) -> None:
+        if trainer.state.step == self.number:
+            signal.raise_signal(signal.SIGINT)
+"""
+"""A callback that presses Ctrl-C."""
+
 
 def cells(done: Outcome) -> list[list[str]]:
     return [line.split() for line in done.out.splitlines()]
@@ -61,6 +76,19 @@ def test_several_models_are_shown_by_their_share(cli: Cli, project: Path) -> Non
     (folder / ".progress.json").write_text(json.dumps(shown))
     with locked(folder):
         assert cells(cli("ps"))[1][2:4] == ["43%", "0:05"]
+
+
+def test_a_run_that_was_interrupted_shows_how_long_it_was_to_be(cli: Cli, project: Path) -> None:
+    (project / "interrupts.py").write_text(INTERRUPTS)
+    stop = "++trainer.callbacks.stop={_target_: interrupts.At, step: 5}"
+    done = cli("train", "data=wine", "model.hidden=[4]", "data.batch_size=32", "trainer.epochs=3", "device=cpu", stop,
+               "logger=quiet", "name=cut")  # fmt: skip
+    assert done.code == 130, done.err
+    assert cells(cli("ps"))[1][:3] == ["cut", "interrupted", "5/12"]
+    assert json.loads(cli("ps", "--json").out)[0]["total_steps"] == 12
+    longer = cli("resume", "cut", "trainer.epochs=4", "trainer.callbacks.stop.step=6")
+    assert longer.code == 130, longer.err
+    assert cells(cli("ps"))[1][:3] == ["cut", "interrupted", "6/16"]
 
 
 def test_a_run_on_another_machine(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

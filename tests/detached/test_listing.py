@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+import pytest
 
 from lightkit.detached.listing import entry_of, list_entries
 from lightkit.runs.lock import locked
@@ -53,6 +56,24 @@ def test_the_progress_file_knows_more_than_what_was_logged(project: Path) -> Non
     assert running.shown is not None
     assert running.shown.eta_seconds == 65.0
     assert (died.standing.state, died.standing.step, died.standing.total_steps, died.shown) == ("died", 11, 24, None)
+
+
+def test_the_length_of_a_run_in_epochs_is_what_it_wrote_at_its_start(project: Path) -> None:
+    folder = make_run(project, status="interrupted", steps=8, epochs=1)
+    (folder / "environment.json").write_text(json.dumps({"total_steps": 24}))
+    assert entry_of(folder).standing.total_steps == 24
+    (folder / "result.json").unlink()
+    with locked(folder):
+        assert entry_of(folder).standing.total_steps == 24
+    (folder / "config.yaml").write_text("trainer:\n  epochs: 3\n  steps: 40\n")
+    assert entry_of(folder).standing.total_steps == 40
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"total_steps": "24"}', '{"total_steps": null}', "\udcff"])
+def test_a_folder_that_does_not_tell_the_length_of_its_run(project: Path, text: str) -> None:
+    folder = make_run(project, status="interrupted", steps=8, epochs=1)
+    (folder / "environment.json").write_text(text, errors="surrogateescape")
+    assert entry_of(folder).standing.total_steps is None
 
 
 def test_what_an_earlier_part_left_counts_for_nothing_once_it_has_ended(project: Path) -> None:

@@ -1,14 +1,10 @@
-"""The command at the end of a run: when it is called, what it is told, and that it changes nothing."""
+"""The command at the end of a run of the command line: when it is called, what it is told, that it changes nothing."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lightkit.detached.on_end import call_on_end, facts_of
 from tests.conftest import Outcome
 from tests.detached.terminal import Terminal
 from tests.faults.harness import TRAIN, at, result
@@ -27,6 +23,7 @@ def told(folder: Path) -> dict[str, str]:
 
 def test_the_command_is_told_what_became_of_the_run(cli: Run, project: Path) -> None:
     assert cli(*RUN, TOLD).code == 0
+    assert (project / "told").read_text().count("LIGHTKIT_STATUS") == 1, "not by the Runner, too"
     found = told(project)
     value = result(project / "run")["objective"]["value"]
     assert found.pop("LIGHTKIT_BEST") == f"{value:.6g}"
@@ -52,21 +49,6 @@ def test_it_does_not_hinder_going_on_and_may_be_another_then(cli: Run, project: 
     (project / "told").unlink()
     assert cli(*RUN[:2], "trainer.steps=4", RUN[3], "resume=auto", "on_end=[no-such-program]").code == 0
     assert result(project / "run")["steps"] == 4, "the same run, which has finished"
-
-
-@pytest.mark.parametrize(
-    ("command", "complaint"),
-    [
-        (["true"], ""),
-        (["sh", "-c", "exit 3"], "ended with exit status 3"),
-        (["sh", "-c", "kill -9 $$"], "ended with exit status 137"),
-        (["no-such-program"], "cannot be run: No such file or directory"),
-        (["/"], "cannot be run: Permission denied"),
-        (["a\0b"], "cannot be run: embedded null byte"),
-    ],
-)
-def test_a_command_that_fails_is_told_of(tmp_path: Path, command: list[str], complaint: str) -> None:
-    assert call_on_end(command, tmp_path, 0) == complaint
 
 
 def test_what_is_wrong_with_the_command_is_said(cli: Run, project: Path) -> None:
@@ -126,24 +108,3 @@ def test_a_sweep_calls_it_once_and_goes_on_with_it(cli: Run, project: Path) -> N
     assert cli(*words, TOLD, "hydra/launcher=vectorized").code == 0
     assert (project / "told").read_text().count("LIGHTKIT_STATUS=finished") == 1
     assert told(project)["LIGHTKIT_RUN"] == str(project / "sweep")
-
-
-@pytest.mark.parametrize(
-    ("code", "content", "status", "reason"),
-    [
-        (0, '{"status": "finished"}', "finished", ""),
-        (0, '{"status": "finished", "reason": "early stopping"}', "finished", ""),
-        (0, '{"status": "paused", "reason": "trainer.stop_at=3"}', "paused", "trainer.stop_at=3"),
-        (0, "", "finished", ""),
-        (1, '{"status": "finished"}', "failed", ""),
-        (2, "{", "failed", ""),
-        (128 + signal.SIGTERM, '{"status": "interrupted", "reason": "SIGTERM"}', "interrupted", "SIGTERM"),
-        (137, "", "failed", ""),
-    ],
-)
-def test_the_facts_follow_from_the_exit_status(
-    tmp_path: Path, code: int, content: str, status: str, reason: str
-) -> None:
-    (tmp_path / "result.json").write_text(content)
-    found = facts_of(tmp_path, code)
-    assert (found["LIGHTKIT_STATUS"], found["LIGHTKIT_REASON"]) == (status, reason)

@@ -53,7 +53,8 @@ def write_run(folder: Path, rate: float) -> None:
     figure = Figure(figsize=(2, 2))
     figure.subplots().plot([0, 1])
     logger.figure("test/roc", figure, step=20)
-    logger.hparams({"optim": {"lr": rate}, "seed": 0}, {"test/accuracy": 0.5}, [f"optim.lr={rate}"])
+    logger.hparams({"optim": {"lr": rate}, "seed": 0}, [f"optim.lr={rate}"])
+    logger.end("finished")
     logger.close()
 
 

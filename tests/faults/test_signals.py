@@ -25,6 +25,7 @@ from tests.faults.harness import (
     result,
     row_at,
 )
+from tests.loggers.test_tensorboard import FAILURE, SUCCESS, UNKNOWN, session
 from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,3 +267,19 @@ def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
     assert process.returncode == 143
     assert "ended by SIGTERM at step 9, saved" in out
     assert newest(project / "run")["state"]["step"] == 9
+
+
+@pytest.mark.parametrize(("what", "status"), [("hold", UNKNOWN), (":TERM", UNKNOWN), ("cuda", FAILURE)])
+def test_in_the_board_a_run_that_was_cut_off_has_its_settings_and_is_one_session_when_it_has_gone_on(
+    lightkit: Run, ran: Run, project: Path, what: str, status: int
+) -> None:
+    cut = lightkit(*TRAIN, "logger.tensorboard.enabled=true", "seed=3", at(9, what))
+    if what == "hold":
+        cut.hold_after(7)
+        cut.signal(signal.SIGKILL)
+    assert cut.wait() != 0
+    assert session(project / "run") == (3, status)
+    (project / "fine").touch()
+    process = ran("resume", "run")
+    assert process.code == 0, process.err
+    assert session(project / "run") == (3, SUCCESS)

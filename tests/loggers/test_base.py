@@ -10,7 +10,8 @@ from lightkit.loggers import Logger, Loggers, Progress
 CALLS = {
     "start": ((3, ()), {}),
     "scalars": (({"a": 1.0},), {"step": 1, "epoch": 0}),
-    "hparams": (({"lr": 1}, {"a": 1.0}, ["lr=1"]), {}),
+    "hparams": (({"lr": 1}, ["lr=1"]), {}),
+    "end": (("finished",), {}),
     "figure": (("f", None), {"step": 1}),
     "text": (("t", "*x*"), {"step": 1}),
     "images": (("i", None), {"step": 1}),

@@ -112,7 +112,7 @@ def test_what_came_after_the_checkpoint_at_its_very_step_goes(tmp_path: Path) ->
     logger = log(tmp_path, 1, 21)
     logger.scalars({"test/loss": 1.0}, step=20, epoch=2)
     draw(logger, 20, "test/roc")
-    logger.hparams({"optim": {"lr": 0.1}}, {})
+    logger.hparams({"optim": {"lr": 0.1}})
     logger.close()
     log(tmp_path, 21, 23, resume=20).close()
     counted = raw(tmp_path)
@@ -124,7 +124,8 @@ def test_what_came_after_the_checkpoint_at_its_very_step_goes(tmp_path: Path) ->
         finished.close()
         assert raw(tmp_path)["view/test/loss", 22] == 1, "also where nothing but that was repeated"
     again = log(tmp_path, 23, 24, resume=22)
-    again.hparams({"optim": {"lr": 0.1}}, {})
+    again.hparams({"optim": {"lr": 0.1}})
+    again.end("finished")
     again.close()
     assert [n for (tag, _), n in raw(tmp_path).items() if tag.startswith("_hparams_")] == [1, 1]
 

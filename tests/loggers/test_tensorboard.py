@@ -25,6 +25,7 @@ SETTINGS = {
     "metrics": {"monitor": "val/f1", "val": {"f1": {"_target_": "torchmetrics.F1Score"}}},
     "trainer": {"epochs": 3, "task": {"_target_": "a.Task"}, "nonfinite": {"limit": 3}},
 }
+UNKNOWN, SUCCESS, FAILURE = range(3)
 ALWAYS = {"seed": 0, "model": "MLP", "data": "wine"}
 
 
@@ -108,7 +109,8 @@ def test_other_files_in_the_directory_of_the_run_change_nothing(tmp_path):
 def test_hyperparameters_stand_in_the_same_directory(tmp_path):
     logger = log(tmp_path / "tb", 1, 3)
     settings = {"optim": {"lr": 0.1, "betas": [0.9, 0.99], "fused": None, "amsgrad": False}, "logger": {"x": 1}}
-    logger.hparams(settings, {"test/f1": 0.5}, ["optim.betas=[0.9,0.99]", "optim.amsgrad=false"])
+    logger.hparams(settings, ["optim.betas=[0.9,0.99]", "optim.amsgrad=false"])
+    logger.end("finished")
     logger.close()
     assert [path for path in (tmp_path / "tb").rglob("*") if path.is_dir()] == []
     content = read(tmp_path / "tb").summary_metadata
@@ -121,6 +123,52 @@ def test_hyperparameters_stand_in_the_same_directory(tmp_path):
     assert start["optim.amsgrad"].WhichOneof("kind") == "bool_value"
     assert start["optim.betas"].string_value == "[0.9, 0.99]"
     assert data["_hparams_/session_end_info"].session_end_info.status == 1
+
+
+def session(folder):
+    """What TensorBoard makes of the hyperparameters: the seed, and the status as a number of its API."""
+    content = read(folder).summary_metadata
+    found = {name.rpartition("/")[2]: plugin_data_pb2.HParamsPluginData.FromString(data.plugin_data.content)
+             for name, data in content.items() if data.plugin_data.plugin_name == "hparams"}  # fmt: skip
+    end = found.get("session_end_info")
+    seed = found["session_start_info"].session_start_info.hparams["seed"].number_value
+    return seed, end.session_end_info.status if end is not None else UNKNOWN
+
+
+def test_a_run_has_its_hyperparameters_from_the_start_and_its_status_from_the_end(tmp_path):
+    logger = TensorBoardLogger(tmp_path)
+    logger.start(0)
+    logger.hparams({"seed": 3})
+    assert session(tmp_path) == (3, UNKNOWN), "as of a run that is killed"
+    logger.end("failed")
+    assert session(tmp_path) == (3, FAILURE)
+    logger.end("finished")  # of which only the first counts
+    logger.close()
+    assert session(tmp_path) == (3, FAILURE)
+
+
+def test_a_resumed_run_is_one_session_with_the_settings_it_goes_on_with(tmp_path):
+    logger = log(tmp_path, 1, 4)
+    logger.hparams({"seed": 3})
+    logger.end("failed")
+    logger.close()
+    resumed = log(tmp_path, 3, 4, resume=2)
+    resumed.hparams({"seed": 4})
+    assert session(tmp_path) == (4, UNKNOWN)
+    row = {"step": 2, "epoch": 0, "time": 1.0, "train/loss": 2.0, "val/f1/a cat": 0.5}
+    resumed.start(2, [row])  # a rollback
+    assert session(tmp_path) == (4, UNKNOWN)
+    resumed.end("finished")
+    resumed.close()
+    assert session(tmp_path) == (4, SUCCESS)
+    assert repeated(tmp_path) == {}
+
+
+def test_a_logger_without_settings_has_no_session(tmp_path):
+    logger = log(tmp_path, 1, 2)
+    logger.end("finished")
+    logger.close()
+    assert "hparams" not in {data.plugin_data.plugin_name for data in read(tmp_path).summary_metadata.values()}
 
 
 def test_figures_texts_and_images(tmp_path):

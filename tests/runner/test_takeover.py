@@ -171,6 +171,35 @@ def test_from_the_command_line(cli: Callable[..., Any], project: Path) -> None:
     assert f"fix:      lightkit resume {folder}" in own.err
 
 
+def test_without_overrides_the_error_says_what_to_type(cli: Callable[..., Any], project: Path) -> None:
+    model = nn.Sequential(nn.Linear(13, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(2, 13)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 90}, project / "loop.pt")
+    found = cli("resume", "loop.pt")
+    assert found.code == 2
+    assert "loop.pt: the weights are those of another model than this run has: 0 of 10 names are the same" in found.err
+    assert "MLP(hidden=[256, 256], activation=relu, norm=layer, dropout=0.0) for inputs of 1×8×8: " in found.err
+    assert "layers.linear0.weight 256×64, " in found.err
+    assert "'0.weight 8×13, 0.bias 8, 2.weight 3×8, 2.bias 3 (4 in all)'" in found.err
+    typed = "model=NAME model.KEY=VALUE data=NAME optim=sgd optim.momentum=0.9 optim.nesterov=false"
+    assert f"lightkit resume loop.pt {typed} " in found.err
+    assert not list((project / "outputs").glob("runs/*/*"))
+
+
+def test_of_the_same_model_with_other_sizes_each_misfit_is_told(tmp_path: Path) -> None:
+    plain_loop(tmp_path / "file.pt")
+    overrides = [text for text in WHOLE if not text.startswith("model.hidden")]
+    cfg = compose([*overrides, "model.hidden=[9]", f"resume.file={tmp_path / 'file.pt'}"]).cfg
+    with pytest.raises(UserError) as caught:
+        Runner(cfg, tmp_path / "run").run()
+    assert "another model than this run has: 6 of 6 names are the same" in str(caught.value)
+    assert "MLP(hidden=[9], " in str(caught.value)
+    assert "optim=adamw (" in str(caught.value)
+    assert "layers.linear0.weight has another shape in the checkpoint" in str(caught.value)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_in_two_processes(parallel: str, tmp_path: Path) -> None:

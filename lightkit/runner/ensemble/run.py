@@ -248,7 +248,8 @@ class EnsemblePlan:
         for point in curve:
             logger.scalars(point.values, step=point.step, epoch=int(point.epoch))
         logger.scalars(outcome.values, step=step, epoch=epoch)
-        logger.hparams(public(cfg), outcome.values, self.run.overrides)
+        logger.hparams(public(cfg), self.run.overrides)
+        logger.end("finished")
         table = comparison(report, outcome.values, outcome.monitor)
         lines = [*told(report), *self._more_lines()]
         title = f"{outcome.method} of {outcome.networks}"

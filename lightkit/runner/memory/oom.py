@@ -91,7 +91,9 @@ class MemoryReport:
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
                 words = "outputs" if evaluating else f"activations of {_samples(self.parts)} samples"
                 rows.append(_row("of these", _listed(found, words)))
-        return UserError("\n".join(rows), fix=self._fix(evaluating, pattern), exit_code=OUT_OF_MEMORY)
+        fix = self._fix(evaluating, pattern)
+        self.parts = None  # frames that are cleared keep their functions, one of which may lead to here
+        return UserError("\n".join(rows), fix=fix, exit_code=OUT_OF_MEMORY)
 
     def _where(self, names: list[str]) -> str:
         """Say what the run was doing, from the functions it was in."""

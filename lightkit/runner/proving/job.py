@@ -242,4 +242,4 @@ def traced_runner(
         end: What is called there instead.
     """
     run_trace = RunTrace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
-    return Runner(cfg, folder, observer=TraceObserver(run_trace, rows=rows, blocks=blocks))
+    return Runner(cfg, folder, observer=TraceObserver(run_trace, rows=rows, blocks=blocks), on_end=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,6 +47,28 @@ def test_a_change_changes_the_digest() -> None:
     thing.count += 1
     after = live_state({"loss": thing})
     assert [path for path in before if before[path].digest != after[path].digest] == ["loss.count"]
+
+
+class Own(torch.optim.SGD):
+    """An optimizer of one's own that counts outside of its state."""
+
+    count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW, Own])
+def test_what_a_fused_optimizer_notes_of_itself_is_no_state(kind: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = kind(model.parameters(), lr=0.1, fused=True)
+    before = live_state({"optim": optimizer})
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    after = live_state({"optim": optimizer})
+    assert set(before) == set()
+    assert set(after) == ({"optim.count"} if kind is Own else set())
 
 
 def test_objects_that_hold_each_other_are_visited_once() -> None:

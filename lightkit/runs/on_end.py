@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightkit.common.exit_codes import of_process, of_signal
+from lightkit.common.failures import exit_status
 from lightkit.common.signals import numbers
 from lightkit.runs.catalog import run_name
 from lightkit.runs.reading import read_result
 
+_LOG = logging.getLogger(__name__)
 _STOPPED = frozenset(of_signal(number) for number in numbers())
 """Exit statuses of what was told to end."""
+
+
+@contextmanager
+def followed(command: Sequence[str], folder: Path) -> Iterator[None]:
+    """Call the user's command after what is done inside, however that ends; what is wrong with it is a warning.
+
+    Args:
+        command: Its words; none calls nothing.
+        folder: Folder of the run that is inside.
+    """
+    code = 0
+    try:
+        yield
+    except BaseException as error:
+        code = exit_status(error)
+        raise
+    finally:
+        if command and (problem := call_on_end(command, folder, code)):
+            _LOG.warning("on_end: %s: %s", shlex.join(command), problem)
 
 
 def call_on_end(command: Sequence[str], folder: Path, code: int) -> str:
