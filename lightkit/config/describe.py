@@ -25,7 +25,7 @@ from lightkit.config.fields import (
     keys_named,
     yaml_text,
 )
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.options import Argument, option_arguments, option_values
 from lightkit.config.origins import shown
 

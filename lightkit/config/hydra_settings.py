@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.entries import entries, words_of
-from lightkit.config.hydra_compat import ConfigLoader, typed_list
+from lightkit.config.loader import ConfigLoader, typed_list
 from lightkit.config.origins import Key, Sources, command_line, dotted, shown
 
 _SEARCHED = "hydra.searchpath"

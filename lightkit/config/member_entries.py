@@ -12,7 +12,7 @@ from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.fields import valid_keys
 from lightkit.config.grants import granting_keys
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.member_values import REMOVE, flat
 from lightkit.config.origins import Key, Sources, command_line, dotted
 

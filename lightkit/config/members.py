@@ -17,8 +17,8 @@ from lightkit.config.check import complete
 from lightkit.config.cut_down import limit_copies
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.left_over import drop_inherited, drop_left_over
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.member_entries import KEY, SHARED, EntrySources, below, chosen_options, not_own, wrong_entry
 from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
 from lightkit.config.origins import Sources

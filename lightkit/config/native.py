@@ -21,7 +21,8 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, HydraConfig
+from lightkit.config.hydra_compat import HydraConfig
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root

@@ -22,8 +22,8 @@ from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.grants import changed_around, withdraw
-from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.labels import pattern_places
+from lightkit.config.loader import ConfigLoader, apply_override
 from lightkit.config.marks import is_marked, mark
 from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Key, Sources, command_line, dotted, shown

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 if TYPE_CHECKING:
-    from lightkit.config.hydra_compat import ConfigLoader
+    from lightkit.config.loader import ConfigLoader
 
 PARAMS = "hydra.sweeper.params"
 
