@@ -5,7 +5,7 @@ What it uses of Hydra's inside is that of 1.3.8, as in `hydra_compat`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
 from lightkit.config.plugins import confine, load_plugins
 from lightkit.config.project_defaults import ProjectSource
-from lightkit.config.sweeping import is_param, params_of
 
 APP = "lightkit"
+PARAMS = "hydra.sweeper.params"
+"""Where values are typed for one of Hydra's sweepers."""
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
@@ -225,7 +226,7 @@ class ConfigLoader(ConfigLoaderImpl):
     ) -> tuple[list[Override], CachingConfigRepository]:
         parsed = OverridesParser.create().parse_overrides(overrides)
         self.repo = _Recording(self.repository)
-        self._params = {key: text for override in parsed if is_param(override) for key, text in params_of(override)}
+        self._params = {key: text for override in parsed if is_param(override) for key, text in _params_of(override)}
         return [self.forced(override) for override in parsed if not is_param(override)], self.repo
 
     def forced(self, override: Override) -> Override:
@@ -273,3 +274,18 @@ def apply_override(override: Override, cfg: DictConfig) -> str | None:
     except (HydraException, OmegaConfBaseException) as error:
         return str(error.__cause__ or error)
     return None
+
+
+def is_param(override: Override) -> bool:
+    """Tell whether an override adds to what a sweeper tries: `hydra.sweeper.params.KEY=VALUES`."""
+    return f"{override.key_or_group}.".startswith(f"{PARAMS}.") and not override.is_delete()
+
+
+def _params_of(override: Override) -> Iterator[tuple[str, str]]:
+    """Yield each key that an override gives a sweeper, and its values as they are typed."""
+    key, value = override.key_or_group[len(PARAMS) + 1 :], override.value()
+    if not key:
+        yield from ((str(name), str(item)) for name, item in (value if isinstance(value, dict) else {}).items())
+    else:
+        typed = override.input_line.partition("=")[2] if override.input_line else ""
+        yield key, value if isinstance(value, str) else typed

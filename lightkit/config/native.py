@@ -22,12 +22,11 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
 from lightkit.config.hydra_compat import HydraConfig
-from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, is_param
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
 from lightkit.config.saved import with_values_of
-from lightkit.config.sweeping import is_param, job_overrides, one_by_one
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 Task = Callable[[DictConfig], "float | None"]
@@ -102,6 +101,26 @@ def _job_overrides(
         return []
 
 
+def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
+    """Make jobs that show every value of every sweep once, the others at their first value."""
+    axes = []
+    for text in overrides:
+        override = loader.parse(text)
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            axes.append([text])
+        elif override.is_discrete_sweep():
+            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
+            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
+    first = [values[0] for values in axes if values]
+    jobs = [first]
+    for position, values in enumerate(axes):
+        jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
+    return jobs
+
+
 def run_hydra(
     overrides: Sequence[str],
     task: Task,
@@ -153,6 +172,12 @@ def run_hydra(
     typed = tuple(text for text in typed if not is_param(loader.parse(text)))
     runs = _Job(task, typed, config_dir, config_name, loader.time)
     return hydra_compat.run_multirun(loader, config_name, [*settings, *texts], runs)
+
+
+def job_overrides() -> list[str]:
+    """Return the overrides of the job that Hydra runs now, as they were typed: nothing in them is looked up."""
+    texts: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return [str(text) for text in texts]
 
 
 @dataclass(frozen=True)
