@@ -29,6 +29,8 @@ from lightkit.config.project import project_root
 from lightkit.config.saved import with_values_of
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_OF_HYDRA = ("hydra.", "hydra/")
+"""How overrides of Hydra's own settings and options begin."""
 Task = Callable[[DictConfig], "float | None"]
 
 
@@ -152,26 +154,41 @@ def run_hydra(
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
-    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
-    if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
-        own.add("hydra.sweep.dir")  # in a file of the user's
-    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
-    dated = f"{root}/{loader.time:%Y-%m-%d}/{loader.time:%H-%M-%S}-{slug(str(jobs[0].cfg.name))}"
-    folder = sweep_dir if sweep_dir is not None else dated
-    # The working directory stays, and nothing is logged twice.
-    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
-    settings = [text for text in quiet if text.partition("=")[0] not in own]
-    texts = checked.texts
-    if sweep_dir is not None or "hydra.sweep.dir" not in own:
+    settings, texts = _sweep_settings(overrides, jobs, sweep_dir, loader.time), checked.texts
+    if sweep_dir is not None:
         texts = [text for text in texts if not text.startswith("hydra.sweep.dir=")]
-        settings.append(f"hydra.sweep.dir='{folder}'")
     is_grid = jobs[0].choices.get("hydra/sweeper") in ("basic", None)
     for job, name in zip(jobs, names if is_grid else ()):
-        loader.subdirs[tuple(text for text in job.overrides if not text.startswith(("hydra.", "hydra/")))] = name
-    typed = tuple(text for text in overrides if text.lstrip("+~").startswith(("hydra.", "hydra/")))
-    typed = tuple(text for text in typed if not is_param(loader.parse(text)))
-    runs = _Job(task, typed, config_dir, config_name, loader.time)
+        loader.subdirs[tuple(text for text in job.overrides if not text.startswith(_OF_HYDRA))] = name
+    typed = [text for text in overrides if text.lstrip("+~").startswith(_OF_HYDRA)]
+    typed = [text for text in typed if not is_param(loader.parse(text))]
+    runs = _Job(task, tuple(typed), config_dir, config_name, loader.time)
     return hydra_compat.run_multirun(loader, config_name, [*settings, *texts], runs)
+
+
+def _sweep_settings(
+    overrides: Sequence[str], jobs: Sequence[Composed], folder: Path | None, time: datetime
+) -> list[str]:
+    """Return settings of Hydra's for a sweep, but for those that the user has made.
+
+    The working directory stays, nothing is logged twice, and the jobs are in one folder below the project.
+
+    Args:
+        overrides: As typed.
+        jobs: What they compose to.
+        folder: Folder of the sweep, whatever the user has set; None where that counts.
+        time: When the sweep began.
+    """
+    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
+    settings = [text for text in quiet if text.partition("=")[0] not in own]
+    if folder is None:
+        in_file = any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs)
+        if in_file or "hydra.sweep.dir" in own:
+            return settings
+    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
+    dated = f"{root}/{time:%Y-%m-%d}/{time:%H-%M-%S}-{slug(str(jobs[0].cfg.name))}"
+    return [*settings, f"hydra.sweep.dir='{dated if folder is None else folder}'"]
 
 
 def job_overrides() -> list[str]:

@@ -146,14 +146,23 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
         for kind in ("_parameters", "_buffers", "_modules"):
             yield from own.pop(kind, {}).items()
-        own = {} if root == "torch" else {name: part for name, part in own.items() if name not in _of_module()}
-    if isinstance(thing, torch.optim.Optimizer):
-        own = {name: part for name, part in own.items() if name not in _of_optimizer()}
-    if hasattr(thing, "_defaults") and hasattr(thing, "add_state"):  # a metric of torchmetrics
-        own = {name: part for name, part in own.items() if name not in _of_metric() and name not in thing._defaults}
+        own = {} if root == "torch" else own
+    known = _of_library(thing)
     for name, part in own.items():
-        if root not in _SHIPPED or not isinstance(part, _VALUES):
+        if name not in known and (root not in _SHIPPED or not isinstance(part, _VALUES)):
             yield name, part
+
+
+def _of_library(thing: Any) -> set[str]:
+    """Return the names of the attributes that an object has because of the library that its class builds on."""
+    known = set[str]()
+    if isinstance(thing, nn.Module):
+        known |= _of_module()
+    if isinstance(thing, torch.optim.Optimizer):
+        known |= _of_optimizer()
+    if hasattr(thing, "_defaults") and hasattr(thing, "add_state"):  # a metric of torchmetrics
+        known |= {*_of_metric(), *thing._defaults}
+    return known
 
 
 @cache
