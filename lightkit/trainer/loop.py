@@ -19,7 +19,7 @@ from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.services import Services
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
-from lightkit.trainer.validation import Validation
+from lightkit.trainer.validation import Validator
 from lightkit.trainer.watch import NoWatch
 
 
@@ -69,7 +69,7 @@ class Trainer:
         self.logger, self.average = services.logger, learner.average
         self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.spans.span
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
-        self._validation = Validation(learner, services, self.watch, self._report)
+        self._validator = Validator(learner, services, self.watch, self._report)
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
         self._saved_step = -1
@@ -263,7 +263,7 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Return the values of the validation split; a signal in it ends the run at this step."""
         try:
-            return self._validation.run()
+            return self._validator.run()
         except (Interrupted, AskedToEnd):
             self._poll()
             raise

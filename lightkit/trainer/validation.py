@@ -11,7 +11,7 @@ from lightkit.trainer.services import Services
 from lightkit.trainer.watch import NoWatch
 
 
-class Validation:
+class Validator:
     """Measures the averaged weights on the validation split, with random numbers of its own.
 
     It changes nothing that is saved, and its time does not count as training.

@@ -157,26 +157,17 @@ def _of_library(thing: Any) -> set[str]:
     """Return the names of the attributes that an object has because of the library that its class builds on."""
     known = set[str]()
     if isinstance(thing, nn.Module):
-        known |= _of_module()
+        known |= {*vars(nn.Module())}
     if isinstance(thing, torch.optim.Optimizer):
-        known |= _of_optimizer()
+        known |= {*vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)), "state", "param_groups"}
     if hasattr(thing, "_defaults") and hasattr(thing, "add_state"):  # a metric of torchmetrics
         known |= {*_of_metric(), *thing._defaults}
     return known
 
 
 @cache
-def _of_module() -> frozenset[str]:
-    return frozenset(vars(nn.Module()))
-
-
-@cache
-def _of_optimizer() -> frozenset[str]:
-    return frozenset({*vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)), "state", "param_groups"})
-
-
-@cache
 def _of_metric() -> frozenset[str]:
+    """Return the names of the attributes that every metric of torchmetrics has."""
     from torchmetrics import Metric
 
     class Plain(Metric):
