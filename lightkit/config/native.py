@@ -154,7 +154,8 @@ def run_hydra(
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
-    settings, texts = _sweep_settings(overrides, jobs, sweep_dir, loader.time), checked.texts
+    settings = _sweep_settings(overrides, jobs, sweep_dir, loader.time)
+    texts = checked.texts
     if sweep_dir is not None:
         texts = [text for text in texts if not text.startswith("hydra.sweep.dir=")]
     is_grid = jobs[0].choices.get("hydra/sweeper") in ("basic", None)
