@@ -103,7 +103,7 @@ def not_own(key: str, shared: str, what: str) -> UserError:
     return UserError(what, key=key, fix=fix, family="contradiction")
 
 
-def below(error: UserError, place: str, origin: str | None = None) -> UserError:
+def error_in_entry(error: UserError, place: str, origin: str | None = None) -> UserError:
     """Return an error of one member with the full key, also where it says how to mend it."""
     key, fix = f"{place}.{error.key}" if error.key else place, error.fix
     meant = _MEANT.match(fix) if fix else None

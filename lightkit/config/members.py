@@ -19,7 +19,15 @@ from lightkit.config.entries import as_typed
 from lightkit.config.experiments import GROUP
 from lightkit.config.left_over import drop_inherited, drop_left_over
 from lightkit.config.loader import ConfigLoader
-from lightkit.config.member_entries import KEY, SHARED, EntrySources, below, chosen_options, not_own, wrong_entry
+from lightkit.config.member_entries import (
+    KEY,
+    SHARED,
+    EntrySources,
+    chosen_options,
+    error_in_entry,
+    not_own,
+    wrong_entry,
+)
 from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
 from lightkit.config.origins import Sources
 from lightkit.config.tree import public
@@ -79,11 +87,13 @@ class Members:
                 try:
                     cfg, sources = self._compose(run, entry, key, variants)
                     self.composed.append(cfg)
-                    errors += [below(error, key) for error in check(cfg, sources) if _identity(error) not in told]
+                    errors += [
+                        error_in_entry(error, key) for error in check(cfg, sources) if _identity(error) not in told
+                    ]
                 except UserErrors as found:
                     wrong = [*found.errors]
             origin = EntrySources(self.sources, key, ()).entry_origin
-            errors += [below(error, key, origin(error.key or "")) for error in wrong]
+            errors += [error_in_entry(error, key, origin(error.key or "")) for error in wrong]
         return errors
 
     def _compose(
