@@ -144,7 +144,7 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
             continue
         allowed, each = field.metadata.get("range"), "each " if typing.get_origin(inner) in (list, dict) else ""
         words = in_words(inner) + (f"; {each}{allowed}" if allowed is not None else "")
-        value = "" if is_required(field) else default_of(field)
+        value: Any = "" if is_required(field) else default_of(field)
         is_mapping = isinstance(value, dict) and bool(value)  # of which only what it builds is told
         default = str(value.get("_target_", "")) if is_mapping else yaml_text(value)
         rows.append(OptionRow(key, field_docs(kind)[field.name], words, default))

@@ -180,7 +180,7 @@ def _moments_after_a_save(reference: Sequence[dict[str, Any]], phase: str | None
     return possible
 
 
-def _most_telling(moments: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> Sequence[Moment]:
+def _most_telling(moments: list[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
     """Return the moments that prove most: between two ends of epochs, and resumed in mid-epoch; all if there are none.
 
     Args:
