@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hydra._internal import config_loader_impl
 from hydra._internal.defaults_list import DefaultsList
 
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 
 ROOT = Path(__file__).resolve().parents[1]
 _SHIPPED = (ROOT / "conf", ROOT / "experiments")

@@ -161,7 +161,7 @@ def item_type(kind: Any) -> Any:
 
 def in_words(kind: Any) -> str:
     """Say a type as an error message does."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Annotated:
         return in_words(inner[0]).replace("a list", f"a list of {inner[1]}", 1)
     if origin is Literal:
@@ -169,9 +169,9 @@ def in_words(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         # Without the unreadable part, of which nothing can be said.
         return " or ".join(in_words(part) for part in inner if part is not Any)
-    if kind is list or origin is list:
+    if origin is list:
         return f"a list ({in_words(inner[0])} each)" if inner and inner[0] is not Any else "a list"
-    if kind is dict or origin is dict:
+    if origin is dict:
         return "a mapping of names to values"
     if dataclasses.is_dataclass(kind):
         return "a mapping with `_target_`" if "_target_" in {f.name for f in dataclasses.fields(kind)} else "a mapping"

@@ -207,10 +207,7 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     """Report an argument the target does not take; the one that was probably meant."""
     place, choices = (*key, name), [item for item in names if item not in FILLED]
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
-    given_in, target_in = (report.sources.exact(one) or "" for one in (place, (*key, "_target_")))
-    in_files = bool(given_in and target_in) and not given_in.startswith("command line")
-    # In another file than the `_target_`, it was written for a former one.
-    left_over = in_files and given_in.rpartition(":")[0] != target_in.rpartition(":")[0]
+    left_over = _is_left_over(name, key, report)
     close = [] if left_over else nearest(name, [*special, *choices], count=1)
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
@@ -219,6 +216,13 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
         place, f"{target} takes no such argument", received=name, choices=choices, fix=fix, family="wrong-arguments"
     )
     return close[0] if close else None
+
+
+def _is_left_over(name: str, key: Key, report: Report) -> bool:
+    """Tell whether an argument was written for another target: in another file than that of the target that counts."""
+    given_in, target_in = (report.sources.exact((*key, one)) or "" for one in (name, "_target_"))
+    in_files = bool(given_in and target_in) and not given_in.startswith("command line")
+    return in_files and given_in.rpartition(":")[0] != target_in.rpartition(":")[0]
 
 
 def _check_type(value: Any, name: str, signature: Signature, key: Key, report: Report) -> None:

@@ -17,10 +17,11 @@ from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.hydra_compat import set_hydra_config
 from lightkit.config.hydra_settings import check_hydra, search_path
 from lightkit.config.hydra_values import fill_choices, fill_values
 from lightkit.config.left_over import drop_left_over
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, typed_list
 from lightkit.config.members import Members
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.config.entries import absolute, entries, included, options_of, words_of
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.origins import Key, dotted, nodes, shown
 from lightkit.config.project import shipped_conf
 from lightkit.config.project_defaults import NAME as PROJECT

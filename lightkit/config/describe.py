@@ -16,7 +16,6 @@ from lightkit.config.annotations import in_words
 from lightkit.config.compose import make_loader
 from lightkit.config.experiments import GROUP
 from lightkit.config.fields import (
-    Field,
     class_in,
     default_of,
     field_docs,
@@ -25,7 +24,7 @@ from lightkit.config.fields import (
     keys_named,
     yaml_text,
 )
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.options import Argument, option_arguments, option_values
 from lightkit.config.origins import shown
 
@@ -145,19 +144,16 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
             continue
         allowed, each = field.metadata.get("range"), "each " if typing.get_origin(inner) in (list, dict) else ""
         words = in_words(inner) + (f"; {each}{allowed}" if allowed is not None else "")
-        rows.append(OptionRow(key, field_docs(kind)[field.name], words, _default(field)))
+        value: Any = "" if is_required(field) else default_of(field)
+        is_mapping = isinstance(value, dict) and bool(value)  # of which only what it builds is told
+        default = str(value.get("_target_", "")) if is_mapping else yaml_text(value)
+        rows.append(OptionRow(key, field_docs(kind)[field.name], words, default))
         item = class_in(typing.get_args(inner)[0]) if typing.get_origin(inner) is list else None
         if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), schema.Target):
             rows += _rows(typing.cast(type, inner), f"{key}.", nested=True)
         elif item is not None and item is not schema.Target:
             rows += _rows(item, f"{key}[].", nested=True)
     return rows
-
-
-def _default(field: Field) -> str:
-    """Write the default of a field as YAML, of a `_target_` its path; empty where there is none, or another mapping."""
-    value = "" if is_required(field) else default_of(field)
-    return str(value.get("_target_", "")) if isinstance(value, dict) and value else yaml_text(value)
 
 
 def list_options(group: str, *, project: Path | None = None, config_dir: str | None = None) -> list[Option]:

@@ -156,13 +156,21 @@ def _stated_in_body(node: ast.ClassDef) -> Direction | None:
             return "unread"
         targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == _NAME for target in targets):
-            value = getattr(item, "value", None)
-            if not isinstance(value, ast.Constant):
-                return "unread" if value is not None else None
-            return "open" if value.value is None else "max" if value.value else "min"
+            return _of_value(getattr(item, "value", None))
     init = own(node, "__init__")
     stored = (part for part in ast.walk(init) if isinstance(part, ast.Attribute)) if init is not None else ()
     return "unread" if any(part.attr == _NAME and isinstance(part.ctx, ast.Store) for part in stored) else None
+
+
+def _of_value(value: ast.expr | None) -> Direction | None:
+    """Tell what is said by what the attribute is set to; None where its type is stated alone."""
+    if value is None:
+        return None
+    if not isinstance(value, ast.Constant):
+        return "unread"
+    if value.value is None:
+        return "open"
+    return "max" if value.value else "min"
 
 
 def _of_variants(found: Found, name: str) -> Direction:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from lightkit.config.origins import Key, dotted
 from lightkit.config.report import Report, Rule, UnusableError
 from lightkit.config.schema import Config, FinetuneConfig, RuleConfig
-from lightkit.config.schema.finetune import HeadConfig, ScheduleConfig
+from lightkit.config.schema.finetune import HeadConfig
 
 _RATES = ("lr", "lr_scale")
 _SETTINGS = (*_RATES, "weight_decay", "warmup_steps")
@@ -61,7 +61,13 @@ def schedule_of_freezing(cfg: Config, report: Report) -> None:
     for index, entry in enumerate(cfg.finetune.schedule):
         key = ("finetune", "schedule", index)
         with suppress(UnusableError):
-            _check_moment(cfg, entry, key, report)
+            moments = {"epoch": entry.epoch, "step": entry.step, "share": entry.share}
+            given = [unit for unit, moment in moments.items() if moment is not None]
+            if len(given) != 1:
+                what = "this is to happen at two moments" if given else "this is to happen at no moment"
+                report.add(key, what, expected="one of epoch, step and share", received=" and ".join(given) or None)
+            for unit in ("epoch", "step"):
+                _check_end(cfg, moments[unit], unit, (*key, unit), report)
         with suppress(UnusableError):
             if not entry.unfreeze and not entry.freeze:
                 what, expected = "nothing begins or stops to train here", "patterns in unfreeze or freeze"
@@ -69,16 +75,6 @@ def schedule_of_freezing(cfg: Config, report: Report) -> None:
             both = [pattern for pattern in entry.unfreeze if pattern in entry.freeze]
             if both:
                 report.add(key, "frozen and unfrozen at once", received=", ".join(both))
-
-
-def _check_moment(cfg: Config, entry: ScheduleConfig, key: Key, report: Report) -> None:
-    moments = {"epoch": entry.epoch, "step": entry.step, "share": entry.share}
-    given = {unit: moment for unit, moment in moments.items() if moment is not None}
-    if len(given) != 1:
-        what = "this is to happen at two moments" if given else "this is to happen at no moment"
-        report.add(key, what, expected="one of epoch, step and share", received=" and ".join(given) or None)
-    for unit in ("epoch", "step"):
-        _check_end(cfg, moments[unit], unit, (*key, unit), report)
 
 
 def _check_end(cfg: Config, moment: float | None, unit: str, key: Key, report: Report) -> None:

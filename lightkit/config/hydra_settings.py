@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.entries import entries, words_of
-from lightkit.config.hydra_compat import ConfigLoader, typed_list
+from lightkit.config.loader import ConfigLoader, typed_list
 from lightkit.config.origins import Key, Sources, command_line, dotted, shown
 
 _SEARCHED = "hydra.searchpath"
@@ -39,6 +39,10 @@ class Setting:
     plugin: bool = False
     as_it_is: tuple[Any, ...] = ()
     mode: str = ""
+
+    def holds(self, plugin: bool) -> bool:
+        """Tell whether something comes of the setting, where a plugin of Hydra's runs the jobs or not."""
+        return not self.fix or (self.plugin and plugin)
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -123,17 +127,18 @@ def check_hydra(
     """
     choices = loader.choices(cfg)
     plugin = runs_plugin(choices) and sweep is not False
+    unwanted = "run" if sweep else "sweep"
     found = {error.key: error for error in _wrong_choices(cfg, loader, plugin)}
     for key, origin in sources.set_below("hydra"):
         name, setting = setting_of(dotted(key[1:]))
         if not name and key[1:] and key[1] not in cfg.hydra:
             continue  # Hydra has no such setting, which whoever applies the overrides tells
         shown_key = f"hydra.{name}".rstrip(".")
-        if setting.fix and not (setting.plugin and plugin) and _written(cfg, key) not in setting.as_it_is:
+        if not setting.holds(plugin) and _written(cfg, key) not in setting.as_it_is:
             found.setdefault(
                 f"hydra/{name}" if f"hydra/{name}" in found else shown_key, _refused(shown_key, origin, setting)
             )
-        elif sweep is not None and setting.mode == ("run" if sweep else "sweep") and _is_typed(origin):
+        elif sweep is not None and setting.mode == unwanted and origin.startswith(command_line("")):
             found.setdefault(dotted(key), _other_mode(dotted(key), origin, sweep=sweep))
     return [*found.values()]
 
@@ -148,10 +153,6 @@ def _written(cfg: DictConfig, key: Key) -> Any:
             else None
         )
     return node if node is None or OmegaConf.is_config(node) else node._value()
-
-
-def _is_typed(origin: str) -> bool:
-    return origin.startswith(command_line(""))
 
 
 def _refused(key: str, origin: str | None, setting: Setting, received: Any = None) -> UserError:
@@ -179,7 +180,7 @@ def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Itera
             fix = f"hydra/{name}=NAME with a file conf/hydra/{name}/NAME.yaml"
             what = "a plugin is chosen by its option"
             yield UserError(what, key=f"hydra.{name}._target_", received=str(target), fix=fix, family="hydra")
-        is_free = not setting.fix or (setting.plugin and plugin) or option in (*_DEFAULT, *setting.as_it_is)
+        is_free = setting.holds(plugin) or option in (*_DEFAULT, *setting.as_it_is)
         if not is_free and name not in _TARGETS:
             yield _refused(f"hydra/{kind}", _chosen_at(loader, cfg, str(group)), setting, str(option))
 

@@ -74,15 +74,12 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     try:
         extra = _missing_ones(config, provided)
         config = _as_annotated(config)
-        plain_ones = {name: value for name, value in provided.items() if _is_plain(value)}
-        inner = {name: _with_provided(value, plain_ones) for name, value in config.items()}
-        with checked_downloads():
-            call = build({"_convert_": "all", **inner, "_partial_": True})
-            if keep_partial:
-                return functools.partial(call, **extra)
+        call = _bound(config, provided)
     except Exception as error:
         raise _as_user_error(error, target, key) from _cause(error)
-    if mark and not any(isinstance(value, (dict, list)) and list(targets_in(value, ())) for value in inner.values()):
+    if keep_partial:
+        return functools.partial(call, **extra)
+    if mark and not any(list(targets_in(value)) for value in config.values()):
         if len(_PREPARED) >= _MOST_PREPARED:
             _PREPARED.clear()
         _PREPARED[mark] = call, extra
@@ -98,6 +95,15 @@ def _mark(plain: Any, key: str, entries: Any, expected: Any, provided: dict[str,
         return json.dumps(facts, allow_nan=True)
     except (TypeError, ValueError):
         return ""
+
+
+def _bound(config: dict[str, Any], provided: dict[str, Any]) -> functools.partial[Any]:
+    """Build the nodes inside of a node, and return the call of its target with them and its other values."""
+    plain_ones = {name: value for name, value in provided.items() if _is_plain(value)}
+    inner = {name: _with_provided(value, plain_ones) for name, value in config.items()}
+    with checked_downloads():
+        call: functools.partial[Any] = build({"_convert_": "all", **inner, "_partial_": True})
+    return call
 
 
 def _called(call: functools.partial[Any], extra: dict[str, Any], *, target: str, key: str, expected: Any) -> Any:

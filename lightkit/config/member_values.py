@@ -125,7 +125,7 @@ def at(tree: Any, place: Iterable[str]) -> Any:
     """Return what stands at a place; None where there is nothing."""
     for part in place:
         if isinstance(tree, list):
-            tree = tree[int(part)] if part.isdigit() and int(part) < len(tree) else None
+            tree = tree[int(part)] if _is_index(part, tree) else None
         else:
             tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
@@ -147,6 +147,7 @@ def _set(tree: Any, place: tuple[str, ...], value: Any) -> None:
 
 
 def _is_index(part: str, items: list[Any]) -> bool:
+    """Tell whether a part of a key is the position of one of these items."""
     return part.isdigit() and int(part) < len(items)
 
 

@@ -6,9 +6,7 @@ it is written out by its values, so that what is saved needs no files of options
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -17,46 +15,27 @@ from omegaconf.errors import OmegaConfBaseException
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete
 from lightkit.config.cut_down import limit_copies
-from lightkit.config.defaults import unknown_option
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import GROUP
-from lightkit.config.fields import valid_keys
-from lightkit.config.grants import granting_keys
-from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.left_over import drop_inherited, drop_left_over
+from lightkit.config.loader import ConfigLoader
+from lightkit.config.member_entries import (
+    KEY,
+    SHARED,
+    EntrySources,
+    chosen_options,
+    error_in_entry,
+    not_own,
+    wrong_entry,
+)
 from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
-from lightkit.config.origins import Key, Sources, command_line, dotted
+from lightkit.config.origins import Sources
 from lightkit.config.tree import public
 
-KEY = "ensemble.members"
-_LIST = ("ensemble", "members")
 META = "ensemble.meta"
 """The meta-model of a stack, which differs from the run like a member."""
 NO_ENSEMBLE: Mapping[str, str] = {"_target_": "lightkit.ensemble.methods.NoEnsemble"}
 """The group `ensemble` of a member."""
-_SHARED = {
-    "data": "the members of an ensemble learn from the same data",
-    "device": "the device is that of the whole run",
-    "metrics": "all members are measured alike",
-    "trainer.test": "all members are tested alike",
-    "checkpoint": "checkpoints are those of the whole run",
-    "logger": "what is logged is the same for all members",
-    "profile": "it is the whole run that is profiled",
-    "resume": "it is the whole run that is resumed",
-    "sweep": "a sweep runs whole runs",
-    "ensemble": "a member is a single model",
-    "hydra": "Hydra's own settings are those of the whole run",
-    **{dotted(key): "trust is granted to the whole run" for key in granting_keys()},
-    "on_end": "it follows the end of the whole run",
-}
-"""Keys that all members have from the run, and why."""
-_FIXES = {
-    "data": "train another run, and `lightkit ensemble RUN1 RUN2` makes one ensemble of both",
-    "ensemble": "take it out",
-}
-_MEANT = re.compile(r"did you mean ([\w.]+)\?(.*)", re.DOTALL)
-_ENTRY = "a mapping of keys and values, such as {model: mlp, optim.lr: 0.01}"
-
 Variant = Callable[[Sequence[str]], "tuple[DictConfig, Sources]"]
 """Composes the configuration of the run with other options of groups (`["model=cnn"]`), and tells where it comes from.
 
@@ -103,16 +82,18 @@ class Members:
         told = {_identity(error) for error in known}
         variants: dict[tuple[str, ...], tuple[DictConfig, Sources]] = {(): (self.cfg, self.sources)}
         for key, entry in zip(self.keys, self.entries):
-            wrong = [*_wrong_entry(entry, self.loader)]
+            wrong = [*wrong_entry(entry, self.loader)]
             if not wrong:
                 try:
                     cfg, sources = self._compose(run, entry, key, variants)
                     self.composed.append(cfg)
-                    errors += [_below(error, key) for error in check(cfg, sources) if _identity(error) not in told]
+                    errors += [
+                        error_in_entry(error, key) for error in check(cfg, sources) if _identity(error) not in told
+                    ]
                 except UserErrors as found:
                     wrong = [*found.errors]
-            origin = _EntrySources(self.sources, key, ()).entry_origin
-            errors += [_below(error, key, origin(error.key or "")) for error in wrong]
+            origin = EntrySources(self.sources, key, ()).entry_origin
+            errors += [error_in_entry(error, key, origin(error.key or "")) for error in wrong]
         return errors
 
     def _compose(
@@ -127,27 +108,17 @@ class Members:
         Raises:
             UserErrors: It cannot be composed.
         """
-        options = _options(entry, self.loader)
+        options = chosen_options(entry, self.loader)
         choices = tuple(f"{group}={as_typed(names)}" for group, names in options.items())
         if choices not in variants:
             variants[choices] = self.variant(choices)
         cfg, sources = variants[choices]
         values = flat({name: value for name, value in entry.items() if name not in options})
-        where = _EntrySources(self.sources, place, tuple(values), sources)
+        where = EntrySources(self.sources, place, tuple(values), sources)
         tree = cast(Tree, OmegaConf.to_container(cfg))
-        changed = difference(run.get("data"), tree.get("data"), ("data",))
-        if changed:
-            key = GROUP if GROUP in options else next(iter(options))
-            said = ", ".join(name for name in changed if not name.startswith(REMOVE))
-            raise UserErrors([_not_own(key, "data", f"{_SHARED['data']}, and this option sets {said}")])
-        for shared in _SHARED:
-            *way, last = shared.split(".")
-            holder, value = at(tree, way), at(run, [*way, last])
-            if isinstance(holder, dict):
-                holder.pop(last, None)
-                holder |= {} if value is None else {last: value}
-        tree["ensemble"] = {**NO_ENSEMBLE}
-        tree[NAME] = label(values, [_last(name) for names in options.values() for name in names]) or run.get(NAME)
+        _share(tree, run, [*options])
+        chosen = [option.rpartition("/")[2] for names in options.values() for option in names]
+        tree[NAME] = label(values, chosen) or run.get(NAME)
         try:
             apply(tree, values)
         except KeyError as lost:
@@ -241,114 +212,29 @@ def _take_meta(cfg: DictConfig) -> Any:
     return OmegaConf.to_container(value)
 
 
-class _EntrySources(Sources):
-    """Tells where the values of a member come from: those of its entry from where that is written.
+def _share(tree: Tree, run: Tree, options: Sequence[str]) -> None:
+    """Give one member what all of them have from the run, and no ensemble of its own.
 
     Args:
-        run: Origins of the values of the run.
-        place: Key of the entry.
-        said: Places that the entry sets.
-        sources: Origins of everything else.
+        tree: The configuration of the member, composed with other options; changed in place.
+        run: The configuration of the run.
+        options: The groups of these options.
+
+    Raises:
+        UserErrors: One of them brought other data along.
     """
-
-    def __init__(self, run: Sources, place: str, said: Sequence[Key], sources: Sources | None = None) -> None:
-        super().__init__()
-        base = sources or run
-        self.layers, self.overrides = base.layers, base.overrides
-        self.run, self.place, self.said = run, tuple(place.split(".")), said
-
-    def says(self, key: Key) -> bool:
-        """Tell whether the entry sets a key, or a node around it."""
-        return any(key[: len(place)] == place for place in self.said)
-
-    def entry_origin(self, key: str) -> str | None:
-        """Return the override or the line that a key of the entry comes from."""
-        typed = self.run.on_command_line((*self.place, *key.split(".")))
-        if typed is not None and typed == self.run.on_command_line(_LIST):
-            return command_line(f"{KEY}=[…]")  # all of them would be a long text
-        written = self.place if self.place[:2] != _LIST else (*_LIST, int(self.place[2]))
-        return typed or self.run.find((*written, key))
-
-    def on_command_line(self, key: Key) -> str | None:
-        """See `Sources.on_command_line`; what an entry says counts as typed."""
-        place = next((place for place in self.said if key[: len(place)] == place), None)
-        if place is None:
-            return super().on_command_line(key)
-        typed = self.run.on_command_line((*self.place, *map(str, key)))
-        whole = self.entry_origin(dotted(place))
-        return whole if typed is None or typed == self.run.on_command_line(_LIST) else typed
-
-    def _below(self, key: Key) -> str | None:
-        place = next((place for place in self.said if place[: len(key)] == key), None)
-        return super()._below(key) if place is None else self.entry_origin(dotted(place))
-
-
-def _options(entry: Mapping[str, Any], loader: ConfigLoader) -> dict[str, list[str]]:
-    """Return the options of groups that an entry chooses."""
-    chosen = {name: value for name, value in entry.items() if _is_choice(name, value, loader)}
-    return {name: value if isinstance(value, list) else [value] for name, value in chosen.items()}
-
-
-def _is_choice(name: str, value: Any, loader: ConfigLoader) -> bool:
-    listed = value if isinstance(value, list) and value else [value]
-    return (name == GROUP or loader.is_group(name)) and all(isinstance(option, str) for option in listed)
-
-
-def _wrong_entry(entry: Any, loader: ConfigLoader) -> Iterator[UserError]:
-    """Yield what is wrong with an entry before it is composed, by keys of its own."""
-    if not isinstance(entry, dict):
-        option = entry if isinstance(entry, str) else ""
-        group = next((group for group in loader.groups() if option and loader.is_option(group, option)), None)
-        fix = f"{{{group}: {option}}}" if group else None
-        received = "null" if entry is None else entry
-        yield UserError("wrong type", expected=_ENTRY, received=received, fix=fix, family="wrong-value")
-        return
-    for name, value in entry.items():
-        if not isinstance(name, str) or name.startswith("+") or "/" in name or "@" in name:
-            plain = str(name).lstrip("+")
-            fix = f"{plain}: {value}" if plain != name else None
-            expected = "a key such as optim.lr, or a group such as model"
-            yield UserError(
-                "no key of a member", key=str(name), expected=expected, received=name, fix=fix, family="unknown-key"
-            )
-            continue
-        yield from _wrong_value(name, value)
-        for option in _options({name: value}, loader).get(name, ()):
-            if not loader.is_option(name, option):
-                several = value if isinstance(value, list) else ()
-                yield unknown_option(loader, name, option, origin="", several=several)
-
-
-def _wrong_value(name: str, value: Any) -> Iterator[UserError]:
-    """Yield an error for each value that a member has from the run."""
-    for place in flat({name: value}):
-        key = ".".join(place).removeprefix(REMOVE)
-        shared = next((shared for shared in _SHARED if f"{key}.".startswith(f"{shared}.")), None)
-        if shared is not None:
-            yield _not_own(".".join(place), shared, _SHARED[shared])
-
-
-def _not_own(key: str, shared: str, what: str) -> UserError:
-    fix = _FIXES.get(shared, f"set {key.removeprefix(REMOVE)} beside {KEY}, for all of them")
-    return UserError(what, key=key, fix=fix, family="contradiction")
-
-
-def _below(error: UserError, place: str, origin: str | None = None) -> UserError:
-    """Return an error of one member with the full key, also where it says how to mend it."""
-    key, fix = f"{place}.{error.key}" if error.key else place, error.fix
-    meant = _MEANT.match(fix) if fix else None
-    if meant and meant[1].partition(".")[0] in _groups():
-        fix = f"did you mean {place}.{meant[1]}?{meant[2]}"
-    elif fix == f"remove it: ~{error.key}":
-        fix = f"remove it from {place}"
-    facts: Any = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": fix}
-    return UserError(error.what, key=key, origin=origin or error.origin, family=error.families[0].slug, **facts)
-
-
-@cache
-def _groups() -> frozenset[str]:
-    """Return the first parts of all keys."""
-    return frozenset(key.partition(".")[0] for key in valid_keys())
+    changed = difference(run.get("data"), tree.get("data"), ("data",))
+    if changed:
+        key = GROUP if GROUP in options else next(iter(options))
+        said = ", ".join(name for name in changed if not name.startswith(REMOVE))
+        raise UserErrors([not_own(key, "data", f"{SHARED['data']}, and this option sets {said}")])
+    for shared in SHARED:
+        *way, last = shared.split(".")
+        holder, value = at(tree, way), at(run, [*way, last])
+        if isinstance(holder, dict):
+            holder.pop(last, None)
+            holder |= {} if value is None else {last: value}
+    tree["ensemble"] = {**NO_ENSEMBLE}
 
 
 def _identity(error: UserError) -> tuple[object, ...]:
@@ -357,13 +243,9 @@ def _identity(error: UserError) -> tuple[object, ...]:
 
 def _own(tree: Tree) -> Tree:
     """Return what a member may have of its own, out of a whole configuration of plain values."""
-    return {name: value for name, value in tree.items() if name not in _SHARED}
+    return {name: value for name, value in tree.items() if name not in SHARED}
 
 
 def _is_around(place: Sequence[str], values: Mapping[str, Any]) -> bool:
     """Tell whether values by key hold what is at a place, or a node around it."""
     return any(".".join(place[:count]) in values for count in range(1, len(place) + 1))
-
-
-def _last(option: str) -> str:
-    return option.rpartition("/")[2]

@@ -211,20 +211,14 @@ def _bind(module: Module, statement: ast.stmt, first: bool) -> None:
             bound = alias.name if alias.asname else alias.name.partition(".")[0]
             _add_binding(module, alias.asname or bound, Binding(module=bound), first)
     elif isinstance(statement, ast.ImportFrom):
-        _bind_from(module, statement, first)
+        source = absolute_name(module, statement)
+        module.stars += [source for alias in statement.names if alias.name == "*"]
+        for alias in [alias for alias in statement.names if alias.name != "*"]:
+            _add_binding(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
         _bind_assignment(module, statement, first)
     elif isinstance(statement, (ast.Expr, ast.For, ast.While)):
         module.dynamic = module.dynamic or _writes_names(statement)
-
-
-def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
-    source = absolute_name(module, statement)
-    for alias in statement.names:
-        if alias.name == "*":
-            module.stars.append(source)
-        else:
-            _add_binding(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
 
 
 def absolute_name(module: Module, statement: ast.ImportFrom) -> str:

@@ -21,14 +21,16 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, HydraConfig
+from lightkit.config.hydra_compat import HydraConfig
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, is_param
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
 from lightkit.config.saved import with_values_of
-from lightkit.config.sweeping import is_param, job_overrides, one_by_one
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_OF_HYDRA = ("hydra.", "hydra/")
+"""How overrides of Hydra's own settings and options begin."""
 Task = Callable[[DictConfig], "float | None"]
 
 
@@ -101,6 +103,26 @@ def _job_overrides(
         return []
 
 
+def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
+    """Make jobs that show every value of every sweep once, the others at their first value."""
+    axes = []
+    for text in overrides:
+        override = loader.parse(text)
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            axes.append([text])
+        elif override.is_discrete_sweep():
+            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
+            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
+    first = [values[0] for values in axes if values]
+    jobs = [first]
+    for position, values in enumerate(axes):
+        jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
+    return jobs
+
+
 def run_hydra(
     overrides: Sequence[str],
     task: Task,
@@ -132,26 +154,48 @@ def run_hydra(
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
-    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
-    if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
-        own.add("hydra.sweep.dir")  # in a file of the user's
-    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
-    dated = f"{root}/{loader.time:%Y-%m-%d}/{loader.time:%H-%M-%S}-{slug(str(jobs[0].cfg.name))}"
-    folder = sweep_dir if sweep_dir is not None else dated
-    # The working directory stays, and nothing is logged twice.
-    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
-    settings = [text for text in quiet if text.partition("=")[0] not in own]
+    settings = _sweep_settings(overrides, jobs, sweep_dir, loader.time)
     texts = checked.texts
-    if sweep_dir is not None or "hydra.sweep.dir" not in own:
+    if sweep_dir is not None:
         texts = [text for text in texts if not text.startswith("hydra.sweep.dir=")]
-        settings.append(f"hydra.sweep.dir='{folder}'")
     is_grid = jobs[0].choices.get("hydra/sweeper") in ("basic", None)
     for job, name in zip(jobs, names if is_grid else ()):
-        loader.subdirs[tuple(text for text in job.overrides if not text.startswith(("hydra.", "hydra/")))] = name
-    typed = tuple(text for text in overrides if text.lstrip("+~").startswith(("hydra.", "hydra/")))
-    typed = tuple(text for text in typed if not is_param(loader.parse(text)))
-    runs = _Job(task, typed, config_dir, config_name, loader.time)
+        loader.subdirs[tuple(text for text in job.overrides if not text.startswith(_OF_HYDRA))] = name
+    typed = [text for text in overrides if text.lstrip("+~").startswith(_OF_HYDRA)]
+    typed = [text for text in typed if not is_param(loader.parse(text))]
+    runs = _Job(task, tuple(typed), config_dir, config_name, loader.time)
     return hydra_compat.run_multirun(loader, config_name, [*settings, *texts], runs)
+
+
+def _sweep_settings(
+    overrides: Sequence[str], jobs: Sequence[Composed], folder: Path | None, time: datetime
+) -> list[str]:
+    """Return settings of Hydra's for a sweep, but for those that the user has made.
+
+    The working directory stays, nothing is logged twice, and the jobs are in one folder below the project.
+
+    Args:
+        overrides: As typed.
+        jobs: What they compose to.
+        folder: Folder of the sweep, whatever the user has set; None where that counts.
+        time: When the sweep began.
+    """
+    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
+    settings = [text for text in quiet if text.partition("=")[0] not in own]
+    if folder is None:
+        in_file = any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs)
+        if in_file or "hydra.sweep.dir" in own:
+            return settings
+    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
+    dated = f"{root}/{time:%Y-%m-%d}/{time:%H-%M-%S}-{slug(str(jobs[0].cfg.name))}"
+    return [*settings, f"hydra.sweep.dir='{dated if folder is None else folder}'"]
+
+
+def job_overrides() -> list[str]:
+    """Return the overrides of the job that Hydra runs now, as they were typed: nothing in them is looked up."""
+    texts: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return [str(text) for text in texts]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lightkit.config.annotations import in_words
 from lightkit.config.arguments import FILLED, HYDRA_KEYS, provided
 from lightkit.config.entries import absolute, entries
 from lightkit.config.fields import argument_range, class_at, class_in, field_types, yaml_text
-from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.loader import ConfigLoader
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
 from lightkit.config.schema import Target

@@ -131,10 +131,15 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
             family="missing-value",
         )
         return False
-    path, elsewhere = Path(value).expanduser(), located(value)
-    if path.exists() or (from_project and elsewhere.exists()):
+    if Path(value).expanduser().exists() or (from_project and located(value).exists()):
         return True
-    parent = str(Path(value).parent)
+    _report_lost(value, key, kind, report, from_project=from_project)
+    return False
+
+
+def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_project: bool) -> None:
+    """Report a file or folder that is not there, with what is beside its place; the arguments are those above."""
+    parent, elsewhere = str(Path(value).parent), located(value)
     folder = located(parent) if from_project else Path(parent).expanduser()
     beside = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
     near = [str(Path(value).with_name(name)) for name in beside if not name.startswith(".")]
@@ -142,7 +147,6 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
     fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
     family = "data-not-found" if key[0] == "data" else "file"
     report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
-    return False
 
 
 def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:

@@ -16,10 +16,9 @@ from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import ConfigLoader, Override
+from lightkit.config.loader import PARAMS, ConfigLoader, Override, is_param
 from lightkit.config.origins import command_line
 from lightkit.config.schema import Config
-from lightkit.config.sweeping import PARAMS, is_param
 
 _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"

@@ -22,11 +22,12 @@ from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.grants import changed_around, withdraw
-from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.labels import pattern_places
+from lightkit.config.loader import ConfigLoader, apply_override
 from lightkit.config.marks import is_marked, mark
+from lightkit.config.member_values import at
 from lightkit.config.members import NO_ENSEMBLE, Members
-from lightkit.config.origins import Key, Sources, command_line, dotted, shown
+from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
@@ -265,26 +266,15 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
         return tree
     for key, patterns, _ in list(pattern_places(tree)):
         if patterns and key[0] != "resume" and "ranks" not in key:
-            holder = _at(tree, key[:-1])
+            holder = at(tree, map(str, key[:-1]))
             texts = [text for text in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(text, str)]
             if key[:2] == ("finetune", "rules") and not holder.get("name"):  # or its group would get another name
                 holder["name"] = "+".join(text.removeprefix("re:").lstrip("@") for text in texts)
             holder[key[-1]] = _widened(patterns)
-    ranks = _at(tree, ("finetune", "lora", "ranks"))
+    ranks = at(tree, ("finetune", "lora", "ranks"))
     if isinstance(ranks, dict):
         tree["finetune"]["lora"]["ranks"] = {_widened(pattern): rank for pattern, rank in ranks.items()}
     return tree
-
-
-def _at(tree: dict[str, Any], key: Key) -> Any:
-    """Return the node at a key; None where there is none."""
-    node: Any = tree
-    for part in key:
-        if isinstance(node, list) and isinstance(part, int):
-            node = node[part]
-        else:
-            node = node.get(part) if isinstance(node, dict) else None
-    return node
 
 
 def _widened(patterns: Any) -> Any:

@@ -79,17 +79,17 @@ def parameter_groups(
     if lr is None and (layers.asked or any(rule.scales for rule in checked)):
         asking = "layer_decay, slices, lr_scale and lr_ratio"
         raise UserError(f"{asking} need a learning rate to scale", argument="lr", fix="set optim.lr")
-    known = _known(model, names, aliases or {})
-    labels, first_steps = labels or {}, first_steps or {}
+    aliases, labels, first_steps = aliases or {}, labels or {}, first_steps or {}
+    known = _known(model, names, aliases)
     settings = {
         name: Settings(lr, weight_decay, label=labels.get(name, ""), first_step=first_steps.get(name, 0))
         for name in known
     }
     if no_decay:
-        spared = without_decay(model, aliases or {})
+        spared = without_decay(model, aliases)
         settings = {name: base.told_apart(spared=name in spared) for name, base in settings.items()}
     if layers.asked:
-        settings = layers.applied(settings, depths or layer_depths(model), aliases or {})
+        settings = layers.applied(settings, depths or layer_depths(model), aliases)
     for rule in checked:
         settings |= {name: settings[name].under(rule) for name in targets(rule, known)}
     return _as_groups(model, settings)

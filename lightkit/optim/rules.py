@@ -152,11 +152,23 @@ def _read(rule: Mapping[str, Any], key: str) -> Rule:
         expected = "a pattern or a list of patterns"
         raise UserError("a rule needs the names it is for", argument="match", expected=expected)
     values = {field: rule.get(field) for field in _VALUES}
+    _check_values(values, zero_rate=bool(rule.get("allow_zero")))
+    name = rule.get("name") or _group_name(patterns or (key,))
+    return Rule(key, name, patterns, frozenset(rule["names"]) if exact else None, **values)
+
+
+def _check_values(values: Mapping[str, Any], *, zero_rate: bool) -> None:
+    """Refuse settings that contradict each other or are out of their range.
+
+    Args:
+        values: The settings of a rule by name; None where it has none.
+        zero_rate: Whether a rate of 0 is meant.
+    """
     if values["lr"] is not None and values["lr_scale"] is not None:
         received = {field: value for field, value in values.items() if value is not None}
         raise UserError("a rule sets either lr or lr_scale", argument="", received=received, family="contradiction")
     for field in ("lr", "lr_scale"):
-        if not (rule.get("allow_zero") and values[field] == 0.0):
+        if not (zero_rate and values[field] == 0.0):
             check_rate(values[field], field, hint="; or set allow_zero: true in the rule if this is meant")
     check_rate(values["lr_ratio"], "lr_ratio")
     check_decay(values["weight_decay"], "weight_decay")
@@ -164,7 +176,9 @@ def _read(rule: Mapping[str, Any], key: str) -> Rule:
     if steps is not None and (type(steps) is not int or steps < 0):
         expected = "a whole number of optimizer steps, 0 or above"
         raise UserError("not a length of a warm-up", argument="warmup_steps", expected=expected, received=steps)
-    # It becomes a TensorBoard tag: `re:^layer[34]` → `layer_34`.
-    readable = [re.sub(r"[^\w.]+", "_", text.removeprefix("re:")).strip("._") or "rest" for text in patterns or [key]]
-    name = rule.get("name") or "+".join(readable)
-    return Rule(key, name, patterns, frozenset(rule["names"]) if exact else None, **values)
+
+
+def _group_name(patterns: Sequence[str]) -> str:
+    """Return a name for groups that can be a TensorBoard tag: `layer_34` for `re:^layer[34]`."""
+    readable = (re.sub(r"[^\w.]+", "_", text.removeprefix("re:")).strip("._") for text in patterns)
+    return "+".join(text or "rest" for text in readable)

@@ -15,7 +15,7 @@ import yaml
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
-from lightkit.config.schema.halving import HalvingConfig
+from lightkit.config.schema import HalvingConfig
 from lightkit.sweep.bracket import Bracket
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.pasha import agree, noise_of

@@ -12,7 +12,6 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.finetune.tuning import NoTuning
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.guard import Guard, RollBack
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted
 from lightkit.trainer.learner import Learner
@@ -20,6 +19,7 @@ from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.services import Services
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
+from lightkit.trainer.validation import Validator
 from lightkit.trainer.watch import NoWatch
 
 
@@ -69,6 +69,7 @@ class Trainer:
         self.logger, self.average = services.logger, learner.average
         self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.spans.span
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
+        self._validator = Validator(learner, services, self.watch, self._report)
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
         self._saved_step = -1
@@ -196,7 +197,9 @@ class Trainer:
         if state.step % self.timetable.log_steps == 0:
             self._log_step()
         if perf_counter() > self._report.next_show:
-            self._show("train", state.samples_done // self.timetable.batch_size, len(self.learner.data.train))
+            with self._span("logging"):
+                batch = state.samples_done // self.timetable.batch_size
+                self._report.show("train", batch, len(self.learner.data.train))
         if state.samples_done < self.timetable.epoch_samples and not self.finished:
             self._finish_step()
         self._check_step()  # last: whoever goes back to this state does none of the above again
@@ -217,11 +220,6 @@ class Trainer:
         with self._span("callbacks"):
             for callback in callbacks:
                 getattr(callback, hook)(self, *values)
-
-    def _show(self, phase: str, batch: int, batches: int) -> None:
-        """Tell the console how far the run is."""
-        with self._span("logging"):
-            self._report.show(phase, batch, batches)
 
     def _log(self, values: dict[str, float]) -> None:
         """Log values of a split."""
@@ -263,38 +261,12 @@ class Trainer:
         self._poll()
 
     def _validate(self) -> dict[str, float]:
-        """Return the values of the validation split; none without one. Changes nothing that is saved."""
-        learner = self.learner
-        if learner.data.val is None:
-            return {}
-        began, metrics, meters = perf_counter(), learner.metrics["val"], self.services.meters
-        with self._span("validation"):
-            self.engine.seed_validation(self.state.step)
-            for meter in (metrics, *meters):
-                meter.reset()
-            try:
-                with self.watch.evaluation(learner), self.average.applied():
-                    evaluate(
-                        self.model,
-                        learner.data.val,
-                        [metrics, *meters],
-                        task=learner.task,
-                        criterion=learner.criterion,
-                        context=self.engine,
-                        each=self._during_validation,
-                        interrupt=self._interrupt,
-                        span=self._span,
-                    )
-            except (Interrupted, AskedToEnd):
-                self._poll()
-                raise
-            for meter in meters:
-                meter.validated(
-                    self.state.step, self.state.epoch + self.state.samples_done / self.timetable.epoch_samples
-                )
-            self._clock.leave_out(perf_counter() - began)
-            values: dict[str, float] = metrics.compute()
-        return values
+        """Return the values of the validation split; a signal in it ends the run at this step."""
+        try:
+            return self._validator.run()
+        except (Interrupted, AskedToEnd):
+            self._poll()
+            raise
 
     def _take_epoch(self, values: dict[str, float]) -> bool:
         """Log the training values of an epoch and let them decide; returns whether the monitored one is the best."""
@@ -350,8 +322,3 @@ class Trainer:
             loss = self.engine.ranks.mean(self.stepper.loss.detach(), self.stepper.samples)
             norm = float("nan") if self._norm is None else float(self._norm)
             self._report.step(loss, norm, self._rates, self.engine.vitals())
-
-    def _during_validation(self, batch: int) -> None:
-        self._interrupt.raise_at(self.state.step)
-        if perf_counter() > self._report.next_show and self.learner.data.val is not None:
-            self._show("val", batch, len(self.learner.data.val))

@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
 from lightkit.config.compose import make_loader
-from lightkit.config.native import config_text, is_multirun
-from lightkit.config.sweeping import one_by_one
+from lightkit.config.native import config_text, is_multirun, one_by_one
 from tests.config.conftest import FILES, Write
 
 

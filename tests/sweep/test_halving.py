@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lightkit.common.errors import UserError
-from lightkit.config.schema.halving import HalvingConfig
+from lightkit.config.schema import HalvingConfig
 from lightkit.sweep.halving import build_halving, deal, hyperband_shares, read_curve
 from lightkit.sweep.job import Job, JobOutcome
 

@@ -33,6 +33,10 @@ class Recorder(Logger):
         return [(step, values[name]) for step, values in self.rows if name in values]
 
 
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+
 def points(rows: int = 50, features: int = 4) -> TensorData:
     """A linear regression without noise."""
     generator = torch.Generator().manual_seed(0)

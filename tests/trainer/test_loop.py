@@ -11,11 +11,7 @@ from torch import nn
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.trainer import State, StepOutput, Task
-from tests.trainer.parts import changed, network, points, trainer
-
-
-def weights(model: nn.Module) -> list[torch.Tensor]:
-    return [tensor.detach().clone() for tensor in model.state_dict().values()]
+from tests.trainer.parts import changed, network, points, trainer, weights
 
 
 def linear() -> nn.Module:
@@ -79,19 +75,6 @@ def test_validation_every_second_epoch_and_after_the_last() -> None:
     run = trainer(timetable={"epochs": 5, "validate_every": 2})
     run.fit()
     assert [step for step, _ in run.logger.series("val/loss")] == [8, 16, 20]
-
-
-def test_validation_changes_neither_training_nor_the_modes_of_modules() -> None:
-    quiet, busy = trainer(network(0.5), timetable={"validate_every": 100}), trainer(network(0.5))
-    busy.model[1].eval()
-    busy.model.train = lambda mode=True: busy.model  # type: ignore[method-assign,assignment]
-    quiet.model[1].eval()
-    quiet.model.train = lambda mode=True: quiet.model  # type: ignore[method-assign,assignment]
-    quiet.fit()
-    busy.fit()
-    assert not busy.model[1].training
-    assert busy.model[3].training
-    assert all(torch.equal(a, b) for a, b in zip(weights(quiet.model), weights(busy.model), strict=True))
 
 
 def test_clipping_limits_the_norm_and_the_logged_norm_is_the_one_before() -> None:

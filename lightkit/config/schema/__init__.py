@@ -13,7 +13,6 @@ from typing import Any, Optional
 from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
 from lightkit.config.schema.device import DdpConfig, DeviceConfig, FsdpConfig
 from lightkit.config.schema.finetune import FinetuneConfig
-from lightkit.config.schema.halving import HalvingConfig
 from lightkit.config.schema.learning import (
     ARGUMENT_RANGES,
     DataConfig,
@@ -42,7 +41,7 @@ from lightkit.config.schema.running import (
     TrainerConfig,
     WatchConfig,
 )
-from lightkit.config.schema.sweeping import SweepConfig
+from lightkit.config.schema.sweeping import HalvingConfig, SweepConfig
 
 __all__ = [
     "ARGUMENT_RANGES",

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional
 
 from lightkit.config.schema.base import number
-from lightkit.config.schema.halving import HalvingConfig
 
 
 @dataclass
@@ -47,6 +46,26 @@ class RayConfig:
     """Processors that a job needs."""
     lost_nodes: int = number(3, low=0)
     """How often a job goes on elsewhere when its node is lost."""
+
+
+@dataclass
+class HalvingConfig:
+    """The jobs of a sweep pause at rungs, and only the best go on."""
+
+    method: Optional[Literal["successive", "hyperband", "pasha"]] = None
+    """Who goes on from a rung; null trains all jobs to their ends, unless `rungs` are given. `successive`: the best one
+    in `eta`. `hyperband`: the same for groups of jobs that begin at later and later rungs, for values that are
+    misleading early on. `pasha`: as `successive`, but once two rungs agree on the order of the jobs, the best one goes
+    to its end at once."""
+    rungs: Optional[list[int]] = None
+    """Where the jobs pause, such as `[1, 3, 9]`; who goes on from the last of them trains to the end. Null takes
+    `first`, and from each rung to the next `eta` times as far."""
+    unit: Literal["epoch", "step"] = "epoch"
+    """What rungs count: epochs or optimizer steps."""
+    first: int = number(1, low=1)
+    """The first rung, where `rungs` is null."""
+    eta: int = number(3, low=2)
+    """One in so many jobs goes on from a rung, rounded down, but at least one."""
 
 
 @dataclass

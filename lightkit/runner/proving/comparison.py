@@ -73,10 +73,10 @@ def _compare_ensembles(one: Path, other: Path) -> list[Comparison]:
         for item in (*compare_runs(first, second), kept):
             told = item.different and f"{name}: {item.different}"
             found.setdefault(item.name, []).append(item._replace(different=told))
-    members = [
-        Comparison(f"members: {kind}", sum(item.size for item in items), next(filter(None, _told(items)), None))
-        for kind, items in found.items()
-    ]
+    members = []
+    for kind, items in found.items():
+        different = next((item.different for item in items if item.different), None)
+        members.append(Comparison(f"members: {kind}", sum(item.size for item in items), different))
     stored = (_kept(run, run_files.ENSEMBLE_WEIGHTS) for run in (one, other))
     return [
         *members,
@@ -85,10 +85,6 @@ def _compare_ensembles(one: Path, other: Path) -> list[Comparison]:
         _compare(run_files.METRICS, _rows(one), _rows(other)),
         _compare(run_files.RESULT, _result(one), _result(other)),
     ]
-
-
-def _told(items: Sequence[Comparison]) -> list[str | None]:
-    return [item.different for item in items]
 
 
 def _compare(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:

@@ -146,30 +146,30 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
         for kind in ("_parameters", "_buffers", "_modules"):
             yield from own.pop(kind, {}).items()
-        own = {} if root == "torch" else {name: part for name, part in own.items() if name not in _of_module()}
-    if isinstance(thing, torch.optim.Optimizer):
-        own = {name: part for name, part in own.items() if name not in _of_optimizer()}
-    if hasattr(thing, "_defaults") and hasattr(thing, "add_state"):  # a metric of torchmetrics
-        own = {name: part for name, part in own.items() if name not in _of_metric() and name not in thing._defaults}
+        own = {} if root == "torch" else own
+    known = _of_library(thing)
     for name, part in own.items():
-        if root not in _SHIPPED or not isinstance(part, _VALUES):
+        if name not in known and (root not in _SHIPPED or not isinstance(part, _VALUES)):
             yield name, part
 
 
-@cache
-def _of_module() -> frozenset[str]:
-    return frozenset(vars(nn.Module()))
-
-
-@cache
-def _of_optimizer() -> frozenset[str]:
-    weights = [nn.Parameter(torch.zeros(1))]
-    made = [torch.optim.SGD(weights, lr=0.1, fused=fused) for fused in (False, True)]  # which notes that it has looked
-    return frozenset({*(name for optimizer in made for name in vars(optimizer)), "state", "param_groups"})
+def _of_library(thing: Any) -> set[str]:
+    """Return the names of the attributes that an object has because of the library that its class builds on."""
+    known = set[str]()
+    if isinstance(thing, nn.Module):
+        known |= {*vars(nn.Module())}
+    if isinstance(thing, torch.optim.Optimizer):
+        weights = [nn.Parameter(torch.zeros(1))]
+        for fused in (False, True):  # which notes that it has looked at its weights
+            known |= {*vars(torch.optim.SGD(weights, lr=0.1, fused=fused)), "state", "param_groups"}
+    if hasattr(thing, "_defaults") and hasattr(thing, "add_state"):  # a metric of torchmetrics
+        known |= {*_of_metric(), *thing._defaults}
+    return known
 
 
 @cache
 def _of_metric() -> frozenset[str]:
+    """Return the names of the attributes that every metric of torchmetrics has."""
     from torchmetrics import Metric
 
     class Plain(Metric):

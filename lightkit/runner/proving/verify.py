@@ -148,21 +148,9 @@ def choose_moment(
     Raises:
         UserError: There is no such moment.
     """
-    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
-    if len(saves) < 3:
-        raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
-    fields = [[row[name] for name in Moment._fields if name in row] for row in reference if row["phase"] in PHASES]
-    moments = [Moment(*values) for values in fields]
-    # The second save waits for the first one, which may be written while training goes on.
-    possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
-    if not possible:
-        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
+    possible = _moments_after_a_save(reference, phase)
     if at is None:
-        # Those prove most that have the end of an epoch before and another one after them, and go on in mid-epoch.
-        ends = [row["step"] for row in reference if row["phase"] == "epoch"]
-        between = [moment for moment in possible if ends and ends[0] < moment.step < ends[-1]]
-        inside = [moment for moment in between if max(step for step in saves if step < moment.step) not in ends]
-        possible = inside or between or possible
+        possible = _most_telling(possible, reference)
     steps = sorted({moment.step for moment in possible})
     if at is not None and at not in steps:
         what = f"the shortened run has no {phase or 'moment'} there to be killed at"
@@ -172,6 +160,37 @@ def choose_moment(
     numbers = [moment for moment in possible if (moment.step, moment.phase) == (step, kind)]
     # Drawn from the step, so that the same step and phase can be asked for again.
     return numbers[mix("moment", step, kind) % len(numbers)]
+
+
+def _moments_after_a_save(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Moment]:
+    """Return the moments of a phase, or of any, before which a checkpoint is on the disk for certain.
+
+    Raises:
+        UserError: There are none.
+    """
+    saves = _steps_of(reference, "save")
+    if len(saves) < 3:
+        raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
+    phases = PHASES if phase is None else (phase,)
+    fields = [[row[name] for name in Moment._fields if name in row] for row in reference if row["phase"] in phases]
+    # The second save waits for the first one, which may be written while training goes on.
+    possible = [moment for moment in (Moment(*values) for values in fields) if moment.step > saves[1]]
+    if not possible:
+        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
+    return possible
+
+
+def _most_telling(moments: list[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
+    """Return the moments that prove most: between two ends of epochs, and resumed in mid-epoch; all if there are none.
+
+    Args:
+        moments: Moments of a run, each with a checkpoint before it.
+        reference: The trace of the run.
+    """
+    ends, saves = _steps_of(reference, "epoch"), _steps_of(reference, "save")
+    between = [moment for moment in moments if ends and ends[0] < moment.step < ends[-1]]
+    inside = [moment for moment in between if max(step for step in saves if step < moment.step) not in ends]
+    return inside or between or moments
 
 
 def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:
@@ -220,10 +239,14 @@ def _of_member(trace: Sequence[dict[str, Any]], member: str) -> list[dict[str, A
     return [row for row in trace if row["member"] == member]
 
 
+def _steps_of(trace: Sequence[dict[str, Any]], phase: str) -> list[int]:
+    """Return the steps at which a phase comes, in their order."""
+    return sorted({row["step"] for row in trace if row["phase"] == phase})
+
+
 def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
     """Count what lies in a run."""
-    phases = ("step", "epoch", "validation", "live")
-    return Crossed(*(len({row["step"] for row in trace if row["phase"] == phase}) for phase in phases))
+    return Crossed(*(len(_steps_of(trace, phase)) for phase in ("step", "epoch", "validation", "live")))
 
 
 def _explain(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different: Sequence[Comparison]) -> str:

@@ -1,0 +1,291 @@
+"""Hydra's configuration loader over the folders of lightkit and a project; it knows what it composed last.
+
+What it uses of Hydra's inside is that of 1.3.8, as in `hydra_compat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+import hydra.version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.default_element import ResultDefault
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, OverrideParseException
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+import lightkit.config.project_defaults as project_defaults
+from lightkit.config.entries import as_typed
+from lightkit.config.experiments import SCHEME, ExperimentSource
+from lightkit.config.plugins import confine, load_plugins
+from lightkit.config.project_defaults import ProjectSource
+
+APP = "lightkit"
+PARAMS = "hydra.sweeper.params"
+"""Where values are typed for one of Hydra's sweepers."""
+_ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
+COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
+"""What composing may raise; a YAML syntax error is added by the caller."""
+
+
+def prepare(named: Sequence[str] = ()) -> None:
+    """Prepare Hydra: fix its behaviour level, make its plugins and our sources known; may be called again.
+
+    Args:
+        named: Entries of `trust` that the user typed, which may name plugins of the project.
+    """
+    hydra.version.setbase("1.3")
+    plugins = load_plugins(named)
+    plugins.register(ExperimentSource)
+    plugins.register(ProjectSource)
+
+
+def typed_list(overrides: Sequence[str], key: str) -> list[str]:
+    """Return the texts in a list that was typed for a key; none where nothing was, or what can't be read."""
+    texts = [text for text in overrides if text.lstrip("+").partition("=")[0] == key]
+    try:
+        values = [OverridesParser.create().parse_override(text).value() for text in texts[-1:]]
+    except HydraException:  # whatever is wrong is told when all of them are read
+        return []
+    return [str(item) for value in values if isinstance(value, list) for item in value]
+
+
+class _Recording(CachingConfigRepository):
+    """Remembers what it was asked for, also what could not be read then."""
+
+    def __init__(self, delegate: IConfigRepository) -> None:
+        super().__init__(delegate)
+        self.asked: list[str] = []
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Read a configuration, or hand it out again."""
+        self.asked.append(config_path)
+        return super().load_config(config_path)
+
+
+class ConfigLoader(ConfigLoaderImpl):
+    """Hydra's configuration loader, which remembers what the last composition was made of.
+
+    Args:
+        folders: Folders of options; the first that has a file wins.
+        experiments: Folders of experiments, in the same order.
+        adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
+        named: Entries of `trust` that the user typed.
+        search: Places that come last, as `hydra.searchpath` names them.
+
+    Attributes:
+        time: What `${now:…}` tells in all that is composed with it.
+        subdirs: Folder of each job of a sweep by its overrides, where it is not for Hydra to name it.
+        typed: Overrides of a sweep as they were typed, by what Hydra's sweeper makes of them.
+    """
+
+    defaults: list[ResultDefault]
+    repo: _Recording | None
+    base: DictConfig | None
+
+    def __init__(
+        self,
+        folders: Iterable[Path],
+        experiments: Iterable[Path],
+        adding: Path | None = None,
+        named: Sequence[str] = (),
+        search: Sequence[str] = (),
+    ) -> None:
+        prepare(named)
+        path = ConfigSearchPathImpl()
+        path.append("hydra", "pkg://hydra.conf")
+        for position, folder in enumerate(folders):
+            scheme = project_defaults.SCHEME if folder == adding else "file"
+            path.append("main" if position == 0 else APP, f"{scheme}://{folder}")
+        for folder in experiments:
+            path.append("experiments", f"{SCHEME}://{folder}")
+        for place in search:
+            path.append("search", place)
+        path.append("schema", "structured://")
+        super().__init__(path)
+        self.defaults, self.repo, self.base = [], None, None
+        self.time = datetime.now()
+        self.subdirs: dict[tuple[str, ...], str] = {}
+        self.typed: dict[str, str] = {}
+        self._params: dict[str, str] = {}
+
+    def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
+        """Compose the whole tree, Hydra's own node included."""
+        self.defaults, self.repo, self.base = [], None, None
+        return self.load_configuration(config_name, overrides, RunMode.RUN)
+
+    def parse(self, override: str) -> Override:
+        """Read one override.
+
+        Raises:
+            ValueError: It can't be read; the message says where.
+        """
+        try:
+            return OverridesParser.create(config_loader=self).parse_overrides([override])[0]
+        except (OverrideParseException, HydraException, OmegaConfBaseException) as error:
+            raise ValueError(str(error)) from error
+
+    def options(self, group: str) -> list[str]:
+        """List the options of a group, those in folders by their longer names too; `_base` and the like are none."""
+        found = [name for name in self.repository.get_group_options(group) if not name.startswith("_")]
+        for folder in self.repository.get_group_options(group, ObjectType.GROUP):
+            found += [f"{folder}/{name}" for name in self.options(f"{group}/{folder}")]
+        return found
+
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        """List what Hydra's completion and `glob` see: files that start with `_` are no options."""
+        found = super().get_group_options(group_name, results_filter, config_name, overrides)
+        return [name for name in found if not name.startswith("_")]
+
+    def groups(self, parent: str = "") -> list[str]:
+        """List the groups of options directly below a group."""
+        return self.repository.get_group_options(parent, ObjectType.GROUP)
+
+    def is_group(self, name: str) -> bool:
+        """Tell whether there is such a group."""
+        return self.repository.group_exists(name)
+
+    def is_option(self, group: str, option: str) -> bool:
+        """Tell whether a group has such an option."""
+        return self.repository.config_exists(f"{group}/{option}")
+
+    def file_of(self, config: str) -> Path | None:
+        """Return the file that `group/option` is read from; None for what is part of Hydra."""
+        for source in self.repository.get_sources():
+            if source.is_config(config):
+                if isinstance(source, (ExperimentSource, ProjectSource)):
+                    return source.file_of(config)
+                return Path(source.path, f"{config.removesuffix('.yaml')}.yaml") if source.scheme() == "file" else None
+        return None
+
+    def used_files(self) -> list[tuple[str, Path]]:
+        """List name and file of every configuration read in the last composition, in the order of reading."""
+        names = dict.fromkeys(self.repo.asked if self.repo is not None else ())
+        pairs = [(name, self.file_of(name)) for name in names]
+        return [(name, path) for name, path in pairs if path is not None]
+
+    def choices(self, cfg: DictConfig) -> dict[str, str]:
+        """Return the option chosen for every group of the last composition; several are written as typed: `[a,b]`.
+
+        Hydra keeps no record of several options, so these are told from the files that were merged.
+        """
+        recorded = cfg.hydra.runtime.choices.items()
+        found = {str(group): str(option) for group, option in recorded if option is not None}
+        several: dict[str, dict[str, None]] = {}
+        for default in self.defaults:
+            group, _, option = str(default.config_path).partition("/")
+            # What an option is based on was not chosen, and a file that starts with `_` is no option.
+            is_base = str(default.parent).startswith(f"{group}/") or option.rpartition("/")[2].startswith("_")
+            if option and not is_base and group != "hydra" and group not in {key.partition("@")[0] for key in found}:
+                several.setdefault(group, {})[option] = None
+        return {**found, **{group: as_typed(list(options)) for group, options in several.items()}}
+
+    def layers(self) -> list[tuple[Path, str]]:
+        """List file and package of every layer of the last composition, the strongest last."""
+        found = []
+        for default in self.defaults:
+            path = self.file_of(default.config_path) if default.config_path else None
+            if path is not None:
+                found.append((path, "" if default.package in (None, "_global_") else str(default.package)))
+        return found
+
+    def failing(self, overrides: Sequence[str]) -> list[tuple[str, str]]:
+        """List the overrides that can't be applied to the tree of the last composition, each with the reason."""
+        failed = []
+        base = self.base
+        if base is None:
+            return []
+        for text in overrides:
+            override = self.parse(text)
+            if override.package is not None or self.is_group(override.key_or_group) or is_param(override):
+                continue
+            reason = apply_override(self.forced(override), base)
+            if reason is not None:
+                failed.append((text, reason))
+        return failed
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        self.repo = _Recording(self.repository)
+        self._params = {key: text for override in parsed if is_param(override) for key, text in _params_of(override)}
+        return [self.forced(override) for override in parsed if not is_param(override)], self.repo
+
+    def forced(self, override: Override) -> Override:
+        """Let an override set a key that is in no file; all keys are judged later, wherever they come from."""
+        key = override.key_or_group
+        is_choice = self.is_group(key) and not isinstance(override.value(), dict)
+        is_field = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and key.count(".") == 2
+        closed = override.is_hydra_override() and (is_field or not key.startswith(_ANY_KEY_BELOW))
+        if not (override.is_delete() or is_choice or closed or override.package is not None):
+            override.type = OverrideType.FORCE_ADD
+        return override
+
+    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
+        """Compose as Hydra does."""
+        try:
+            return super().load_configuration(*args, **options)
+        except KeyError as error:
+            raise ValueError(f"hydra.job.env_copy: {error} is not set in the environment") from None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        confine()
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose a job for one of Hydra's launchers, with the folder that we have chosen for it."""
+        overrides = [self.typed.get(text, text) for text in sweep_overrides]
+        cfg = super().load_sweep_config(master_config, overrides)
+        if tuple(overrides) in self.subdirs:
+            cfg.hydra.sweep.subdir = self.subdirs[tuple(overrides)]
+        return cfg
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        self.defaults = defaults
+        self.base = super()._compose_config_from_defaults_list(defaults, repo)
+        if self._params:  # which Hydra cannot apply: it takes dots for levels
+            with open_dict(self.base):
+                self.base.hydra.sweeper.params = {**(self.base.hydra.sweeper.get("params") or {}), **self._params}
+        return self.base
+
+
+def apply_override(override: Override, cfg: DictConfig) -> str | None:
+    """Change `cfg` by one value override; the reason when that is not possible."""
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config([override], cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        return str(error.__cause__ or error)
+    return None
+
+
+def is_param(override: Override) -> bool:
+    """Tell whether an override adds to what a sweeper tries: `hydra.sweeper.params.KEY=VALUES`."""
+    return f"{override.key_or_group}.".startswith(f"{PARAMS}.") and not override.is_delete()
+
+
+def _params_of(override: Override) -> Iterator[tuple[str, str]]:
+    """Yield each key that an override gives a sweeper, and its values as they are typed."""
+    key, value = override.key_or_group[len(PARAMS) + 1 :], override.value()
+    if not key:
+        yield from ((str(name), str(item)) for name, item in (value if isinstance(value, dict) else {}).items())
+    else:
+        typed = override.input_line.partition("=")[2] if override.input_line else ""
+        yield key, value if isinstance(value, str) else typed
