@@ -37,7 +37,7 @@ _STEPS_OF_NORMS = 30
 """Optimizer steps below which the averages of a batch norm are still those that it began with."""
 _FEWEST_JUDGED = 12
 """Rows to judge by, of fewer of which nothing bad is said."""
-_GREW = 2.0
+_GREW = 1.3
 """Times the first loss to which that of a network without inputs has grown where the steps are too large."""
 _FEWEST_ROWS, _FEW_ROWS = 20, 100
 

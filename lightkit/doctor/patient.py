@@ -6,6 +6,7 @@ import copy
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def examined(
         UserError: A run of this configuration would be refused.
     """
     deadline, alone = time.monotonic() + seconds, changed(cfg, _ALONE)
-    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name:
+    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # a finding says so, once
         folder = Path(name)
         shared = build_shared(alone, folder, report=report)
         with closing(shared.data):

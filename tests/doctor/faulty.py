@@ -196,6 +196,44 @@ class Frozen(Plain):
         self.hidden.requires_grad_(False)
 
 
+class Bounded(nn.Module):
+    """A regression that ends in a function.
+
+    Args:
+        in_features: Numbers of an input.
+        last: Name of the function.
+    """
+
+    def __init__(self, in_features: int, last: str) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(in_features, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.last = getattr(torch, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(x).squeeze(1))
+
+
+class Columns:
+    """Numbers to predict.
+
+    Args:
+        column: They come as `(1,)`.
+    """
+
+    draws = False
+
+    def __init__(self, column: bool = False) -> None:
+        self.x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+        self.y = self.x @ torch.tensor([1.0, 2.0, -1.0, 0.5])
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.x[row], self.y[row : row + 1] if self.column else self.y[row]
+
+
 class Peeking(nn.Module):
     """A language model that reads a text in both directions."""
 

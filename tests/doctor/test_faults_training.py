@@ -21,6 +21,11 @@ def model(name: str) -> tuple[str, ...]:
     return (*OWN, f"model._target_=tests.doctor.faulty.{name}")
 
 
+def bounded(last: str) -> tuple[str, ...]:
+    data = ("data=custom", "data.dataset._target_=tests.doctor.faulty.Columns", "loss=mse", "metrics=regression")
+    return (*data, *model("Bounded")[1:], f"model.last={last}")
+
+
 class Fault(NamedTuple):
     """A mistake, and what finds it."""
 
@@ -42,6 +47,12 @@ FAULTS = {
     "detached": Fault(model("CutOff"), "gradients", "gradients", "hidden.weight"),
     "unused layer": Fault(model("Forgotten"), "gradients", "gradients", "second.weight"),
     "layers in a list": Fault(model("Listed"), "gradients", "unregistered layers", "nn.ModuleList"),
+    "targets in a column": Fault(
+        (*bounded("abs"), "data.dataset.column=true"), "initial loss", "outputs", "every output with"
+    ),
+    "sigmoid before a regression": Fault(bounded("sigmoid"), "initial loss", "outputs", "between 0 and 1"),
+    "ReLU before a regression": Fault(bounded("relu"), "initial loss", "outputs", "are 0 or more"),
+    "dropout of nearly all": Fault(("data=wine", "model.dropout=0.95"), "activations", "dropout", "95 %"),
     "vanishing": Fault(model("Vanishing"), "gradients", "gradients", "vanish"),
     "dead ReLUs": Fault(model("Dead"), "activations", "ReLUs", "off for all"),
     "exploding": Fault(model("Exploding"), "activations", "activations", "drown"),
