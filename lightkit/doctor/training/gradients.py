@@ -32,7 +32,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     for number, batch in enumerate(training_batches(learner, _STEPS, size)):
         loss = compute(learner, batch, key=number).loss
         if not loss.requires_grad:
-            yield _detached(len(trained))
+            measured = f"none of the {sized(len(trained), 'tensor')} that train gets one: the loss depends on no weight"
+            fix = "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss"
+            yield Finding(NAME, "error", measured, "nothing can be learnt", "model", fix)
             return
         learner.engine.backward(loss)
         norms = {name: max(norms[name], _norm(each.grad)) for name, each in trained.items()}
@@ -49,17 +51,6 @@ def _norm(gradient: Tensor | None) -> float:
         return 0.0
     norm = float(gradient.detach().float().norm())
     return norm if math.isfinite(norm) else math.inf
-
-
-def _detached(count: int) -> Finding:
-    return Finding(
-        NAME,
-        "error",
-        f"none of the {sized(count, 'tensor')} that train gets one: the loss depends on no weight",
-        "nothing can be learnt",
-        "model",
-        "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss",
-    )
 
 
 def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:

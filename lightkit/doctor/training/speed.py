@@ -50,7 +50,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             moved = learner.engine.move(batch)
             began = time.perf_counter()
             train_step(learner, moved, key=number)
-            _synchronize(learner)
+            if learner.engine.device.type == "cuda":
+                torch.cuda.synchronize(learner.engine.device)
             computed.append(time.perf_counter() - began)
             if time.monotonic() > until and number >= _WARMUP:
                 break
@@ -63,11 +64,6 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _typical(seconds: list[float]) -> float:
     return sorted(seconds)[len(seconds) // 2]
-
-
-def _synchronize(learner: Learner) -> None:
-    if learner.engine.device.type == "cuda":
-        torch.cuda.synchronize(learner.engine.device)
 
 
 def _judged(learner: Learner, reading: float, computing: float) -> Finding:
