@@ -69,8 +69,7 @@ def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -
             if is_out_of_memory(error):
                 yield Finding(name, "error", "memory ran out", _ENDS, "data.batch_size", "device.batch_size=auto")
             elif patient.step_error:
-                if not told:
-                    yield _failed_step(patient.step_error)
+                yield from [] if told else [_failed_step(patient.step_error)]
                 told = True
                 yield Finding(name, "skipped", "a training step fails")
             else:
