@@ -88,7 +88,9 @@ def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
         if Path(words[0]).suffix in _TABLES:
             what, fix = "this is a table, not a traceback", f"{_TABLE} data.dataset.path={words[0]}"
             raise UserError(what, received=words[0], fix=f"{fix} data.dataset.target=COLUMN")
-        return Path(words[0]).read_text(encoding="utf-8", errors="replace")
+        content = Path(words[0]).read_bytes()
+        marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as Windows writes what is redirected to a file
+        return content.decode("utf-16" if marked else "utf-8", errors="replace")
     if dash:
         return sys.stdin.read()
     if words or sys.stdin is None or sys.stdin.closed:
@@ -100,7 +102,7 @@ def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
     silent = stat.S_ISFIFO(mode) and not select.select([sys.stdin], [], [], _PIPE_SECONDS)[0]
     if silent or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         return None
-    return sys.stdin.read() or None
+    return sys.stdin.read() or ("" if stat.S_ISREG(mode) else None)
 
 
 def _run(text: str) -> Path:

@@ -37,7 +37,7 @@ _STEPS_OF_NORMS = 30
 """Optimizer steps below which the averages of a batch norm are still those that it began with."""
 _FEWEST_JUDGED = 12
 """Rows to judge by, of fewer of which nothing bad is said."""
-_GREW = 2.0
+_GREW = 1.3
 """Times the first loss to which that of a network without inputs has grown where the steps are too large."""
 _FEWEST_ROWS, _FEW_ROWS = 20, 100
 
@@ -145,7 +145,8 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
     if not known or not math.isfinite(plain.loss):
         return Finding(BASELINES, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
     limit = min(known)
-    if _grew(blank) and plain.loss > limit:
+    grew = blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss
+    if grew and plain.loss > limit:
         return _too_large_steps(measured, numbers, blank)
     if plain.beats(limit, _BETTER) or _more_right(plain, blank):
         return Finding(BASELINES, "ok", measured, numbers=numbers)
@@ -168,11 +169,6 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         fix="look at inputs beside their targets: `lightkit show data`",
         numbers=numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss},
     )
-
-
-def _grew(blank: Course) -> bool:
-    """Tell whether the loss of a network without inputs grew."""
-    return blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss
 
 
 def _too_large_steps(measured: str, numbers: dict[str, Any], blank: Course) -> Finding:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.diagnostics.memory import release
+from lightkit.doctor.after.traceback import explain
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 
@@ -54,6 +55,7 @@ def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -
         patient: The run.
         tell: Called with the name of each check before it is made.
     """
+    told = False
     for name, place in CHECKS:
         if patient.seconds_left() <= 0:
             yield Finding(name, "skipped", "no time was left for it")
@@ -66,6 +68,19 @@ def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -
         except Exception as error:
             if is_out_of_memory(error):
                 yield Finding(name, "error", "memory ran out", _ENDS, "data.batch_size", "device.batch_size=auto")
+            elif patient.step_error:
+                yield from [] if told else [_failed_step(patient.step_error)]
+                told = True
+                yield Finding(name, "skipped", "a training step fails")
             else:
                 yield Finding(name, "skipped", f"the check itself failed: {in_short(error)}")
         release()  # what the next one needs on a GPU
+
+
+def _failed_step(error: str) -> Finding:
+    """Say that a training step fails, and what is known of that error."""
+    known = explain(error).known[:1]
+    fix = "; ".join(text for each in known for text in (each.fix, each.key) if text)
+    return Finding(
+        "training step", "error", error, _ENDS, "model", fix or "LIGHTKIT_DEBUG=1 lightkit train shows where"
+    )

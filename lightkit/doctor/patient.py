@@ -6,6 +6,7 @@ import copy
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
+from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.doctor.data.sample import DataSample
 from lightkit.ensemble.methods.base import ALONE
 
@@ -108,6 +110,19 @@ class Patient:
             seconds = min(seconds, time.perf_counter() - began)
         return seconds / rows
 
+    @cached_property
+    def step_error(self) -> str:
+        """Return what a training step raises that gets a batch as training does; empty where it goes through."""
+        from lightkit.doctor.training.probing import train_step, training_batches
+
+        try:
+            learner = self.learner()
+            learner.network.train()
+            train_step(learner, next(training_batches(learner, 1, learner.data.train.batch_size)))
+        except Exception as error:
+            return "" if is_out_of_memory(error) else in_short(error)
+        return ""
+
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; none or fewer where it is over."""
         return self.deadline - time.monotonic()
@@ -128,7 +143,8 @@ def examined(
         UserError: A run of this configuration would be refused.
     """
     deadline, alone = time.monotonic() + seconds, changed(cfg, _ALONE)
-    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name:
+    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # a finding says so, once
         folder = Path(name)
         shared = build_shared(alone, folder, report=report)
         with closing(shared.data):

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from lightkit.doctor.finding import STATUSES, Finding
 
 _MARKS = {"error": "ERROR", "warning": "warning", "note": "note", "ok": "ok", "skipped": "skipped"}
+_COUNTED = ("error", "warning", "note")
+"""Marks that are nouns."""
 _MARK, _NAME = 8, 20
 HEADINGS = {
     "machine": "the machine",
@@ -48,7 +50,11 @@ def closing(findings: Sequence[Finding], seconds: float, width: int = WIDTH) -> 
     if left:
         yield _wrapped(f"{'skipped':<{_MARK}}", f"{', '.join(left)} (--json says why)", width)
     counts = Counter(finding.status for finding in findings)
-    told = [f"{counts[status]} {_plural(status, counts[status])}" for status in STATUSES if counts[status]]
+    told = [
+        f"{counts[status]} {status}{'s' if counts[status] > 1 and status in _COUNTED else ''}"
+        for status in STATUSES
+        if counts[status]
+    ]
     yield f"{', '.join(told) or 'nothing was looked at'} in {seconds:.0f} s"
 
 
@@ -66,7 +72,3 @@ def _wrapped(head: str, text: str, width: int) -> str:
     room = max(20, width - len(head))
     lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
     return "\n".join([head + lines[0], *(" " * len(head) + each for each in lines[1:])])
-
-
-def _plural(status: str, count: int) -> str:
-    return f"{status}s" if count > 1 and status in ("error", "warning", "note") else status

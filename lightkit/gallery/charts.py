@@ -145,7 +145,7 @@ def _grid(columns: Mapping[str, Mapping[str, Tensor]], title: str) -> Figure:
         axes.tick_params(labelsize=6)
     for axes in axes_of_all[len(columns) :]:
         axes.set_visible(False)
-    add_legend(axes_of_all[0])
+    add_legend(axes_of_all[min(wide, len(columns)) - 1], loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -229,6 +229,8 @@ def samples_chart(samples: Sequence[Sample], view: InputView, title: str) -> Fig
     wide = 3 if view.wide else min(8, max(1, math.ceil(math.sqrt(len(samples) * 1.6))))
     lines = max(1, math.ceil(len(samples) / wide))
     size = (2.9, 1.7) if view.wide else (1.25, 1.65)
+    if view.kind == "texts":
+        size = (2.9, 1.0)
     figure = Figure(figsize=(max(4.5, size[0] * wide), size[1] * lines + 0.5), dpi=DPI, layout="constrained")
     figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
     axes_of_all = np.ravel(figure.subplots(lines, wide, squeeze=False))

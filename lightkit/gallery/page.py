@@ -129,7 +129,8 @@ def strip(name: str, inputs: Sequence[Any], view: InputView) -> str:
 
 def _card(sample: Sample, view: InputView) -> str:
     loss = "" if sample.loss is None else f" · loss {sample.loss:.4g}"
-    file = f'<div class="file">{html.escape(sample.file)}</div>' if sample.file else ""
+    path = html.escape(sample.file).replace("/", "/<wbr>")  # a long one is broken there
+    file = f'<div class="file">{path}</div>' if path else ""
     head = f'<div class="row">row {sample.row}{loss}{file}</div>'
     if isinstance(view, TextView):
         return f"<div{_class_of(sample, 'sample')}>{head}{_continued(sample, view)}</div>"

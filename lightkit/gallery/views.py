@@ -23,7 +23,7 @@ _SMALLEST = 96
 _CELLS = 12
 """Features of a row that are shown."""
 _CURVES = 6
-_LINE = 40
+_LINE = 64
 """Characters of a line of text in a figure."""
 _LINES = 8
 

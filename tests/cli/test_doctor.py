@@ -111,6 +111,21 @@ def test_a_traceback_in_every_way(project: Path, how: str) -> None:
     assert "a linear layer takes 784 numbers a sample and got 400" in done.stdout
 
 
+def test_a_traceback_as_windows_writes_it(cli: Cli, project: Path) -> None:
+    (project / "trace.txt").write_text(TRACE, encoding="utf-16")
+    done = cli("doctor", "trace.txt")
+    assert (done.code, "a linear layer takes 784 numbers" in done.out) == (0, True)
+
+
+def test_an_empty_file_is_no_run_to_examine(project: Path) -> None:
+    (project / "empty.txt").touch()
+    with (project / "empty.txt").open() as file:
+        command = [sys.executable, "-m", "lightkit", "doctor"]
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "no traceback and no known error in this text\n")
+
+
 def test_an_unknown_error_has_a_status_of_its_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("ValueError: nobody knows\n"))
     done = cli("doctor", "-", "--json")

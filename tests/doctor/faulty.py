@@ -150,6 +150,90 @@ class NotANumber(Plain):
         return self.head(self.hidden(x.flatten(1)).sqrt())
 
 
+class Listed(Plain):
+    """Keeps layers in a plain list."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.more = [nn.Linear(64, 64), nn.ReLU()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.hidden(x.flatten(1)))
+        for layer in self.more:
+            hidden = layer(hidden)
+        return self.head(hidden)
+
+
+class Choosing(Plain):
+    """Gives classes in place of logits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.one_hot(super().forward(x).argmax(1), self.head.out_features).float()
+
+
+class AddingInPlace(Plain):
+    """Changes what the backward pass needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x.flatten(1)).sigmoid()
+        hidden += 1
+        return self.head(hidden)
+
+
+class Normed(Plain):
+    """Norms a batch, so that one of a single sample cannot be trained."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.hidden = nn.Sequential(nn.Linear(in_features, 64), nn.BatchNorm1d(64))
+
+
+class Frozen(Plain):
+    """Trains its last layer only."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.hidden.requires_grad_(False)
+
+
+class Bounded(nn.Module):
+    """A regression that ends in a function.
+
+    Args:
+        in_features: Numbers of an input.
+        last: Name of the function.
+    """
+
+    def __init__(self, in_features: int, last: str) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(in_features, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.last = getattr(torch, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(x).squeeze(1))
+
+
+class Columns:
+    """Numbers to predict.
+
+    Args:
+        column: They come as `(1,)`.
+    """
+
+    draws = False
+
+    def __init__(self, column: bool = False) -> None:
+        self.x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+        self.y = self.x @ torch.tensor([1.0, 2.0, -1.0, 0.5])
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.x[row], self.y[row : row + 1] if self.column else self.y[row]
+
+
 class Peeking(nn.Module):
     """A language model that reads a text in both directions."""
 
@@ -179,6 +263,23 @@ class MeanOfBatches(Metric):
 
     def compute(self) -> Tensor:
         return self.total / self.batches
+
+
+class Denying:
+    """Draws random numbers, and says that it does not."""
+
+    draws = False
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.targets = torch.arange(200) % 2
+        self.x = torch.randn(200, 4, generator=generator) + self.targets[:, None]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return self.x[row] + torch.randn(4), int(self.targets[row])
 
 
 class Slow:

@@ -21,6 +21,11 @@ def model(name: str) -> tuple[str, ...]:
     return (*OWN, f"model._target_=tests.doctor.faulty.{name}")
 
 
+def bounded(last: str) -> tuple[str, ...]:
+    data = ("data=custom", "data.dataset._target_=tests.doctor.faulty.Columns", "loss=mse", "metrics=regression")
+    return (*data, *model("Bounded")[1:], f"model.last={last}")
+
+
 class Fault(NamedTuple):
     """A mistake, and what finds it."""
 
@@ -41,6 +46,13 @@ FAULTS = {
     "not a number": Fault(model("NotANumber"), "initial loss", "initial loss", "nan"),
     "detached": Fault(model("CutOff"), "gradients", "gradients", "hidden.weight"),
     "unused layer": Fault(model("Forgotten"), "gradients", "gradients", "second.weight"),
+    "layers in a list": Fault(model("Listed"), "gradients", "unregistered layers", "nn.ModuleList"),
+    "targets in a column": Fault(
+        (*bounded("abs"), "data.dataset.column=true"), "initial loss", "outputs", "every output with"
+    ),
+    "sigmoid before a regression": Fault(bounded("sigmoid"), "initial loss", "outputs", "between 0 and 1"),
+    "ReLU before a regression": Fault(bounded("relu"), "initial loss", "outputs", "are 0 or more"),
+    "dropout of nearly all": Fault(("data=wine", "model.dropout=0.95"), "activations", "dropout", "95 %"),
     "vanishing": Fault(model("Vanishing"), "gradients", "gradients", "vanish"),
     "dead ReLUs": Fault(model("Dead"), "activations", "ReLUs", "off for all"),
     "exploding": Fault(model("Exploding"), "activations", "activations", "drown"),
@@ -51,6 +63,12 @@ FAULTS = {
         "reads the answer",
     ),
     "dropout in evaluation": Fault(model("AlwaysDropping"), "evaluation", "evaluation", "differ"),
+    "random inputs in evaluation": Fault(
+        ("data=custom", "data.dataset._target_=tests.doctor.faulty.Denying", "trust=[tests]", "model.hidden=[8]"),
+        "evaluation",
+        "evaluation",
+        "data.augment",
+    ),
     "buffer in evaluation": Fault(model("Counting"), "evaluation", "evaluation changes", "seen"),
     "neighbours": Fault(model("AmongNeighbours"), "evaluation", "batch size", "neighbours"),
     "metric over batches": Fault(
@@ -67,7 +85,13 @@ FAULTS = {
         ("optim=sgd", "optim.lr=0.1", "trainer.clip_norm=1e-6"), "one batch", "one batch", "trainer.clip_norm"
     ),
     "slow data": Fault(
-        ("data=custom", "data.dataset._target_=tests.doctor.faulty.Slow", "trust=[tests]", "model.hidden=[8]"),
+        (
+            "data=custom",
+            "data.dataset._target_=tests.doctor.faulty.Slow",
+            "trust=[tests]",
+            "model.hidden=[8]",
+            "trainer.epochs=1000",
+        ),
         "speed",
         "speed",
         "input-bound",
@@ -89,6 +113,43 @@ def test_a_planted_fault_is_found(project: Path, name: str) -> None:
     assert bad, found
     assert bad[0].why
     assert fault.says in " ".join([bad[0].measured, bad[0].why, bad[0].key, bad[0].fix])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("Choosing", "argmax"), ("AddingInPlace", "x = x + y"), ("Normed", "data.drop_last=true")],
+)
+def test_a_step_that_fails_is_told_once(project: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
+    first = ("initial loss", "gradients", "activations")
+    monkeypatch.setattr(checks, "CHECKS", tuple(each for each in checks.CHECKS if each[0] in first))
+    with examined(compose([*model(name), "data.batch_size=1"]).cfg, 60) as patient:
+        found = [*checks.examine(patient)]
+
+    (bad,) = [each for each in found if each.is_bad]
+    assert (bad.check, bad.status) == ("training step", "error")
+    assert says in bad.fix
+    assert {each.measured for each in found if each.status == "skipped"} <= {"a training step fails"}
+
+
+def test_what_fails_in_a_check_alone_is_no_fault_of_the_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", (("broken", "tests.doctor.test_faults_training:findings"),))
+    with examined(compose(["data=wine", "model.hidden=[8]"]).cfg, 60) as patient:
+        (found,) = checks.examine(patient)
+
+    assert (found.status, found.measured[:24]) == ("skipped", "the check itself failed:")
+
+
+def test_frozen_weights_are_counted(project: Path) -> None:
+    (found,) = findings("gradients", *model("Frozen"))
+
+    assert found.status == "ok"
+    assert "each of the 2 tensors that train gets one; 2 other tensors frozen" in found.measured
+
+
+def test_a_short_run_needs_no_workers(project: Path) -> None:
+    (found,) = findings("speed", *FAULTS["slow data"].overrides[:-1], "trainer.epochs=2")
+
+    assert found.status == "ok"
 
 
 def test_room_for_the_checkpoints_to_come_is_counted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 names the line; device.name=cpu says what is
 MACHINE: tuple[Known, ...] = (
     Known(
         "out of memory",
-        r"(CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|HIP out of memory|MPS backend out of memory|"
-        r"can't allocate memory: you tried to allocate|CU\w+_STATUS_ALLOC_FAILED)",
+        r"(CUDA (error: )?out of memory|torch\.(cuda\.)?OutOfMemoryError|HIP out of memory|MPS backend out of memory|"
+        r"(can't allocate|not enough) memory: you tried to allocate|CU\w+_STATUS_ALLOC_FAILED)",
         "weights, gradients, optimizer and activations of a batch do not fit; or losses are added up with their graphs",
         "a smaller batch; total += loss.item(), not loss; torch.no_grad() in evaluation; `nvidia-smi`",
         "device.batch_size=auto finds what fits; device.precision=bf16; device.activation_checkpointing; lightkit gpus",
@@ -107,6 +107,39 @@ MACHINE: tuple[Known, ...] = (
         "a worker process died: memory ran out (Killed), /dev/shm is full (Bus error), or native code crashed",
         "num_workers=0 shows the error itself; docker run --shm-size=8g; fewer workers",
         "data.num_workers=0 once, then fewer than before",
+    ),
+    Known(
+        "process ended by the system",
+        r"((^|\] ?)Killed$|oom-kill|Out of memory: Killed process|\(exit ?code: -9\)|signal 9\b|SIGKILL)",
+        "the memory of the machine ran out, and Linux ended the largest process; or a scheduler did, at a limit",
+        "dmesg | grep -i oom; fewer workers, a smaller batch, no growing lists; more memory from the scheduler",
+        "fewer data.num_workers",
+    ),
+    Known(
+        "crash of native code",
+        r"(Segmentation fault|SIGSEGV|\(exit ?code: -11\))",
+        "compiled code touched memory that is not its own: packages of different builds, or a faulty library",
+        "python -X faulthandler script.py names the line; a fresh environment with torch alone; num_workers=0",
+        "data.num_workers=0; device.compile=none; lightkit env lists versions",
+    ),
+    Known(
+        "paging file of Windows",
+        r"WinError 1455",
+        "each worker loads PyTorch's libraries, and Windows sets memory aside for all of them",
+        "num_workers=0, or fewer; a larger paging file",
+        "data.num_workers=0",
+    ),
+    Known(
+        "picture that cannot be read",
+        r"(cannot identify image file|image file is truncated|broken data stream when reading image)",
+        "a file in the folder is no picture, or was not copied to its end; macOS leaves files named ._NAME behind",
+        "find . -name '._*' -delete; PIL.Image.open(path).verify() over all files names the others",
+    ),
+    Known(
+        "certificate or download",
+        r"(CERTIFICATE_VERIFY_FAILED|HTTP Error (403|404|429|503)|urlopen error|Max retries exceeded with url)",
+        "weights or data were to be downloaded, and the server, a proxy or its certificate says no",
+        "download the file by hand to where it is looked for (~/.cache/torch/hub/checkpoints); pip install -U certifi",
     ),
     Known(
         "shared memory full",

@@ -15,7 +15,7 @@ MODELS: tuple[Known, ...] = (
     Known(
         "channels of a convolution",
         r"[Gg]iven groups=\d+, weight of size \[(?P<weight>[^\]]*)\], expected input\[(?P<shape>[^\]]*)\] to have "
-        r"(?P<wants>\d+) channels, but got (?P<got>\d+) channels",
+        r"(?P<wants>\d+) channels, but got (?P<got>\d+)",
         "a convolution takes {wants} channels and got {got}: grey pictures, or channels last",
         "nn.Conv2d({got}, ...), x.permute(0, 3, 1, 2) for channels that come last, or x.repeat(1, 3, 1, 1)",
         "model: take `in_channels` as an argument, which the data fill in",
@@ -26,6 +26,33 @@ MODELS: tuple[Known, ...] = (
         "the pictures are smaller than what convolutions and poolings take away from them",
         "larger pictures, padding, fewer pooling layers, or nn.AdaptiveAvgPool2d(1) before the head",
         "data.dataset.size, model.depth",
+    ),
+    Known(
+        "missing dimension",
+        r"Expected (?P<wants>\dD( \(unbatched\))?( or \dD( \(batched\))?)?) input (to \w+, but got|\(got)",
+        "a layer takes {wants} input: one dimension too few or too many arrives, such as no batch or no channels",
+        "x.unsqueeze(0) for one sample, x.unsqueeze(1) for grey pictures, x.flatten(1) in front of a linear layer",
+        "model: take `input_shape` as an argument, which the data fill in",
+    ),
+    Known(
+        "state of another batch size",
+        r"Expected hidden(\[\d\])? size \((?P<wants>[^)]*)\), got \[(?P<got>[^\]]*)\]",
+        "the state of a recurrent network was made for another number of samples: the last batch is smaller",
+        "make it from the batch: torch.zeros(layers, len(x), hidden, device=x.device), or DataLoader(drop_last=True)",
+        "data.drop_last=true",
+    ),
+    Known(
+        "output that is a tuple",
+        r"('tuple' object has no attribute '(dim|size|shape|log_softmax|view|softmax|to|flatten)'|must be Tensor, not "
+        r"(tuple|\w+Output)\b)",
+        "a layer or model gives several things, as nn.LSTM, nn.MultiheadAttention and models of transformers do",
+        "out, state = lstm(x); out.logits for a model of transformers",
+    ),
+    Known(
+        "dimension that is not there",
+        r"Dimension out of range \(expected to be in range of \[-?\d+, -?\d+\], but got -?\d+\)",
+        "a tensor has fewer dimensions than the code takes it for: often a sample without a batch",
+        "print(x.shape) in front of the line; x.unsqueeze(0) for a batch of one; no .squeeze() without a dimension",
     ),
     Known(
         "shapes that do not broadcast",
@@ -91,6 +118,27 @@ MODELS: tuple[Known, ...] = (
         "y = y.long() in the data set",
     ),
     Known(
+        "one-hot targets",
+        r"(0D or 1D target tensor expected, multi-target not supported|[Mm]ulti-target not supported)",
+        "targets of shape (N, 1) or one-hot vectors came where the loss takes one class number for each sample",
+        "y.squeeze(1) for (N, 1); y.argmax(1) for one-hot vectors",
+        "a class as a plain int in the data set",
+    ),
+    Known(
+        "text or objects in a table",
+        r"can't convert np\.ndarray of type numpy\.object_",
+        "a column holds texts, None or mixed types, so NumPy keeps objects, of which no tensor can be made",
+        "df.dtypes shows which; encode texts (astype('category').cat.codes), fill gaps, then .astype('float32')",
+        "data=csv reads columns of text as classes",
+    ),
+    Known(
+        "label that no index finds",
+        r"(pandas[\s\S]*\nKeyError: \d+|KeyError: \d+[\s\S]*pandas)",
+        "a pandas table is indexed by row numbers, and after a filter or split its index has gaps",
+        "df.iloc[i] in __getitem__, or df.reset_index(drop=True) after the split",
+        "data=csv",
+    ),
+    Known(
         "numbers of different precision",
         r"(expected scalar type Float but found Double|mat1 and mat2 must have the same dtype|"
         r"expected m1 and m2 to have the same dtype|Found dtype Double but expected Float|"
@@ -139,6 +187,13 @@ MODELS: tuple[Known, ...] = (
         "with torch.no_grad(): weight.copy_(...), or torch.nn.init",
     ),
     Known(
+        "loss that is no tensor",
+        r"'(float|int|numpy\.float\d+)' object has no attribute 'backward'",
+        "the loss was turned into a number before its gradients were computed",
+        "loss.backward() first, loss.item() for the log after it",
+        "lightkit logs the loss; a task of your own returns the tensor",
+    ),
+    Known(
         "loss of several numbers",
         r"grad can be implicitly created only for scalar outputs",
         "the loss is a tensor, not one number",
@@ -162,6 +217,12 @@ MODELS: tuple[Known, ...] = (
         r"can't convert (cuda|mps)(:\d+)? device type tensor to numpy",
         "NumPy works in the memory of the machine",
         "x.detach().cpu().numpy()",
+    ),
+    Known(
+        "number from a tensor of many",
+        r"(only one element tensors can be converted to Python scalars|\d+ elements cannot be converted to Scalar)",
+        "float(), int() or .item() got a tensor of several numbers, or torch.tensor() a list of tensors",
+        "x.mean().item(), x.tolist(); torch.stack(list_of_tensors)",
     ),
     Known(
         "truth of a tensor",

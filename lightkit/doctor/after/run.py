@@ -40,7 +40,7 @@ def look_back(folder: Path) -> Iterator[Finding]:
         yield Finding("loss", "skipped", "nothing was logged")
         return
     yield loss(history)
-    for look in (course, gap, gradients, skipped, pace, memory, machine, checkpoints):
+    for look in (learnt, course, gap, gradients, skipped, pace, memory, machine, checkpoints):
         yield from look(history)
 
 
@@ -66,14 +66,16 @@ def ended(history: History) -> Finding:
 
     known = explain("\n".join([*reason, history.log_tail()])).known
     why = known[0].cause if known else "the reason stands in result.json and run.log"
-    fix = (known[0].key or known[0].fix) if known else go_on
+    advice = [line.partition("fix:")[2].strip() for line in reason if line.lstrip().startswith("fix:")]
+    fix = (known[0].key or known[0].fix) if known else advice[0] if advice else go_on
     return Finding(name, "error", f"{status}{at}{said}", why, "", fix, numbers)
 
 
 def loss(history: History) -> Finding:
     """Tell whether the training loss fell."""
     name = "training loss"
-    points = history.curve("train/loss_step") or history.curve("train/loss")
+    of_steps, of_epochs = history.curve("train/loss_step"), history.curve("train/loss")
+    points = of_steps if len(of_steps) >= _FEW or not of_epochs else of_epochs
     if not points or all(math.isnan(point.value) for point in points):
         return Finding(name, "skipped", "none was logged")
     broken = next((point for point in points if math.isnan(point.value)), None)
@@ -86,6 +88,9 @@ def loss(history: History) -> Finding:
     measured = f"from {first:.4g} to {last:.4g} in {points[-1].step:,} steps"
     if len(points) < 2:
         return Finding(name, "skipped", f"{last:.4g}, logged once", numbers=numbers)
+    if len(points) < _FEW and abs(last - first) < abs(first) and last > (1 - _FELL) * first:
+        told = f"{measured}, logged {len(points)} times; so few say nothing"
+        return Finding(name, "skipped", told, numbers=numbers)
     if last > first + 1e-9 + _FELL * abs(first):
         why = "it grew: the steps are too large"
         return Finding(name, "error", measured, why, "optim.lr", "optim.lr smaller by ten; lightkit find lr", numbers)
@@ -95,6 +100,25 @@ def loss(history: History) -> Finding:
             name, "warning", measured, why, "optim.lr", "lightkit doctor OVERRIDES; lightkit find lr", numbers
         )
     return Finding(name, "ok", measured, numbers=numbers)
+
+
+def learnt(history: History) -> Iterator[Finding]:
+    """Tell of a validation loss that never became better than that of the first training steps."""
+    losses = [point.value for point in history.curve("val/loss") if not math.isnan(point.value)]
+    train = history.curve("train/loss_step") or history.curve("train/loss")
+    if len(losses) < _FEW or len(train) < _FEW or math.isnan(train[0].value):
+        return
+    first, best = train[0].value, min(losses)
+    if best > first - _FELL * abs(first) and min(losses[1:]) > losses[0] - _FELL * abs(losses[0]):
+        yield Finding(
+            "validation loss",
+            "warning",
+            f"val/loss is {best:.4g} at best, and the first training loss was {first:.4g}",
+            why="nothing was learnt that holds for validation: inputs may belong to other targets, or tell nothing",
+            key="data.dataset",
+            fix="lightkit doctor OVERRIDES compares with baselines; lightkit show data; lightkit find lr",
+            numbers={"best": best, "first": first},
+        )
 
 
 def course(history: History) -> Iterator[Finding]:

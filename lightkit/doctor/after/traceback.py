@@ -13,12 +13,32 @@ from lightkit.doctor.after.known_machine import MACHINE
 from lightkit.doctor.after.known_models import MODELS
 
 _MOST = 3
-_MESSAGE = re.compile(r"^(?:\[\w+\]:\s*)?((?:[\w]+\.)*\w*(?:Error|Exception|Interrupt|Exit|Failed)\b(?::.*)?)$", re.M)
-_FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S+))?\n(?:\s+(?P<code>\S.*))?', re.M
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_RANK = re.compile(r"^\[(?:rank|default)\d+\]: ?", re.M)
+_MESSAGE = re.compile(r"^((?:[\w]+\.)*\w*(?:Error|Exception|Interrupt|Exit|Failed)\b(?::.*)?)$", re.M)
+_OF_A_LAUNCHER = re.compile(r"(\w+\.)*(ChildFailedError|ProcessRaisedException|ProcessExitedException)\b")
+"""An error that says no more than that a process ended."""
+_FRAMES = (
+    re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S+))?\n(?:\s+(?P<code>\S.*))?', re.M),
+    # Of a notebook, in which an arrow marks the line among its neighbours.
+    re.compile(
+        r"^(?:File )?(?P<file><ipython-input-\S+?>|Cell In\s?\[\d+\]|\S+\.py)"
+        r"(?:, line (?P<line>\d+)|:\d+)?(?:,? in (?P<name><?\w[\w.]*>?).*)?\n"
+        r"(?:.*\n){0,8}?-+> ?(?P<arrow>\d+) (?P<code>.*)",
+        re.M,
+    ),
+    re.compile(
+        r"^│ (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+) +│$(?:\n│.*){0,8}?\n│ ❱ +\d+ (?:│ )*(?P<code>.*?) *│$",
+        re.M,
+    ),
 )
-_INSTALLED = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python\d|^<|[/\\]lightkit[/\\]\w+[/\\]\w+")
+"""How a line of a program stands in a traceback of Python, in one of a notebook, and in one that rich draws."""
+_INSTALLED = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]bin[/\\]\w+$|^<(?!ipython)|[/\\]lightkit[/\\]\w+[/\\]\w+"
+)
 _CODE = re.compile(r"lightkit explain ((?:LK\d+ ?)+)")
+_SPACE = re.compile(r" (?!\?)(?![^\[\]]*\])")
+"""A space in a pattern, where it stands for itself: in the text the line may have been wrapped there."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +70,33 @@ def explain(text: str) -> Explained:
     Args:
         text: A traceback, or the output of a program with one in it.
     """
+    text = _RANK.sub("", _COLOURS.sub("", text)).replace("\r\n", "\n")
     found = list[tuple[int, Recognised]]()
     for known in (*MODELS, *MACHINE):
-        match = re.search(known.pattern, text)
+        match = re.search(_SPACE.sub(r"\\s+", known.pattern), text, re.M)
         if match is not None:
             numbers = {name: value or "" for name, value in match.groupdict().items()}
-            says = text[text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            says = text[text.rfind("\n", 0, match.start()) + 1 : match.end()] + text[match.end() :].partition("\n")[0]
             cause, fix = known.cause.format(**numbers), known.fix.format(**numbers)
-            found.append((match.start(), Recognised(known.name, says, cause, fix, known.key)))
+            found.append((match.start(), Recognised(known.name, " ".join(says.split()), cause, fix, known.key)))
     found.sort(key=lambda each: each[0])
     messages = [match[1].strip() for match in _MESSAGE.finditer(text)]
+    messages = [each for each in messages if not _OF_A_LAUNCHER.match(each)] or messages
     codes = [code for match in _CODE.finditer(text) for code in match[1].split()]
     recognised = tuple(each for _, each in found[:_MOST])
     return Explained(messages[-1] if messages else "", _own_place(text), recognised, tuple(dict.fromkeys(codes)))
 
 
 def _own_place(text: str) -> str:
-    frames = [frame for frame in _FRAME.finditer(text) if not _INSTALLED.search(frame["file"])]
+    frames = [frame for pattern in _FRAMES for frame in pattern.finditer(text) if not _INSTALLED.search(frame["file"])]
     if not frames:
         return ""
-    last = frames[-1]
+    last = max(frames, key=lambda frame: frame.start())
+    words = last.groupdict()
+    number = words["line"] or words["arrow"]
     name = f", in {last['name']}" if last["name"] else ""
-    code = f": {last['code']}" if last["code"] else ""
-    return f"{last['file']}:{last['line']}{name}{code}"
+    code = f": {last['code'].strip()}" if last["code"] else ""
+    return f"{last['file']}:{number}{name}{code}"
 
 
 def lines(found: Explained, width: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from lightkit.common.randomness import mix
 from lightkit.data.prepare import Prepare
+from lightkit.data.sample import kept_generators, seed_generators
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
@@ -224,8 +225,9 @@ def _compared(x: Tensor) -> Tensor:
 
 
 def _read(sample: DataSample, rows: Tensor, epoch: int) -> Tensor:
-    """Read inputs without augmentation."""
-    with closing(sample.loader("train", rows, 128)) as loader:
+    """Read inputs without augmentation; what is random differs between epochs, even where `draws = False` denies it."""
+    with kept_generators(), closing(sample.loader("train", rows, 128)) as loader:
+        seed_generators(mix("doctor", "reading", epoch))
         return torch.cat([x for x, _ in loader.epoch(epoch)])
 
 

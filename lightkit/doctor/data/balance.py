@@ -36,7 +36,9 @@ def find_imbalance(sample: DataSample, cfg: DictConfig) -> Iterator[Finding]:
     if info.task == "multiclass":
         there = counts[counts > 0]
         if len(there) < 2:
-            yield Finding(BALANCE, "error", "all training rows have one class", key="data.split.by", fix="other data")
+            measured, why = "all training rows have one class", "one answer is always right, so nothing is learnt"
+            fix = "data.split.by=stratified where other rows have other classes; else the targets are read wrongly"
+            yield Finding(BALANCE, "error", measured, why, "data.split.by", fix)
             return
         rare, most = float(there.min()) / total, float(there.max()) / total
         rarest = names[int(torch.where(counts > 0, counts, counts.max() + 1).argmin())]

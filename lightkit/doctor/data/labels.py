@@ -63,7 +63,8 @@ def find_wrong_labels(sample: DataSample) -> Iterator[Finding]:
     present = count_rows(train, count)
     lacking = [number for number in range(count) if not present[number]]
     elsewhere = [name for name in sample.splits if name != "train"]
-    asked = {number for name in elsewhere for number in _seen(sample.targets(name), count)}
+    others = [y for name in elsewhere if (y := sample.targets(name)) is not None]
+    asked = {number for y in others for number in count_rows(y, count).nonzero()[:, 0].tolist()}
     if info.task == "multiclass" and len(train) < 5 * count and len(train) < len(sample.data.rows["train"]):
         yield Finding(LABELS, "skipped", f"{len(train):,} rows are too few to see {count:,} classes in")
     elif not lacking:
@@ -183,10 +184,6 @@ def _constant_targets(y: Tensor) -> Finding:
         fix="choose another target" if constant else "",
         numbers={"low": low, "high": high, "constant": constant},
     )
-
-
-def _seen(y: Tensor | None, classes: int) -> list[int]:
-    return [] if y is None else count_rows(y, classes).nonzero()[:, 0].tolist()
 
 
 def _list(names: Sequence[str]) -> str:

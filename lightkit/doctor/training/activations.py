@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import compute, named, plain_batch, sized
+from lightkit.doctor.training.probing import compute, named, percent, plain_batch, sized
 
 _ROWS = 256
 _FEWEST = 32
@@ -22,6 +22,8 @@ _DEAD, _ALL_DEAD = 0.5, 0.95
 """Share of units of a layer that are never on from which on it is worth a warning, and from which on it is dead."""
 _LARGE = 1e4
 """Size of values from which on they explode."""
+_DROPPED = 0.8
+"""Share of values that a dropout leaves out above which it is a mistake more often than a wish."""
 _IMAGES = (4, 5)
 """Dimensions of tensors whose channels come second; those of others come last."""
 
@@ -65,6 +67,15 @@ def check(patient: Patient) -> Iterator[Finding]:
     if rows >= _FEWEST:
         yield from _dead(watch.alive, rows)
     yield _size(sizes)
+    heavy = [
+        f"{name or 'the model'} ({percent(module.p)})"
+        for name, module in learner.model.named_modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > _DROPPED
+    ]
+    if heavy:
+        measured = f"layers that drop more than {percent(_DROPPED)} of what they get: {named(heavy)}"
+        why = "so little comes through that the network learns slowly or not at all"
+        yield Finding("dropout", "warning", measured, why, "model.dropout", "a dropout between 0.1 and 0.5")
 
 
 def _hook(stack: ExitStack, name: str, module: nn.Module, watch: _Rectified, sizes: dict[str, float]) -> None:

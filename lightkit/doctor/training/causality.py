@@ -8,7 +8,7 @@ import torch
 
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import compute, plain_batch, seeded
+from lightkit.doctor.training.probing import compute, percent, plain_batch, seeded
 
 NAME = "causality"
 _ROWS = 4
@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             NAME, "ok", f"what is predicted up to token {place} does not depend on those after it", numbers=numbers
         )
         return
-    measured = f"other tokens from place {place} on change what is predicted before them by {100 * difference:.2g} %"
+    measured = f"other tokens from place {place} on change what is predicted before them by {percent(difference)}"
     why = "the network reads the answer: its loss comes near 0, and it can write nothing"
     fix = "a causal mask in the attention (is_causal=True, or a triangle of -inf); no bidirectional=True"
     yield Finding(NAME, "error", measured, why, "model", fix, numbers)

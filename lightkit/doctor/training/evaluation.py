@@ -10,9 +10,20 @@ import torch
 from torch import Tensor
 
 from lightkit.assembly import Learner
+from lightkit.data.loaders import Loader
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import named, outputs, plain_loader, seeded, sized, train_step, training_batches
+from lightkit.doctor.training.probing import (
+    batches_of,
+    named,
+    outputs,
+    percent,
+    plain_loader,
+    seeded,
+    sized,
+    train_step,
+    training_batches,
+)
 from lightkit.trainer.evaluate import evaluate
 
 _ROWS = 128
@@ -40,7 +51,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding("evaluation", "skipped", "the task hands no outputs on")
         return
     same = _difference(first, second)
-    yield _repeated(same, rows)
+    yield _repeated(same, rows, inputs_differ=same > _TOLERANCE and _inputs_differ(learner, whole))
     changed = [name for name, tensor in learner.model.state_dict().items() if not torch.equal(tensor, before[name])]
     if changed:
         why = "a validation then changes what is trained and saved, and a resume no longer gives the same"
@@ -60,12 +71,25 @@ def _difference(one: list[Tensor], other: list[Tensor]) -> float:
     return float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
 
 
-def _repeated(difference: float, rows: int) -> Finding:
+def _inputs_differ(learner: Learner, loader: Loader) -> bool:
+    """Tell whether two readings of a loader give other inputs, so that the network is not to blame."""
+    readings = []
+    for key in (1, 2):
+        seeded(learner, key)
+        readings.append([batch[0] for batch in batches_of(learner, loader) if isinstance(batch, tuple | list)])
+    pairs = zip(*readings, strict=True)
+    return any(isinstance(one, Tensor) and not torch.equal(one, other) for one, other in pairs)
+
+
+def _repeated(difference: float, rows: int, *, inputs_differ: bool) -> Finding:
     name, numbers = "evaluation", {"difference": difference, "rows": rows}
     if difference <= _TOLERANCE:
         return Finding(name, "ok", f"twice the same outputs for {sized(rows, 'row')}", numbers=numbers)
-    measured = f"the outputs for {sized(rows, 'row')} differ by {100 * difference:.2g} % from one time to the next"
+    measured = f"the outputs for {sized(rows, 'row')} differ by {percent(difference)} from one time to the next"
     why = "validation then measures chance too: the best checkpoint is a lucky one, and no figure can be reproduced"
+    if inputs_differ:
+        fix = "no random numbers in the data set: move random transforms to data.augment, which is for training only"
+        return Finding(name, "error", f"{measured}, as the inputs do", why, "data.dataset", fix, numbers)
     fix = "F.dropout(x, training=self.training), and no random numbers in forward unless self.training"
     return Finding(name, "error", measured, why, "model", fix, numbers)
 
@@ -75,9 +99,7 @@ def _independent(learner: Learner, one: list[Tensor], parts: list[Tensor], split
     difference = _difference(one, parts)
     numbers: dict[str, Any] = {"difference": difference, "rows": rows}
     if difference > _TOLERANCE:
-        measured = (
-            f"in batches of {min(_SMALLER, rows)} the outputs differ by {100 * difference:.2g} % from those in one"
-        )
+        measured = f"in batches of {min(_SMALLER, rows)} the outputs differ by {percent(difference)} from those in one"
         why = "a sample is judged by its neighbours in the batch: alone, or in another order, it gets another answer"
         fix = "look for softmax or mean over dim=0, batch_first, and norms without running statistics"
         yield Finding(name, "error", measured, why, "model", fix, numbers)

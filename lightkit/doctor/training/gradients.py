@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import compute, named, sized, training_batches
+from lightkit.doctor.training.probing import compute, named, percent, sized, training_batches
 
 NAME = "gradients"
 _STEPS = 3
@@ -22,6 +23,7 @@ _VANISHED = 1e-7
 def check(patient: Patient) -> Iterator[Finding]:
     """Make some training steps and look at what each parameter gets in them."""
     learner = patient.learner()
+    yield from find_unregistered(learner.model)
     learner.network.train()
     trained = {name: each for name, each in learner.model.named_parameters() if each.requires_grad}
     norms = dict.fromkeys(trained, 0.0)
@@ -30,7 +32,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     for number, batch in enumerate(training_batches(learner, _STEPS, size)):
         loss = compute(learner, batch, key=number).loss
         if not loss.requires_grad:
-            yield _detached(len(trained))
+            measured = f"none of the {sized(len(trained), 'tensor')} that train gets one: the loss depends on no weight"
+            fix = "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss"
+            yield Finding(NAME, "error", measured, "nothing can be learnt", "model", fix)
             return
         learner.engine.backward(loss)
         norms = {name: max(norms[name], _norm(each.grad)) for name, each in trained.items()}
@@ -49,17 +53,6 @@ def _norm(gradient: Tensor | None) -> float:
     return norm if math.isfinite(norm) else math.inf
 
 
-def _detached(count: int) -> Finding:
-    return Finding(
-        NAME,
-        "error",
-        f"none of the {sized(count, 'tensor')} that train gets one: the loss depends on no weight",
-        "nothing can be learnt",
-        "model",
-        "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss",
-    )
-
-
 def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
     parameters = dict(learner.model.named_parameters())
     broken = [name for name, norm in norms.items() if norm == math.inf]
@@ -75,7 +68,7 @@ def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
         return Finding(NAME, "error", f"that of {named(broken)} is not finite", why, "model", fix, numbers)
     if without:
         share = sum(parameters[name].numel() for name in without) / sum(parameters[name].numel() for name in norms)
-        measured = f"{named(without)} got none in {sized(steps, 'step')} ({100 * share:.2g} % of what trains)"
+        measured = f"{named(without)} got none in {sized(steps, 'step')} ({percent(share)} of what trains)"
         why = "these parameters stay as they were drawn: they are not used, or cut off from the loss"
         fix = "use them in forward, without .detach() behind them; or freeze them (finetune.freeze)"
         return Finding(NAME, "error" if share > 0.5 else "warning", measured, why, "model", fix, numbers)
@@ -86,4 +79,44 @@ def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
         return Finding(NAME, "warning", measured, why, "model", fix, numbers)
     norm = sum(value**2 for value in norms.values() if value < math.inf) ** 0.5
     size = f"; norm {norm:.3g}" if learner.engine.precision.name != "fp16" else ""  # whose gradients are scaled
-    return Finding(NAME, "ok", f"each of the {tensors} that train gets one{size}", numbers=numbers)
+    frozen = sized(len(parameters) - len(norms), "other tensor")
+    rest = f"; {frozen} frozen" if len(parameters) > len(norms) else ""
+    return Finding(NAME, "ok", f"each of the {tensors} that train gets one{rest}{size}", numbers=numbers)
+
+
+def find_unregistered(model: nn.Module) -> Iterator[Finding]:
+    """Find layers and weights that PyTorch does not know of, as those in a plain list.
+
+    Args:
+        model: The model.
+    """
+    known = {id(each) for each in (*model.modules(), *model.parameters(), *model.buffers())}
+    for place, module in model.named_modules():
+        for name, value in vars(module).items():
+            hidden = [each for each in _contents(value) if id(each) not in known and _wants_training(each)]
+            if hidden:
+                full = f"{place}.{name}" if place else name
+                kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in hidden))
+                yield Finding(
+                    "unregistered layers",
+                    "error",
+                    f"`{full}` holds {kinds}, and the model does not know of it",
+                    why="the optimizer gets no such weights, checkpoints do not have them, no GPU is told of them",
+                    key="model",
+                    fix="nn.ModuleList([...]) or nn.ModuleDict in place of a list or dict; nn.Parameter for a tensor",
+                    numbers={"attribute": full, "count": len(hidden)},
+                )
+
+
+def _contents(value: Any) -> list[Any]:
+    """Return what an attribute holds: the entries of a list or dict, or itself."""
+    if isinstance(value, dict):
+        return [*value.values()]
+    return [*value] if isinstance(value, list | tuple) else [value]
+
+
+def _wants_training(value: Any) -> bool:
+    """Tell whether something has weights that are to train; a frozen teacher is kept out of a model on purpose."""
+    if isinstance(value, nn.Module):
+        return any(each.requires_grad for each in value.parameters())
+    return isinstance(value, Tensor) and value.requires_grad and value.is_leaf

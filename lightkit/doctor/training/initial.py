@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized
+from lightkit.doctor.training.probing import Heard, compute, percent, plain_batch, sized
 from lightkit.losses import FocalLoss, TokenCrossEntropy
 from lightkit.trainer.tasks import Supervised
 
@@ -21,6 +21,10 @@ _HIGH = 3.0
 """Times the loss of an ignorant guess from which on the first loss of a classification is too high."""
 _OFF, _FAR = 10.0, 25.0
 """The same for a regression: from which on it is worth a note, and from which on it is too high."""
+_OF_ONE_SHAPE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+"""Losses that spread outputs and targets of unlike shapes over each other."""
+_OUTSIDE = 0.01
+"""Share of targets that outputs may be unable to reach."""
 _LOW = 0.5
 """Share of that loss below which the network knows something already."""
 
@@ -39,13 +43,58 @@ def check(patient: Patient) -> Iterator[Finding]:
         fix = "data.normalize=standard where inputs are large; no log, division or square root of 0 in model and loss"
         yield Finding(NAME, "error", f"the loss of the first {sized(rows, 'row')} is {loss}", why, fix=fix)
         return
-    usual = isinstance(learner.task, Supervised) and len(heard.calls) == 1
-    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"{loss:.4g}")]
-    if usual:
-        yield from _already_probabilities(learner, heard.calls[0][0], rows)
+    if not isinstance(learner.task, Supervised) or len(heard.calls) != 1:
+        yield Finding(NAME, "ok", f"{loss:.4g}")
+        return
+    preds, target = heard.calls[0]
+    if isinstance(learner.criterion, _OF_ONE_SHAPE) and preds.shape != target.shape:
+        yield _spread(preds, target)
+        return
+    yield from _compared(learner, loss, heard.calls[0], scale_key=patient.sample.key("target_scale"))
+    if learner.data.info.task == "regression":
+        yield from _out_of_reach(learner, preds, target, rows)
+    else:
+        yield from _already_probabilities(learner, preds, rows)
 
 
-def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Iterator[Finding]:
+def _spread(preds: Tensor, target: Tensor) -> Finding:
+    """Say that outputs and targets of different shapes are compared each with each."""
+    shapes = [tuple(each.shape) for each in (preds, target)]
+    return Finding(
+        "outputs",
+        "error",
+        f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}",
+        why="the loss compares every output with every target, so the mean of the targets is all that can be learnt",
+        key="model",
+        fix="one shape for both: output.squeeze(1) in the model, or y[..., None] or y.squeeze(-1) in the data set",
+        numbers={"outputs": shapes[0], "targets": shapes[1]},
+    )
+
+
+def _out_of_reach(learner: Learner, preds: Tensor, target: Tensor, rows: int) -> Iterator[Finding]:
+    """Find targets that a sigmoid or ReLU behind the last layer keeps the outputs from."""
+    if preds.shape != target.shape or bool((preds < 0).any()):
+        return
+    other = _with_weights(learner, rows, times=-3)  # a ReLU then gives larger outputs, a sigmoid does not
+    if bool((other < 0).any()) or not bool(other.isfinite().all()):
+        return
+    bounded = float(max(preds.max(), other.max())) <= 1
+    outside = (target < 0) | (target > 1) if bounded else target < 0
+    share = float(outside.float().mean())
+    if share > _OUTSIDE:
+        limits = "lie between 0 and 1" if bounded else "are 0 or more"
+        yield Finding(
+            "outputs",
+            "warning",
+            f"all outputs {limits}, and {percent(share)} of the targets do not",
+            why="behind a sigmoid or ReLU the network cannot come near these targets",
+            key="model",
+            fix="let the model return the plain output of its last layer, or scale the targets to what it can give",
+            numbers={"share": share},
+        )
+
+
+def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor], *, scale_key: str) -> Iterator[Finding]:
     guess = ignorant_loss(learner, *call)
     if guess is None:
         yield Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
@@ -58,7 +107,7 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Ite
     if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
         if regression:
             why = "the outputs begin far from the targets, so the first epochs go into finding their size"
-            key, fix = "data.dataset.target_scale", "scale the targets, or begin the bias of the output at their mean"
+            key, fix = scale_key, "scale the targets, or begin the bias of the output at their mean"
         else:
             why = "the network is sure of wrong answers before it has learnt any: its outputs begin too large"
             key, fix = (
@@ -113,7 +162,7 @@ def _already_probabilities(learner: Learner, preds: Tensor, rows: int) -> Iterat
         return
     fix = "let the model return its logits, the plain outputs of its last layer"
     sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
-    if not sums and not _stays_positive(learner, rows):
+    if not sums and bool((_with_weights(learner, rows, times=-1) < 0).any()):
         return  # outputs of a fresh network may lie there by chance
     if isinstance(criterion, nn.BCEWithLogitsLoss):
         measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
@@ -127,11 +176,11 @@ def _already_probabilities(learner: Learner, preds: Tensor, rows: int) -> Iterat
     yield Finding("outputs", "error" if sums else "warning", measured, why, "model", fix)
 
 
-def _stays_positive(learner: Learner, rows: int) -> bool:
-    """Tell whether no output is negative when each weight has the other sign, as behind a sigmoid or ReLU."""
+def _with_weights(learner: Learner, rows: int, *, times: float) -> Tensor:
+    """Return outputs when each weight is multiplied; if by less than 0, only a sigmoid or ReLU keeps them positive."""
     heard = Heard(learner.criterion)
     with torch.no_grad():
         for parameter in learner.model.parameters():
-            parameter.neg_()
+            parameter.mul_(times)
         compute(learner, plain_batch(learner, rows), heard)
-    return bool((heard.calls[0][0] >= 0).all())
+    return heard.calls[0][0]

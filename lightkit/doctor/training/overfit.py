@@ -70,7 +70,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     own = attempt(learner, rows, seconds=_seconds(patient))
     rate = own_rates(learner)[0]
     if own.progress >= _ENOUGH and not own.diverged:
-        yield _fine(rows, own, f"with the optimizer of the run at its rate {rate:g}")
+        measured = f"{rows} rows are learnt by heart: {own.told}, with the optimizer of the run at its rate {rate:g}"
+        yield Finding(NAME, "ok", measured, numbers=_numbers(own))
         return
     other = patient.learner()
     trained = [each for each in other.model.parameters() if each.requires_grad]
@@ -151,10 +152,6 @@ def lowest_loss(learner: Learner, calls: list[tuple[Tensor, Tensor]]) -> float:
         loss.backward()
         optimizer.step()
     return best if math.isfinite(best) and best > 0 else 0.0
-
-
-def _fine(rows: int, own: Try, how: str) -> Finding:
-    return Finding(NAME, "ok", f"{rows} rows are learnt by heart: {own.told}, {how}", numbers=_numbers(own))
 
 
 def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try], *, frozen: bool) -> Finding:

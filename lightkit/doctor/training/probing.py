@@ -130,6 +130,11 @@ def sized(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def percent(share: float) -> str:
+    """Write a share: `0.42 %`, `4.2 %`, `150 %`."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
 def named(names: list[str], most: int = 3) -> str:
     """Write the first of some names, and how many more there are."""
     more = len(names) - most

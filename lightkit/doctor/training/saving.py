@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -120,7 +119,8 @@ def disk(patient: Patient, timetable: Timetable, size: int) -> Finding:
     """
     options = patient.asked.checkpoint
     count = kept_at_once(timetable, last=options.keep_last, best=options.keep_best, every=options.keep_every)
-    place = _existing(project() / run_files.OUTPUTS)
+    outputs = project() / run_files.OUTPUTS
+    place = next(each for each in (outputs, *outputs.parents) if each.is_dir())
     free, needed = shutil.disk_usage(place).free, count * size
     numbers = {"checkpoint_bytes": size, "checkpoints": count, "needed_bytes": needed, "free_bytes": free}
     each = f"checkpoints of {size_text(size)}" if count > 1 else f"checkpoint of {size_text(size)}"
@@ -140,7 +140,3 @@ def kept_at_once(timetable: Timetable, *, last: int, best: int, every: int | Non
     saves = max(1, total // (timetable.save_steps or timetable.steps_per_epoch * (timetable.save_epochs or 1)))
     forever = min(saves, total // every) if every else 0
     return min(saves, last + best) + forever + 1
-
-
-def _existing(place: Path) -> Path:
-    return next(each for each in (place, *place.parents) if each.is_dir())

@@ -24,7 +24,7 @@ _WARMUP, _STEPS = 2, 8
 _SECONDS = 6.0
 """Time after which no further batch is measured."""
 _SHORT = 60.0
-"""Seconds that the steps of a run take below which nobody waits for batches from memory."""
+"""Seconds that the steps of a run take below which nobody waits for batches, and worker processes only cost time."""
 _WAITING, _MOSTLY = 0.15, 0.5
 """Shares of the time spent waiting for batches from which on more workers are worth a note, and a warning."""
 
@@ -50,7 +50,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             moved = learner.engine.move(batch)
             began = time.perf_counter()
             train_step(learner, moved, key=number)
-            _synchronize(learner)
+            if learner.engine.device.type == "cuda":
+                torch.cuda.synchronize(learner.engine.device)
             computed.append(time.perf_counter() - began)
             if time.monotonic() > until and number >= _WARMUP:
                 break
@@ -65,11 +66,6 @@ def _typical(seconds: list[float]) -> float:
     return sorted(seconds)[len(seconds) // 2]
 
 
-def _synchronize(learner: Learner) -> None:
-    if learner.engine.device.type == "cuda":
-        torch.cuda.synchronize(learner.engine.device)
-
-
 def _judged(learner: Learner, reading: float, computing: float) -> Finding:
     options, cpus = learner.data.train.options, usable_cpus()
     in_memory = isinstance(learner.data.train.source, Taker)
@@ -82,7 +78,7 @@ def _judged(learner: Learner, reading: float, computing: float) -> Finding:
     each = f"a batch of {options.batch_size} is read in {_ms(reading)} and computed in {_ms(computing)}"
     whole = f"the steps of the run take {f'about {duration(total)}' if total >= 1 else 'less than a second'}"
     plain = in_memory and not learner.data.train.prepare.augment and learner.data.train.mixup is None
-    if waiting < _WAITING or plain or (in_memory and total < _SHORT):
+    if waiting < _WAITING or plain or total < _SHORT:
         bound = "compute-bound: " if waiting < _WAITING else ""
         return Finding(NAME, "ok", f"{bound}{each}; {whole}", numbers=numbers)
     share = f"{100 * waiting:.0f} % of the time goes into waiting for batches"

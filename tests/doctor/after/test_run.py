@@ -75,12 +75,40 @@ def test_a_run_that_was_too_short(tmp_path: Path) -> None:
         ([2.303, 2.303, 2.302, 2.302], "warning", "hardly"),
         ([2.0, 1.0, None, None], "error", "NaN"),
         ([2.0], "skipped", ""),
+        ([0.31, 0.33], "skipped", ""),
+        ([0.31, 0.2], "ok", ""),
+        ([0.31, 0.9], "error", "too large"),
     ],
 )
 def test_a_training_loss_that_does_not_fall(tmp_path: Path, losses: list[float], status: str, says: str) -> None:
     told = found(run(tmp_path, curves(train_loss=losses), {}))["training loss"]
     assert told.status == status
     assert says in told.why
+
+
+def test_single_steps_are_not_judged_where_epochs_tell_more(tmp_path: Path) -> None:
+    rows = curves(train_loss_step=[0.31, 0.33], train_loss=[0.75, 0.44])
+    for row in rows:
+        if "train/loss/step" in row:
+            row["train/loss_step"] = row.pop("train/loss/step")
+
+    assert found(run(tmp_path, rows, {}))["training loss"].measured == "from 0.75 to 0.44 in 20 steps"
+
+
+def test_a_validation_loss_that_never_fell(tmp_path: Path) -> None:
+    rows = curves(train_loss=[1.11, 1.09, 1.07, 1.05, 1.0], val_loss=[1.1, 1.11, 1.1, 1.12, 1.13])
+    told = found(run(tmp_path, rows, {}))["validation loss"]
+    assert told.status == "warning"
+    assert told.measured == "val/loss is 1.1 at best, and the first training loss was 1.11"
+
+    learning = curves(train_loss=FALLING, val_loss=[0.8, 0.8, 0.9, 1.0])
+    assert "validation loss" not in found(run(tmp_path, learning, {}))
+
+
+def test_what_the_run_itself_advised_is_repeated(tmp_path: Path) -> None:
+    reason = "the loss is no longer finite at step 3\n    expected: a finite loss\n    fix:      lower optim.lr"
+    told = found(run(tmp_path, curves(train_loss=FALLING), {"status": "failed", "reason": reason}))["ended"]
+    assert told.fix == "lower optim.lr"
 
 
 def test_how_it_ended(tmp_path: Path) -> None:

@@ -70,6 +70,14 @@ RAISED: dict[str, Callable[[], object]] = {
     "optimizer without parameters": lambda: torch.optim.SGD([], 0.1),
     "parameter in two groups": lambda: torch.optim.SGD([{"params": [p]} for p in [nn.Parameter(X)] * 2], 0.1),
     "attention that cannot be split": lambda: nn.MultiheadAttention(10, 3),
+    "missing dimension": partial(nn.Conv2d(3, 4, 3), torch.zeros(8, 8)),
+    "state of another batch size": lambda: nn.GRU(3, 2)(torch.zeros(2, 4, 3), torch.zeros(1, 5, 2)),
+    "output that is a tuple": lambda: F.relu(nn.LSTM(3, 2)(torch.zeros(2, 4, 3))),
+    "dimension that is not there": lambda: torch.zeros(3).softmax(1),
+    "loss that is no tensor": lambda: X.sum().item().backward(),
+    "number from a tensor of many": lambda: float(X),
+    "one-hot targets": lambda: F.nll_loss(X, Y[:, None]),
+    "text or objects in a table": lambda: torch.from_numpy(np.array(["a", None], dtype=object)),
     "width of a recurrent input": partial(nn.GRU(5, 2), torch.zeros(2, 1, 3)),
     "samples of different sizes": lambda: default_collate([torch.zeros(2), torch.zeros(3)]),
     "sample of a kind that makes no batch": lambda: default_collate([None, None]),
@@ -95,6 +103,13 @@ QUOTED = {
     "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
     "CUDA in a forked process": "RuntimeError: Cannot re-initialize CUDA in forked subprocess.",
     "reading worker killed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.",
+    "process ended by the system": "Epoch 3:  45%|##  | 450/1000 [01:20<01:30,  5.60it/s]Killed",
+    "crash of native code": "Segmentation fault (core dumped)",
+    "paging file of Windows": "OSError: [WinError 1455] The paging file is too small for this operation to complete.",
+    "picture that cannot be read": "PIL.UnidentifiedImageError: cannot identify image file '/data/._001.jpg'",
+    "certificate or download": "urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
+    "verify failed>",
+    "label that no index finds": 'File "/venv/pandas/core/indexes/base.py", line 3805, in get_loc\nKeyError: 17',
     "shared memory full": "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode",
     "too many open files": "OSError: [Errno 24] Too many open files",
     "processes without main guard": "RuntimeError: An attempt has been made to start a new process before the\n"
@@ -164,6 +179,69 @@ RuntimeError: size mismatch
 
 def test_the_line_of_ones_own_is_named() -> None:
     assert explain(TEXT).place == "/home/me/net.py:12, in forward: return self.fc(x)"
+
+
+NOTEBOOK = """\x1b[0;31m---------------------------------------------------------------\x1b[0m
+\x1b[0;31mRuntimeError\x1b[0m                     Traceback (most recent call last)
+Cell \x1b[0;32mIn[7], line 5\x1b[0m
+\x1b[1;32m      3\x1b[0m y = y.to(device)
+\x1b[0;32m----> 5\x1b[0m out \x1b[38;5;241m=\x1b[39m \x1b[43mmodel\x1b[49m(x)
+
+File \x1b[0;32m~/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:1518\x1b[0m, in Module.call(self)
+\x1b[1;32m   1518\x1b[0m
+\x1b[0;32m-> 1519\x1b[0m return forward_call()
+
+\x1b[0;31mRuntimeError\x1b[0m: Expected all tensors to be on the same device, but found two
+"""
+OLD_NOTEBOOK = """<ipython-input-12-5d3b1c2f> in <module>
+      8     for x, y in loader:
+---> 10         out = model(x)
+     11         loss = criterion(out, y)
+
+RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 512x10)
+"""
+DRAWN = """╭──────────────── Traceback (most recent call last) ────────────────╮
+│ /content/train.py:42 in <module>                                  │
+│                                                                   │
+│   39 for epoch in range(10):                                      │
+│ ❱ 42 │   loss = criterion(model(x), y)                            │
+│                                                                   │
+│ /usr/lib/python3.10/dist-packages/torch/nn/modules/module.py:1501 │
+╰───────────────────────────────────────────────────────────────────╯
+RuntimeError: Input type (torch.cuda.FloatTensor) and weight type
+(torch.FloatTensor) should be the same
+"""
+OF_A_RANK = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 55, in train
+[rank1]:     loss.backward()
+[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        (NOTEBOOK, "tensors on different devices", "Cell In[7]:5: out = model(x)"),
+        (OLD_NOTEBOOK, "shapes of a linear layer", "<ipython-input-12-5d3b1c2f>:10, in <module>: out = model(x)"),
+        (DRAWN, "tensors on different devices", "/content/train.py:42, in <module>: loss = criterion(model(x), y)"),
+        (OF_A_RANK, "parameters without gradient in DDP", "/home/u/train.py:55, in train: loss.backward()"),
+    ],
+    ids=["notebook", "old notebook", "rich", "rank"],
+)
+def test_a_traceback_is_read_however_it_was_shown(text: str, name: str, place: str) -> None:
+    found = explain(text)
+
+    assert ([each.name for each in found.known], found.place) == ([name], place)
+    assert "\x1b" not in found.known[0].says
+    assert found.message in found.known[0].says
+
+
+def test_lines_of_windows_are_lines() -> None:
+    assert explain(TEXT.replace("\n", "\r\n")).place == explain(TEXT).place
 
 
 def test_what_came_first_is_the_cause() -> None:
