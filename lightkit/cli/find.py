@@ -1,4 +1,4 @@
-"""`lightkit find`: a learning rate, the largest batch, or the number of loader processes, by trying."""
+"""`lightkit find`: a learning rate, a batch size, or the number of loader processes, by trying."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ Try values of a key with steps of the training that OVERRIDES describe, and sugg
 a picture. The steps are made in a process of their own, on a copy of everything: no run is started, and nothing of
 them is kept.
 
-  lr       a rate that rises from step to step, until the loss diverges          suggests optim.lr
-  batch    larger and larger batches, as far as memory goes                      suggests data.batch_size
+  lr       a rate that rises until the loss diverges, then short trainings       suggests optim.lr
+  batch    larger and larger batches, as far as memory goes and speed grows      suggests data.batch_size
   workers  training with more and more loader processes                          suggests data.num_workers
 
-`trainer.find_lr=true` and `device.batch_size=max` (or `auto`) look for the same when a run begins, and take it.
+When a run begins, `trainer.find_lr=true` takes such a rate, and `device.batch_size=max` (or `auto`) the largest batch
+that fits, whatever its speed.
 
 options:
   --from RUN            start from the configuration of an earlier run
   --low LR, --high LR   lr: the rates to begin and to end with (default: 1e-6 and 10)
-  --steps N             lr: the number of steps in between (default: 100)
+  --steps N             lr: the number of steps in between (default: 100); short trainings have half as many
   --try N,N,…           workers: the numbers to try (default: 0, 1, 2, 4, … up to that of the CPUs)
   --plot FILE           where the picture goes (default: outputs/find/NAME-lr.png)
   --json                what was found, as JSON
@@ -169,15 +170,26 @@ def _find_lr(cfg: DictConfig, options: Namespace) -> Answer:
         if step % max(1, steps // 10) == 0:
             complain(f"step {step}/{steps}: rate {point.lr:.2g}, loss {point.loss:.4g}")
 
+    def tell_training(training: Any) -> None:
+        complain(f"short training: rate {training.lr:g}, loss {_end(training)}")
+
     low, high = options.low or LOW, options.high or HIGH
-    found = find_lr(cfg, low=low, high=high, steps=steps, tell=tell)
-    best, every = found.suggestion, max(1, -(-len(found.points) // _ROWS))
-    rows = [[f"{point.lr:.2g}", f"{point.loss:.4g}"] for point in found.points[::every]]
-    numbers: dict[str, Any] = {"configured": found.configured, "points": [point._asdict() for point in found.points]}
+    found = find_lr(cfg, low=low, high=high, steps=steps, tell=tell, tell_training=tell_training)
+    best, seen, every = found.suggestion, found.range, max(1, -(-len(found.points) // _ROWS))
+    rows = [["rising", f"{point.lr:.2g}", f"{point.loss:.4g}"] for point in found.points[::every]]
+    rows += [[f"{found.short} steps", f"{each.lr:.2g}", _end(each)] for each in sorted(found.trainings)]
+    numbers: dict[str, Any] = {
+        "configured": found.configured,
+        "points": [point._asdict() for point in found.points],
+        "trainings": [{**each._asdict(), "loss": each.loss if each.losses else None} for each in found.trainings],
+        "training_steps": found.short,
+        "run_steps": found.total,
+    }
     reason = "the loss falls with none of these rates: a wider range (--low, --high), or look at the data and the model"
     if best is not None:
-        reason = f"{best.reason}; it is {found.configured:g} now"
-        numbers |= {"lowest": best.lowest._asdict(), "steepest": best.steepest._asdict(), "harmful": best.harmful}
+        reason = ";\n  ".join([*best.reason.split("; "), f"it is {found.configured:g} now"])
+    if seen is not None:
+        numbers |= {"lowest": seen.lowest._asdict(), "steepest": seen.steepest._asdict(), "harmful": seen.harmful}
 
     def draw(title: str) -> Any:
         from lightkit.finders.drawing import draw_lr
@@ -185,38 +197,58 @@ def _find_lr(cfg: DictConfig, options: Namespace) -> Answer:
         return draw_lr(found, title)
 
     shown = draw if found.points else None
-    return Answer("optim.lr", best and best.lr, reason, ("learning rate", "loss"), rows, numbers, shown)
+    return Answer("optim.lr", best and best.lr, reason, ("steps", "learning rate", "loss"), rows, numbers, shown)
+
+
+def _end(training: Any) -> str:
+    """Put in words what the last batches of a short training came to."""
+    return f"{training.loss:.4g}" if training.losses else "diverges"
 
 
 def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
     from omegaconf import OmegaConf, open_dict, read_write
 
     from lightkit.diagnostics.memory import in_gib
+    from lightkit.finders.throughput import find_throughput
     from lightkit.runner.memory.batches import find_batch
 
     if cfg.device.batch_size is None:
         with open_dict(cfg), read_write(cfg):
             OmegaConf.update(cfg, "device.batch_size", "max")
     found = find_batch(cfg, ranks=cfg.device.nproc, tell=lambda line: complain(line.strip()))
+    memory, *more = (line.removeprefix("batch").strip() for line in found.lines)
+    suggested, reason, speeds = found.size, "\n  ".join([memory, *more]), dict[int, float]()
+    if cfg.device.batch_size == "max":  # auto: the samples of a step are given, and the fewest parts are the fastest
+
+        def tell(speed: Any) -> None:
+            complain(f"{speed.size} samples: {speed.samples:.3g} a second")
+
+        fast = find_throughput(cfg, largest=found.size, ranks=cfg.device.nproc, tell=tell)
+        suggested, reason = fast.suggested, "\n  ".join([*fast.reason.splitlines(), f"memory: {memory}"])
+        speeds = dict(fast.speeds)
     probes = sorted(found.probes, key=lambda probe: probe.size)
-    rows = [
-        [str(probe.size), "does not fit" if probe.peak is None else in_gib(probe.peak), in_gib(found.limit)]
-        for probe in probes
-    ]
+    needed = {probe.size: "does not fit" if probe.peak is None else in_gib(probe.peak) for probe in probes}
+    rows = list[list[str]]()
+    for size in sorted({*needed, *speeds}):
+        rows.append([str(size), needed.get(size, ""), in_gib(found.limit) if size in needed else ""])
+        if speeds:
+            rows[-1].append(f"{speeds[size]:.3g}" if size in speeds else "")
     numbers: dict[str, Any] = {
         "accumulate": found.accumulate,
+        "largest": found.size,
         "limit": found.limit,
         "free": found.free,
         "tried": [{"size": probe.size, "bytes": probe.peak} for probe in probes],
+        "speeds": [{"size": size, "samples": samples} for size, samples in speeds.items()],
     }
 
     def draw(title: str) -> Any:
         from lightkit.finders.drawing import draw_batch
 
-        return draw_batch(probes, limit=found.limit, free=found.free, size=found.size, title=title)
+        return draw_batch(probes, speeds, limit=found.limit, free=found.free, size=suggested, title=title)
 
-    reason = "\n  ".join(line.removeprefix("batch").strip() for line in found.lines)
-    return Answer("data.batch_size", found.size, reason, ("samples", "needed", "may be used"), rows, numbers, draw)
+    titles = ("samples", "needed", "may be used", *(("samples/s",) if speeds else ()))
+    return Answer("data.batch_size", suggested, reason, titles, rows, numbers, draw)
 
 
 def _find_workers(cfg: DictConfig, options: Namespace) -> Answer:

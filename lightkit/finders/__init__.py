@@ -1,1 +1,1 @@
-"""Values of keys that are found by trying: learning rate and loader processes, each in a process of its own."""
+"""Values of keys found by trying: learning rate, size of a batch, loader processes, each in a process of its own."""

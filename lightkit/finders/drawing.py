@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +30,23 @@ def draw_lr(found: FoundRate, title: str) -> Figure:
     """
     figure, axes = _figure(title)
     rates, losses = [point.lr for point in found.points], [point.loss for point in found.points]
-    smoothed, best = smooth(losses), found.suggestion
+    smoothed, seen, best = smooth(losses), found.range, found.suggestion
+    trained = sorted(training for training in found.trainings if training.losses)
     axes.plot(rates, losses, ".", color=_PALE, label="loss of a batch")
     axes.plot(rates, smoothed, color=_BLUE, label="smoothed")
     axes.set_xscale("log")
     top = max(smoothed[: max(2, len(smoothed) // 10)])
-    low = min(smoothed)
+    low = min([*smoothed, *(training.loss for training in trained)])
     axes.set_ylim(min(low, *losses) - 0.05 * (top - low), top + 0.35 * (top - low or 1.0))
+    if seen is not None:
+        axes.plot([seen.lowest.lr], [seen.lowest.loss], "o", color=_GREEN, label=f"lowest: {seen.lowest.lr:.2g}")
+        if seen.harmful:
+            axes.axvspan(seen.harmful, rates[-1], color=_FAINT, alpha=0.5, lw=0, label=f"harm: from {seen.harmful:.2g}")
+    if trained:
+        ends = [training.lr for training in trained], [training.loss for training in trained]
+        axes.plot(*ends, "s--", color=_ORANGE, lw=1, ms=4, label=f"end of trainings of {found.short} steps")
     if best is not None:
         axes.axvline(best.lr, color=_ORANGE, label=f"suggested: {best.lr:g}")
-        axes.plot([best.lowest.lr], [best.lowest.loss], "o", color=_GREEN, label=f"lowest: {best.lowest.lr:.2g}")
-        if best.harmful:
-            axes.axvspan(best.harmful, rates[-1], color=_FAINT, alpha=0.5, lw=0, label=f"harm: from {best.harmful:.2g}")
     axes.axvline(found.configured, color=_INK, lw=1, ls=":", label=f"optim.lr: {found.configured:g}")
     axes.set_xlabel("learning rate (optim.lr)")
     axes.set_ylabel("training loss")
@@ -70,11 +75,14 @@ def draw_workers(found: FoundWorkers, title: str) -> Figure:
     return figure
 
 
-def draw_batch(probes: Sequence[Probe], *, limit: int, free: int, size: int, title: str) -> Figure:
-    """Draw the memory that steps need over the size of their batches.
+def draw_batch(
+    probes: Sequence[Probe], speeds: Mapping[int, float], *, limit: int, free: int, size: int, title: str
+) -> Figure:
+    """Draw the memory that steps need over the size of their batches, and the samples a second.
 
     Args:
-        probes: The sizes that were tried.
+        probes: The sizes whose memory was measured.
+        speeds: Samples a second by size; none where the speed was not measured.
         limit: Bytes that may be used.
         free: Bytes that are free.
         size: The size that is suggested.
@@ -84,20 +92,27 @@ def draw_batch(probes: Sequence[Probe], *, limit: int, free: int, size: int, tit
     measured = sorted((probe.size, probe.peak) for probe in probes if probe.peak is not None)
     most = max(peak for _, peak in measured)
     unit, scale = _UNITS[most < 2 * _UNITS[0][1]]
-    axes.plot([at for at, _ in measured], [peak / scale for _, peak in measured], "o-", color=_BLUE, label="needed")
+    lines = axes.plot([at for at, _ in measured], [peak / scale for _, peak in measured], "o-", color=_BLUE)
+    lines[0].set_label("needed")
     for at in (probe.size for probe in probes if probe.peak is None):
-        axes.axvline(at, color=_FAINT, lw=3, label=f"{at}: does not fit")
+        lines.append(axes.axvline(at, color=_FAINT, lw=3, label=f"{at}: does not fit"))
     top = min(1.1 * free, 1.6 * most)  # bounds far above are told by the legend alone
-    axes.axhline(free / scale, color=_INK, lw=1, ls=":", label=f"free: {free / scale:,.3g} {unit}")
-    axes.axhline(limit / scale, color=_INK, lw=1, label=f"may be used: {limit / scale:,.3g} {unit}")
-    axes.axvline(size, color=_ORANGE, label=f"suggested: {size}")
+    lines.append(axes.axhline(free / scale, color=_INK, lw=1, ls=":", label=f"free: {free / scale:,.3g} {unit}"))
+    lines.append(axes.axhline(limit / scale, color=_INK, lw=1, label=f"may be used: {limit / scale:,.3g} {unit}"))
+    lines.append(axes.axvline(size, color=_ORANGE, label=f"suggested: {size}"))
     axes.set_xscale("log", base=2)
-    axes.set_xticks([at for at, _ in measured], [str(at) for at, _ in measured], fontsize=8)
+    ticks = sorted({*speeds} | {at for at, _ in measured})
+    axes.set_xticks(ticks, [str(at) for at in ticks], fontsize=8)
     axes.minorticks_off()
     axes.set_ylim(0, top / scale)
     axes.set_xlabel("samples of a batch (data.batch_size)")
     axes.set_ylabel(f"memory [{unit}]")
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    if speeds:
+        right = axes.twinx()
+        lines += right.plot([*speeds], [*speeds.values()], "s--", color=_GREEN, label="samples a second")
+        right.set_ylim(0, 1.25 * max(speeds.values()))
+        right.set_ylabel("training samples a second", color=_GREEN)
+    axes.legend(lines, [str(line.get_label()) for line in lines], frameon=False, fontsize=8, loc="best")
     return figure
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 from lightkit.finders.child import MeasuringProcess, alone
-from lightkit.finders.suggestion import LossAtRate, Suggestion, suggest
+from lightkit.finders.suggestion import LossAtRate, Range, ShortTraining, Suggestion, next_rate, read_range, suggest
 
 if TYPE_CHECKING:
     from lightkit.device.ranks import Ranks
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 KEY = "trainer.find_lr"
 LOW, HIGH, STEPS = 1e-6, 10.0, 100
 """Smallest and largest rate, and steps between them."""
-_DIVERGED, _WORSE = 4.0, 1.5
-"""Times its best value, and times its first one, from which a loss does not come back."""
+_SHORT = 0.5
+"""Steps of a short training, as a share of the steps with rising rates."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,24 @@ class FoundRate:
 
     points: tuple[LossAtRate, ...]
     """Rates with the loss of the step that was made with them, before it."""
-    suggestion: Suggestion | None
-    """The rate; None where the loss does not fall with any."""
     configured: float
     """`optim.lr` as it is configured."""
+    trainings: tuple[ShortTraining, ...] = ()
+    """Short trainings with some of the rates, in the order in which they were made."""
+    short: int = 1
+    """Steps of each of these."""
+    total: int = 1
+    """Steps of the run."""
+
+    @property
+    def range(self) -> Range | None:
+        """What the steps with rising rates say; None where the loss falls with none of the rates."""
+        return read_range(self.points)
+
+    @property
+    def suggestion(self) -> Suggestion | None:
+        """The rate; None where there is none to suggest."""
+        return suggest(self.trainings, short=self.short, total=self.total)
 
 
 def find_lr(
@@ -46,6 +59,7 @@ def find_lr(
     high: float = HIGH,
     steps: int = STEPS,
     tell: Callable[[int, LossAtRate], None] = lambda step, point: None,
+    tell_training: Callable[[ShortTraining], None] = lambda training: None,
 ) -> FoundRate:
     """Search for a learning rate, in a process of its own.
 
@@ -54,7 +68,8 @@ def find_lr(
         low: The rate to begin with.
         high: The rate to end with; the search ends before where the loss diverges.
         steps: Optimizer steps from one to the other.
-        tell: Called with the number of each step and what it found.
+        tell: Called with the number of each step with a rising rate, and what it found.
+        tell_training: Called with each short training.
 
     Raises:
         UserError: The parts of the run cannot be built, or a step fails.
@@ -65,13 +80,18 @@ def find_lr(
         raise UserError("the optimizer has no learning rate to look for", key="optim.lr", fix=fix)
     options = {"low": low, "high": high, "steps": steps}
     job = json.dumps({"what": "lr", "cfg": alone(cfg), "options": options})
-    points: list[LossAtRate] = []
+    points, trainings, lengths = list[LossAtRate](), list[ShortTraining](), {"short": 1, "total": 1}
     with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
-            if not answer.get("end"):
+            if answer.get("end"):
+                lengths = {"short": answer["short"], "total": answer["total"]}
+            elif "training" in answer:
+                trainings.append(ShortTraining(answer["training"]["lr"], tuple(answer["training"]["losses"])))
+                tell_training(trainings[-1])
+            else:
                 points.append(LossAtRate(answer["lr"], answer["loss"]))
                 tell(len(points), points[-1])
-    return FoundRate(tuple(points), suggest(points), float(configured))
+    return FoundRate(tuple(points), float(configured), tuple(trainings), **lengths)
 
 
 def resolve_lr(
@@ -138,39 +158,18 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: f
         UserError: No parameter has a rate that follows `optim.lr`.
     """
     # Here, not above: whoever asks for the search needs no PyTorch.
-    from lightkit.assembly.learner import build_optimizer
-    from lightkit.finders.steps import TrialSteps
+    from lightkit.finders.rate_steps import RateSteps
 
-    trial = TrialSteps(cfg)
-    learner, configured = trial.learner, float(cfg.optim.lr)
-    doubled: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    doubled.optim.lr = 2 * configured
-    other = build_optimizer(doubled, learner.made, learner.timetable, learner.engine)
-    twice, own = [float(group["lr"]) for group in other.param_groups], learner.scheduler.own_rates
-    follows = [(after - before) / configured for before, after in zip(own, twice, strict=True)]
-    if not any(follows):
-        what, fix = "every group of parameters has a rate of its own", "rules with lr_scale in the place of lr"
-        raise UserError(what, key="optim.lr", fix=fix)
-    first, best = math.nan, math.inf
+    trial = RateSteps(cfg)
     with closing(trial):
-        made = trial.run(learner.data.train)
-        for number in range(steps):
-            lr = low * (high / low) ** (number / max(steps - 1, 1))
-            for group, rate, share in zip(learner.optimizer.param_groups, own, follows, strict=True):
-                _set(group, rate + share * (lr - configured))
-            loss = float(next(made).loss)
-            if not math.isfinite(loss):
-                break
-            answer({"lr": lr, "loss": loss})
-            first, best = loss if math.isnan(first) else first, min(best, loss)
-            if number >= steps // 10 and loss > max(_DIVERGED * best, _WORSE * first):
-                break
-    answer({"end": True})
-
-
-def _set(group: dict[str, Any], rate: float) -> None:
-    """Give a group its rate; a compiled step has it as a tensor, which stays the same object."""
-    if hasattr(group["lr"], "fill_"):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
+        points = list[LossAtRate]()
+        for point in trial.rising(low, high, steps):
+            points.append(point)
+            answer(point._asdict())
+        found, tried = read_range(points), list[ShortTraining]()
+        total = trial.learner.timetable.total_steps
+        short = min(max(round(_SHORT * steps), 4), total)
+        while found is not None and (rate := next_rate(found, tried)) is not None:
+            tried.append(trial.train(rate, short))
+            answer({"training": tried[-1]._asdict()})
+    answer({"end": True, "short": short, "total": total})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -17,11 +18,17 @@ from torch import Tensor
 from lightkit.assembly import build
 from lightkit.assembly.phases import phases_of
 from lightkit.data.loaders import Loader
+from lightkit.device.compiling import Compiler
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.step import PlainStepper
+
+_WARM = 2
+"""Steps before the speed is measured: the first ones compile, choose kernels, and make the state of the optimizer."""
+_STRETCHES, _STEPS = 3, 20
+"""Stretches of time that the speed is the best of, and steps of each at most."""
 
 
 class TrialStep(NamedTuple):
@@ -89,6 +96,44 @@ class TrialSteps:
             position += size
         self.stepper.update(usable=True, want_norm=False)
         return TrialStep(torch.stack(losses).sum(), waited)
+
+    def compute_speed(self, size: int, *, seconds: float) -> float:
+        """Return the samples a second of steps whose batches are there already.
+
+        It is the best of some stretches of time: what else the machine does only makes steps slower.
+
+        Args:
+            size: Samples of a batch.
+            seconds: Time to measure, at least.
+        """
+        learner, engine = self.learner, self.learner.engine
+        if isinstance(engine.compiler, Compiler):
+            torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
+        rows = learner.data.train.rows
+        some = rows.repeat(-(-size // len(rows)))[:size]
+        loader = learner.data.train.with_rows(some, batch_size=size, drop_last=False, num_workers=0)
+        window, best = size * learner.timetable.accumulate, 0.0
+        self.tuning.before_step(0, 0)
+        self.tuning.train(learner.network)
+        with closing(loader.epoch(0)) as first:
+            batch = next(first)
+        with closing(engine.prefetch(batch for _ in repeat(None))) as batches:
+            for _ in range(_WARM):
+                self.step(batches, size, done=0, window=window)
+            self.wait()
+            for _ in range(_STRETCHES):
+                began, done = perf_counter(), 0
+                while not done or (done < _STEPS and perf_counter() - began < seconds / _STRETCHES):
+                    self.step(batches, size, done=0, window=window)
+                    done += 1
+                self.wait()
+                best = max(best, done * window / (perf_counter() - began))
+        return best
+
+    def wait(self) -> None:
+        """Wait until a GPU has done what it was given."""
+        if self.learner.engine.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def close(self) -> None:
         """End all loader processes."""

@@ -1,20 +1,27 @@
-"""What the losses of a rising learning rate say: which rate to take, and why."""
+"""What the losses of a rising learning rate, and of short trainings, say: which rate to take, and why."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import NamedTuple
 
-SHARE = 0.1
-"""Share of the rate with the lowest loss that is suggested: it leaves room to the rates that do harm, and most steps of
-a run are made further on, where smaller ones are needed."""
+FACTOR = 3.0
+"""Factor between the rates of two short trainings."""
+MOST_TRAININGS = 7
+"""Short trainings at most."""
+HORIZON = 0.32
+"""How the best rate falls with the number of steps: as its power of minus this, as measured for language models and
+AdamW (Bjorck et al. 2024, https://arxiv.org/abs/2409.19913)."""
 _WIDTH = 0.03
 """Width of the smoothing, as a share of the steps."""
 _START = 0.1
 """Share of the steps that tell where the loss began: with the smallest rates it stays there."""
 _FALL = 0.02
 """Least fall of the loss, as a share of it, that is one."""
+_SAME = 1.5
+"""Factor within which two rates count as the same: they are rounded."""
 
 
 class LossAtRate(NamedTuple):
@@ -26,13 +33,9 @@ class LossAtRate(NamedTuple):
     """Loss of the batch before the step."""
 
 
-class Suggestion(NamedTuple):
-    """A rate, and what speaks for it."""
+class Range(NamedTuple):
+    """What steps with a rising rate say."""
 
-    lr: float
-    """The rate that is suggested."""
-    reason: str
-    """Why, in a sentence."""
     lowest: LossAtRate
     """Where the smoothed loss is lowest."""
     steepest: LossAtRate
@@ -43,8 +46,31 @@ class Suggestion(NamedTuple):
     """The rate from which the loss rises; None where it did not up to the largest one."""
 
 
-def suggest(points: Sequence[LossAtRate]) -> Suggestion | None:
-    """Suggest a learning rate; None where the loss falls with none.
+class ShortTraining(NamedTuple):
+    """A training of a few steps, from the weights that a run begins with."""
+
+    lr: float
+    """Its rate."""
+    losses: tuple[float, ...]
+    """Losses of its last batches, which are the same ones for all rates; none where it diverged."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of its last batches; infinite where it diverged."""
+        return fmean(self.losses) if self.losses else math.inf
+
+
+class Suggestion(NamedTuple):
+    """A rate, and what speaks for it."""
+
+    lr: float
+    """The rate that is suggested."""
+    reason: str
+    """Why, in a sentence."""
+
+
+def read_range(points: Sequence[LossAtRate]) -> Range | None:
+    """Tell where the loss is lowest, and where it rises; None where it falls with no rate.
 
     Args:
         points: Rates, rising, each with its loss.
@@ -63,17 +89,54 @@ def suggest(points: Sequence[LossAtRate]) -> Suggestion | None:
     steepest = 1 + min(range(len(slopes)), key=slopes.__getitem__)
     risen = max(losses[lowest] + 0.25 * fall, 0.0)
     harmful = next((rates[i] for i in range(lowest + 1, len(rates)) if losses[i] > risen), None)
-    lr = float(f"{SHARE * rates[lowest]:.1e}")
-    down = f"from {start:.3g} to {losses[lowest]:.3g} at {rates[lowest]:.2g}"
-    after = f"rises from {harmful:.2g} on" if harmful else f"has not risen up to {rates[-1]:.2g}, the largest tried"
-    return Suggestion(
-        lr,
-        f"a tenth of the rate with the lowest loss, which falls {down} and {after}",
-        LossAtRate(rates[lowest], losses[lowest]),
-        LossAtRate(rates[steepest], losses[steepest]),
-        start,
-        harmful,
+    return Range(
+        LossAtRate(rates[lowest], losses[lowest]), LossAtRate(rates[steepest], losses[steepest]), start, harmful
     )
+
+
+def next_rate(found: Range, tried: Sequence[ShortTraining]) -> float | None:
+    """Return the rate of the next short training; None where enough were made.
+
+    The first one is a third of that with the lowest loss. From there it goes by factors of three to wherever the loss
+    gets lower, until the rates on both sides of the best one have been tried.
+
+    Args:
+        found: What steps with a rising rate said.
+        tried: The trainings that were made.
+    """
+    if not tried:
+        return _rounded(found.lowest.lr / FACTOR)
+    best = min(tried, key=lambda training: training.loss).lr
+    for rate in (best / FACTOR, best * FACTOR):
+        if not any(rate / _SAME < training.lr < _SAME * rate for training in tried):
+            return _rounded(rate) if len(tried) < MOST_TRAININGS else None
+    return None
+
+
+def suggest(tried: Sequence[ShortTraining], *, short: int, total: int) -> Suggestion | None:
+    """Suggest a rate for the run by what short trainings came to; None where all diverged.
+
+    The smallest rate that trains as well as the best one is taken: on the same batches its loss is not larger by more
+    than the standard error of the difference. The longer the run is in comparison, the smaller the rate it gets.
+
+    Args:
+        tried: Short trainings.
+        short: Steps of each.
+        total: Steps of the run.
+    """
+    trained = sorted(training for training in tried if training.losses)
+    if not trained:
+        return None
+    best = min(trained, key=lambda training: training.loss)
+    chosen = next(training for training in trained if _as_good(training, best))
+    means = "ends lowest" if chosen is best else f"ends as low as {best.lr:g}, within the scatter of the batches"
+    others = [f"{training.loss:.3g} with {training.lr:g}" for training in trained if training is not chosen]
+    others += [f"{training.lr:g} diverges" for training in sorted(tried) if not training.losses]
+    reason = f"of trainings of {short} steps {chosen.lr:g} {means}: {', '.join([f'{chosen.loss:.3g}', *others])}"
+    lr = _rounded(chosen.lr * min(1.0, (short / total) ** HORIZON))
+    if lr < chosen.lr:
+        reason += f"; the run is {total / short:.2g} times as long, which wants {lr / chosen.lr:.2g} times that rate"
+    return Suggestion(lr, reason)
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -87,3 +150,12 @@ def smooth(values: Sequence[float]) -> list[float]:
         total = sum(weights[abs(place - other)] for other in near)
         found.append(sum(weights[abs(place - other)] * values[other] for other in near) / total)
     return found
+
+
+def _as_good(training: ShortTraining, best: ShortTraining) -> bool:
+    gaps = [loss - lowest for loss, lowest in zip(training.losses, best.losses)]
+    return (len(gaps) > 1 and fmean(gaps) <= stdev(gaps) / math.sqrt(len(gaps))) or training is best
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.1e}")

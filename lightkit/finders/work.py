@@ -9,10 +9,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lightkit.config.project import make_importable, project_root
-from lightkit.finders import lr, workers
+from lightkit.finders import lr, throughput, workers
 from lightkit.finders.child import begin, failure
 
-MEASURES: dict[str, Callable[..., None]] = {"lr": lr.measure, "workers": workers.measure}
+MEASURES: dict[str, Callable[..., None]] = {"lr": lr.measure, "batch": throughput.measure, "workers": workers.measure}
 """What can be measured."""
 
 

@@ -130,7 +130,7 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, number
         if isinstance(train.source, Taker):
             answer({"end": True, "compute": 0.0})
             return
-        compute = _compute(trial, train)
+        compute = trial.compute_speed(min(train.batch_size, train.num_samples), seconds=SECONDS)
         for number in numbers:
             answer(_speed(trial, train, number)._asdict())
     answer({"end": True, "compute": compute})
@@ -152,37 +152,13 @@ def _speed(trial: TrialSteps, train: Loader, workers: int) -> Speed:
         first = perf_counter() - began
         for _ in range(workers):
             next(steps)
-        _wait(trial)
+        trial.wait()
         started, waited, done = perf_counter(), 0.0, 0
         while done < max(_LEAST, 2 * workers) or (done < _STEPS and perf_counter() - started < SECONDS):
             waited += next(steps).waited
             done += 1
-        _wait(trial)
+        trial.wait()
         seconds = perf_counter() - started
     loader.close()
     samples = done * loader.batch_size * trial.learner.timetable.accumulate
     return Speed(workers, samples / seconds, min(waited / seconds, 1.0), first)
-
-
-def _compute(trial: TrialSteps, train: Loader) -> float:
-    """Return the samples a second of steps over one batch that is there already."""
-    learner, window = trial.learner, min(train.batch_size, train.num_samples)
-    trial.tuning.before_step(0, 0)
-    trial.tuning.train(learner.network)
-    batch = next(train.with_rows(train.rows[:window], drop_last=False, num_workers=0).epoch(0))
-    trial.step(iter([batch]), window, done=0, window=window)
-    _wait(trial)
-    began, done = perf_counter(), 0
-    while done < _LEAST or (done < _STEPS and perf_counter() - began < SECONDS):
-        trial.step(iter([batch]), window, done=0, window=window)
-        done += 1
-    _wait(trial)
-    return done * window / (perf_counter() - began)
-
-
-def _wait(trial: TrialSteps) -> None:
-    """Wait until a GPU has done what it was given."""
-    if trial.learner.engine.device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize()

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 import lightkit.finders.lr as rates
+import lightkit.finders.throughput as throughput
 import lightkit.finders.workers as workers
 import lightkit.runner.memory.batches as batches
 from lightkit.diagnostics.capacity import Probe
 from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import suggest
+from lightkit.finders.suggestion import ShortTraining
+from lightkit.finders.throughput import FoundThroughput, Throughput
 from lightkit.finders.workers import FoundWorkers, Speed
 from lightkit.runner.memory.batches import Batch
 from tests.conftest import Outcome
 from tests.finders.test_suggestion import curve
+from tests.finders.test_workers import SLOW
+from tests.runner.test_run import QUICK
 
 Cli = Callable[..., Outcome]
 MIB = 1 << 20
@@ -29,18 +33,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """Finders answer at once; with which configurations and options they were asked."""
     seen: list[tuple[Any, dict[str, Any]]] = []
 
-    def find_lr(cfg: Any, *, tell: Any, **options: Any) -> FoundRate:
+    def find_lr(cfg: Any, *, tell: Any, tell_training: Any, **options: Any) -> FoundRate:
         seen.append((cfg, options))
         points = curve(fall=0.0 if cfg.seed == 1 else 1.0)
         for step, point in enumerate(points, 1):
             tell(step, point)
-        return FoundRate(tuple(points), suggest(points), float(cfg.optim.lr))
+        trainings = (ShortTraining(0.02, (1.2, 1.4)), ShortTraining(0.2, ()), ShortTraining(0.006, (1.9, 1.7)))
+        for training in trainings:
+            tell_training(training)
+        return FoundRate(tuple(points), float(cfg.optim.lr), () if cfg.seed == 1 else trainings, 50, 100)
 
     def find_batch(cfg: Any, *, tell: Any, **options: Any) -> Batch:
         seen.append((cfg, options))
         tell("        8 samples: needs 8 MiB")
         probes = (Probe(8, 8 * MIB), Probe(64, None), Probe(2, 2 * MIB))
         return Batch(8, 1, ("batch   8: the largest that fits", "        a step sees less"), probes, 40 * MIB, 44 * MIB)
+
+    def find_throughput(cfg: Any, *, largest: int, ranks: int, tell: Any) -> FoundThroughput:
+        speeds = (Throughput(2, 100.0), Throughput(4, 190.0), Throughput(8, 200.0))
+        tell(speeds[0])
+        return FoundThroughput(speeds, 120, int(cfg.data.batch_size), largest)
 
     def find_workers(cfg: Any, *, numbers: Any, tell: Any) -> FoundWorkers:
         seen.append((cfg, {"numbers": numbers}))
@@ -49,6 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 
     monkeypatch.setattr(rates, "find_lr", find_lr)
     monkeypatch.setattr(batches, "find_batch", find_batch)
+    monkeypatch.setattr(throughput, "find_throughput", find_throughput)
     monkeypatch.setattr(workers, "find_workers", find_workers)
     return seen
 
@@ -57,11 +70,21 @@ def test_a_rate_with_table_reason_and_picture(cli: Cli, project: Path, asked: li
     done = cli("find", "lr", "data=wine", "--high", "100", "--steps", "50")
     assert done.code == 0, done.err
     head, *rows = done.out.partition("\n\n")[0].splitlines()
-    assert head.split() == ["learning", "rate", "loss"]
-    assert 8 <= len(rows) <= 13
-    assert "suggested: optim.lr=0.00" in done.out
-    assert "a tenth of the rate with the lowest loss" in done.out
-    assert "it is 0.001 now" in done.out
+    assert head.split() == ["steps", "learning", "rate", "loss"]
+    assert 11 <= len(rows) <= 16
+    assert [row.split() for row in rows[-3:]] == [
+        ["50", "steps", "0.006", "1.8"],
+        ["50", "steps", "0.02", "1.3"],
+        ["50", "steps", "0.2", "diverges"],
+    ]
+    assert (
+        "suggested: optim.lr=0.016\n  of trainings of 50 steps 0.02 ends lowest: 1.3, 1.8 with 0.006, 0.2 div"
+        in done.out
+    )
+    assert (
+        "0.2 diverges;\n  the run is 2 times as long, which wants 0.8 times that rate;\n  it is 0.001 now" in done.out
+    )
+    assert "short training: rate 0.2, loss diverges" in done.err
     assert done.out.rstrip().endswith("outputs/find/wine_mlp-lr.png")
     assert (project / "outputs/find/wine_mlp-lr.png").read_bytes().startswith(b"\x89PNG")
     assert "step 50/50: rate" in done.err
@@ -74,7 +97,9 @@ def test_as_json(cli: Cli, project: Path, asked: list[Any]) -> None:
     done = cli("find", "lr", "data=wine", "--json", "--plot", "plots/mine.png")
     found = json.loads(done.out)
     assert found["key"] == "optim.lr"
-    assert found["suggested"] == suggest(curve()).lr  # type: ignore[union-attr]
+    assert found["suggested"] == 0.016
+    assert [training["loss"] for training in found["trainings"]] == [pytest.approx(1.3), None, pytest.approx(1.8)]
+    assert (found["training_steps"], found["run_steps"]) == (50, 100)
     assert len(found["points"]) == 100
     assert found["configured"] == 0.001
     assert found["lowest"]["lr"] < found["harmful"]
@@ -93,14 +118,27 @@ def test_nothing_is_suggested(cli: Cli, asked: list[Any]) -> None:
 def test_a_batch(cli: Cli, project: Path, asked: list[Any]) -> None:
     done = cli("find", "batch", "data=wine")
     assert done.code == 0, done.err
-    assert [row.split()[0] for row in done.out.splitlines()[:4]] == ["samples", "2", "8", "64"]
+    rows = [row.split() for row in done.out.splitlines()[:5]]
+    assert [row[0] for row in rows] == ["samples", "2", "4", "8", "64"]
+    assert [row[-1] for row in rows] == ["samples/s", "100", "190", "200", "MiB"]
     assert "does not fit" in done.out
-    assert "suggested: data.batch_size=8\n  8: the largest that fits\n  a step sees less" in done.out
+    said = "4: 190 samples a second; the most is 200 at 8, less than 10% more\n  a step sees 0.25 times the 16 of"
+    assert f"suggested: data.batch_size=4\n  {said}" in done.out
+    assert "memory: 8: the largest that fits" in done.out
+    assert "2 samples: 100 a second" in done.err
     assert (project / "outputs/find/wine_mlp-batch.png").is_file()
     assert asked[-1][0].device.batch_size == "max"
-    found = json.loads(cli("find", "batch", "data=wine", "device.batch_size=auto", "--json").out)
-    assert asked[-1][0].device.batch_size == "auto"
+    found = json.loads(cli("find", "batch", "data=wine", "--json").out)
+    assert (found["suggested"], found["largest"]) == (4, 8)
     assert found["tried"][0] == {"size": 2, "bytes": 2 * MIB}
+    assert found["speeds"][0] == {"size": 2, "samples": 100.0}
+
+
+def test_parts_of_a_batch(cli: Cli, asked: list[Any]) -> None:
+    done = cli("find", "batch", "data=wine", "device.batch_size=auto")
+    assert asked[-1][0].device.batch_size == "auto"
+    assert "suggested: data.batch_size=8\n  8: the largest that fits\n  a step sees less" in done.out
+    assert "samples/s" not in done.out, "the samples of a step are given"
 
 
 def test_loader_processes(cli: Cli, project: Path, asked: list[Any]) -> None:
@@ -149,8 +187,23 @@ def test_help_has_examples(cli: Cli) -> None:
 
 
 @pytest.mark.thorough
-def test_for_real(cli: Cli, project: Path) -> None:
-    done = cli("find", "lr", "data=wine", "device=cpu", "model.hidden=[8]", "--steps", "40")
+@pytest.mark.parametrize(
+    ("what", "key", "told", "tried"),
+    [
+        (["batch", *QUICK], "data.batch_size", "8 samples: ", "speeds"),
+        (["lr", *QUICK, "--steps", "20"], "optim.lr", "short training: rate", "trainings"),
+        (["workers", *SLOW, "--try", "0,2", "data.num_workers=1"], "data.num_workers", "0 processes: ", "speeds"),
+    ],
+)
+def test_for_real(process: Cli, project: Path, what: list[str], key: str, told: str, tried: str) -> None:
+    done = process("find", *what, "--json")
     assert done.code == 0, done.out + done.err
-    assert "suggested: optim.lr=" in done.out
+    found = json.loads(done.out)
+    assert found["key"] == key
+    assert found["suggested"] is not None
+    assert len(found[tried]) >= 2
+    assert told in done.err
     assert [path.name for path in (project / "outputs").iterdir()] == ["find"]
+    if key == "data.num_workers":
+        assert found["configured"] == 1
+        assert [speed["workers"] for speed in found["speeds"]] == [0, 2]

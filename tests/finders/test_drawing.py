@@ -9,7 +9,7 @@ import pytest
 from lightkit.diagnostics.capacity import Probe
 from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers, write_png
 from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import LossAtRate, suggest
+from lightkit.finders.suggestion import LossAtRate, ShortTraining
 from lightkit.finders.workers import FoundWorkers, Speed
 from tests.finders.test_suggestion import curve
 
@@ -23,22 +23,24 @@ def legend(figure: object) -> list[str]:
 
 def test_losses_over_rates(tmp_path: Path) -> None:
     points = curve(noise=0.05)
-    figure = draw_lr(FoundRate(tuple(points), suggest(points), 0.001), "wine: optim.lr")
+    trainings = (ShortTraining(0.02, (0.4, 0.5)), ShortTraining(0.06, (1.9, 2.1)), ShortTraining(0.2, ()))
+    figure = draw_lr(FoundRate(tuple(points), 0.001, trainings, 50, 50), "wine: optim.lr")
     said = legend(figure)
-    assert any(text.startswith("suggested: 0.00") for text in said)
+    assert "suggested: 0.02" in said
+    assert "end of trainings of 50 steps" in said
     assert "optim.lr: 0.001" in said
     assert any(text.startswith("harm: from") for text in said)
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     low, high = axes.get_ylim()
-    assert low < 1.3 < 2.3 < high < 3.5, "a loss that diverges does not make the rest a flat line"
+    assert low < 0.45 < 2.3 < high < 3.5, "a loss that diverges does not make the rest a flat line"
     write_png(figure, tmp_path / "new" / "lr.png")
     assert (tmp_path / "new" / "lr.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_losses_that_say_nothing() -> None:
     points = [LossAtRate(10.0 ** -(6 - i / 10), 1.0) for i in range(40)]
-    assert legend(draw_lr(FoundRate(tuple(points), None, 0.1), "flat")) == [
+    assert legend(draw_lr(FoundRate(tuple(points), 0.1), "flat")) == [
         "loss of a batch",
         "smoothed",
         "optim.lr: 0.1",
@@ -48,12 +50,21 @@ def test_losses_that_say_nothing() -> None:
 @pytest.mark.parametrize(("most", "unit"), [(4 * GIB, "GiB"), (GIB // 8, "MiB")])
 def test_memory_over_sizes(most: int, unit: str) -> None:
     probes = [Probe(2, most // 4), Probe(64, None), Probe(8, most // 2), Probe(32, most)]
-    figure = draw_batch(probes, limit=9 * most // 8, free=10 * most // 8, size=32, title="batch")
+    figure = draw_batch(probes, {}, limit=9 * most // 8, free=10 * most // 8, size=32, title="batch")
     said = legend(figure)
     assert "64: does not fit" in said
     assert "suggested: 32" in said
     assert figure.axes[0].get_ylabel() == f"memory [{unit}]"
     assert any(unit in text for text in said if text.startswith("free"))
+
+
+def test_speed_over_sizes() -> None:
+    probes = [Probe(8, GIB), Probe(64, 2 * GIB)]
+    figure = draw_batch(probes, {16: 100.0, 32: 150.0}, limit=3 * GIB, free=4 * GIB, size=32, title="batch")
+    memory, speed = figure.axes
+    assert "samples a second" in [text.get_text() for text in memory.get_legend().get_texts()]
+    assert [label.get_text() for label in memory.get_xticklabels()] == ["8", "16", "32", "64"]
+    assert speed.get_ylim()[1] > 150
 
 
 def test_speed_over_processes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.finders.lr import FoundRate, find_lr, keep_found_lr, measure, resolve_lr
-from lightkit.finders.suggestion import LossAtRate, Suggestion
+from lightkit.finders.suggestion import LossAtRate, ShortTraining
 from lightkit.runner import Runner
 from lightkit.runs.catalog import has_configuration
+from tests.conftest import Outcome
 from tests.runner.test_run import QUICK, comparable, weights
 
 
@@ -30,67 +30,21 @@ def config(*overrides: str) -> Any:
 def measured(*overrides: str, low: float = 1e-4, high: float = 1.0, steps: int = 12) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
     measure(config(*overrides), answers.append, low=low, high=high, steps=steps)
-    assert answers.pop() == {"end": True}
     return answers
 
 
-@pytest.fixture
-def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The rates of all groups, one step after the other."""
-    seen: list[float] = []
-
-    def give(group: dict[str, Any], rate: float) -> None:
-        group["lr"] = rate
-        seen.append(rate)
-
-    monkeypatch.setattr(finder, "_set", give)
-    return seen
+def test_rates_that_rise_then_short_trainings() -> None:
+    answers = measured(steps=20)
+    end = answers.pop()
+    assert end == {"end": True, "short": 10, "total": 24}
+    trained = [answer["training"] for answer in answers if "training" in answer]
+    assert 3 <= len(trained) <= 7
+    assert len(answers) - len(trained) == 20
+    assert min(training["lr"] for training in trained) < max(training["lr"] for training in trained) / 5
 
 
-def test_the_rate_rises_evenly_on_a_logarithmic_scale() -> None:
-    answers = measured()
-    assert len(answers) == 12
-    steps = [later["lr"] / before["lr"] for before, later in pairwise(answers)]
-    assert steps == pytest.approx([steps[0]] * 11)
-    assert (answers[0]["lr"], answers[-1]["lr"]) == pytest.approx((1e-4, 1.0))
-    assert answers[-1]["loss"] < answers[0]["loss"]
-
-
-def test_it_ends_where_the_loss_diverges() -> None:
-    assert len(measured("optim=sgd", high=1e9, steps=60)) < 60
-
-
-def test_groups_keep_their_ratio_and_those_with_rates_of_their_own_keep_them(rates: list[float]) -> None:
-    rules = "optim.rules=[{match: head.bias, lr: 0.5}, {match: head.weight, lr_scale: 10}]"
-    measured(rules, "scheduler.warmup_epochs=1")
-    each = [rates[start : start + len(rates) // 12] for start in range(0, len(rates), len(rates) // 12)]
-    assert len(each) == 12
-    for groups, lr in zip(each, np.geomspace(1e-4, 1.0, 12)):
-        assert 0.5 in groups, "one that was given for itself stays"
-        assert pytest.approx(lr) in groups
-        assert pytest.approx(10 * lr) in groups
-
-
-def test_no_group_follows_the_rate_of_the_optimizer() -> None:
-    with pytest.raises(UserError, match=r"optim\.lr: every group of parameters has a rate of its own"):
-        measured("optim.rules=[{match: '*', lr: 0.1}]")
-
-
-def test_what_is_frozen_at_first_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    import lightkit.finders.steps as steps
-
-    made: list[Any] = []
-    known = steps.TrialSteps.__init__
-
-    def init(self: Any, cfg: Any) -> None:
-        known(self, cfg)
-        made.extend((self, {name: value.clone() for name, value in self.learner.model.named_parameters()}))
-
-    monkeypatch.setattr(steps.TrialSteps, "__init__", init)
-    measured("finetune=head")
-    trial, before = made
-    moved = {name for name, value in trial.learner.model.named_parameters() if not torch.equal(value, before[name])}
-    assert moved == {name for name in before if name.startswith("head.")}
+def test_a_short_training_is_no_longer_than_the_run() -> None:
+    assert measured("trainer.epochs=null", "trainer.steps=3")[-1] == {"end": True, "short": 3, "total": 3}
 
 
 def test_an_optimizer_without_a_rate() -> None:
@@ -103,12 +57,22 @@ def test_in_a_process_of_its_own_and_the_state_of_this_one_stays() -> None:
     expected = measured(low=1e-4, high=1.0, steps=20)
     before = random.getstate(), torch.random.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()
     told: list[int] = []
-    found = find_lr(config(), low=1e-4, high=1.0, steps=20, tell=lambda step, point: told.append(step))
+    trained: list[ShortTraining] = []
+    found = find_lr(
+        config(),
+        low=1e-4,
+        high=1.0,
+        steps=20,
+        tell=lambda step, point: told.append(step),
+        tell_training=trained.append,
+    )
     assert told == [*range(1, len(found.points) + 1)]
     assert found.configured == config().optim.lr
     assert found.suggestion is not None
-    assert 1e-4 < found.suggestion.lr < 1.0
-    assert [point._asdict() for point in found.points] == expected
+    assert found.suggestion.lr < max(training.lr for training in trained)
+    assert list(found.trainings) == trained
+    said = [*(point._asdict() for point in found.points), *({"training": each._asdict()} for each in trained)]
+    assert [*said, {"end": True, "short": found.short, "total": found.total}] == expected
     assert random.getstate() == before[0]
     assert torch.equal(torch.random.get_rng_state(), before[1])
     assert (np.random.get_state()[1] == before[2]).all()
@@ -116,11 +80,11 @@ def test_in_a_process_of_its_own_and_the_state_of_this_one_stays() -> None:
 
 
 @pytest.mark.thorough
-def test_a_step_that_fails_is_told() -> None:
+def test_a_step_that_fails_is_told(process: Callable[..., Outcome]) -> None:
     task = "trainer.task={_target_: tests.runner.memory.test_bench.Hungry, most: 4, what: other}"
-    with pytest.raises(UserError, match="KeyError: 'whatever'") as caught:
-        find_lr(config(task))
-    assert caught.value.exit_code == 1
+    done = process("find", "lr", *QUICK, task)
+    assert done.code == 1
+    assert "KeyError: 'whatever'" in done.err
 
 
 @pytest.fixture
@@ -130,8 +94,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def search(cfg: Any, **_: Any) -> FoundRate:
         asked.append(cfg)
-        point = LossAtRate(0.2, 1.0)
-        return FoundRate((point,), Suggestion(0.02, "a tenth of 0.2", point, point, 2.0, 1.0), float(cfg.optim.lr))
+        return FoundRate((LossAtRate(0.2, 1.0),), float(cfg.optim.lr), (ShortTraining(0.02, (1.0, 1.0)),), 5, 5)
 
     monkeypatch.setattr(finder, "find_lr", search)
     return asked
@@ -146,18 +109,24 @@ def test_the_run_has_the_rate_in_place_of_the_question(found: list[Any], tmp_pat
     assert comparable(tmp_path / "run") == comparable(tmp_path / "plain")
     for name, tensor in weights(tmp_path / "run").items():
         assert torch.equal(tensor, weights(tmp_path / "plain")[name]), name
-    assert "lr      0.02: a tenth of 0.2; optim.lr was 0.001" in (tmp_path / "run/run.log").read_text()
+    assert (
+        "lr      0.02: of trainings of 5 steps 0.02 ends lowest: 1; optim.lr was 0.001"
+        in (tmp_path / "run/run.log").read_text()
+    )
     assert len(found) == 1
 
 
 @pytest.mark.thorough
-def test_bits_of_a_run_with_a_real_search_before_it(tmp_path: Path) -> None:
-    Runner(config("trainer.find_lr=true", "model.dropout=0.3"), tmp_path / "run").run()
-    rate = load_run(tmp_path / "run").cfg.optim.lr
-    Runner(config(f"optim.lr={rate}", "model.dropout=0.3"), tmp_path / "plain").run()
-    assert comparable(tmp_path / "run") == comparable(tmp_path / "plain")
-    for name, tensor in weights(tmp_path / "run").items():
-        assert torch.equal(tensor, weights(tmp_path / "plain")[name]), name
+def test_bits_of_a_run_with_a_real_search_before_it(process: Callable[..., Outcome], project: Path) -> None:
+    run, plain = project / "outputs/run", project / "outputs/plain"
+    done = process("train", *QUICK, "model.dropout=0.3", "trainer.find_lr=true", f"hydra.run.dir={run}")
+    assert done.code == 0, done.err
+    rate = load_run(run).cfg.optim.lr
+    assert f"lr      {rate:g}: of trainings of 24 steps " in (run / "run.log").read_text()
+    assert process("train", *QUICK, "model.dropout=0.3", f"optim.lr={rate}", f"hydra.run.dir={plain}").code == 0
+    assert comparable(run) == comparable(plain)
+    for name, tensor in weights(run).items():
+        assert torch.equal(tensor, weights(plain)[name]), name
 
 
 def test_a_resumed_run_keeps_what_was_found(found: list[Any], tmp_path: Path) -> None:
@@ -191,7 +160,7 @@ def test_one_process_searches_for_all(found: list[Any]) -> None:
 
 
 def test_no_rate_lets_the_loss_fall(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(finder, "find_lr", lambda cfg, **_: FoundRate((), None, 0.1))
+    monkeypatch.setattr(finder, "find_lr", lambda cfg, **_: FoundRate((), 0.1))
     with pytest.raises(UserError, match=r"trainer\.find_lr: the loss falls with none of the rates") as caught:
         Runner(config("trainer.find_lr=true"), tmp_path / "run").run()
     assert caught.value.exit_code == 1

@@ -48,3 +48,13 @@ def test_a_loss_that_is_not_finite_is_no_error() -> None:
         group["lr"] = 1e30
     losses = [float(step.loss) for step in islice(trial.run(trial.learner.data.train), 5)]
     assert any(loss != loss or loss == float("inf") for loss in losses)
+
+
+@pytest.mark.parametrize(
+    "more", [["trainer.accumulate=2"], pytest.param(["finetune=head"], marks=pytest.mark.thorough)]
+)
+def test_samples_a_second(more: list[str]) -> None:
+    trial = TrialSteps(composed(*more))
+    rows = trial.learner.data.train.num_samples
+    assert trial.compute_speed(8, seconds=0.01) > 0
+    assert trial.compute_speed(2 * rows, seconds=0.01) > 0, "rows are repeated"

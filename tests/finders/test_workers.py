@@ -10,7 +10,7 @@ import torch
 
 import lightkit.finders.workers as finder
 from lightkit.config import compose
-from lightkit.finders.workers import FoundWorkers, Speed, candidates, find_workers, measure
+from lightkit.finders.workers import FoundWorkers, Speed, candidates, measure
 
 SLOW = [
     "data=custom",
@@ -94,13 +94,3 @@ def test_what_waits_for_samples_is_told() -> None:
 def test_an_epoch_that_is_shorter_than_the_measurement() -> None:
     (found, _) = measured(*SLOW, "data.batch_size=64", "data.drop_last=false")
     assert found["samples"] > 0
-
-
-@pytest.mark.thorough
-def test_in_a_process_of_its_own() -> None:
-    told: list[Speed] = []
-    found = find_workers(compose([*SLOW, "data.num_workers=1"]).cfg, numbers=[0, 2], tell=told.append)
-    assert [speed.workers for speed in found.speeds] == [0, 2]
-    assert list(found.speeds) == told
-    assert found.configured == 1
-    assert found.suggested in (0, 2)
