@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.config.hydra_compat import ConfigLoader
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = "LIGHTKIT_TESTS_COMPOSED"
+SHARED = "TESTS_COMPOSED"
 """The environment variable that names the folder in which the processes leave for each other what they worked out."""
 _SHIPPED = (ROOT / "conf", ROOT / "experiments")
 
