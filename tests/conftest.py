@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Files and tests that are named run whole; here, as worker processes take their options from this one."""
+    if not hasattr(config, "workerinput"):
+        tests.composing.share(Path(tempfile.mkdtemp(prefix="lightkit-tests-")))
     if config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
         config.option.all = True
 
@@ -131,9 +134,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Libraries look at the end whether anything of theirs is left."""
     gc.unfreeze()
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ[tests.composing.SHARED], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

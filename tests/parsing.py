@@ -1,9 +1,14 @@
-"""Imported where tests begin: a text of YAML or Python is parsed once in a process; most tests read the same files."""
+"""Imported where tests begin: a text of YAML or Python is parsed once in a process; most tests read the same files.
+
+So is what an installed package says of itself, which every run and every doctor reads.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
+import email
+import importlib.metadata._adapters
 import types
 from collections.abc import Callable
 from functools import cache
@@ -38,3 +43,6 @@ def _tree(parse: Callable[[bytes], ast.Module], text: bytes) -> ast.Module:
 
 
 modules.ast = types.SimpleNamespace(**{**vars(ast), "parse": lambda text: _tree(ast.parse, text)})  # type: ignore[assignment]
+metadata: Any = importlib.metadata
+metadata.email = types.SimpleNamespace(message_from_string=cache(email.message_from_string))
+metadata._adapters = types.SimpleNamespace(Message=cache(metadata._adapters.Message))

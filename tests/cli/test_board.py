@@ -20,6 +20,7 @@ from lightkit.detached import ports, systemd
 from lightkit.detached.boards import RunningBoard, desk_of
 from lightkit.detached.ports import free_port
 from tests.conftest import ROOT, Outcome
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until
 
 Cli = Callable[..., Outcome]
@@ -167,18 +168,18 @@ def page(port: int, name: str = "") -> str | None:
 @pytest.mark.slow
 def test_tensorboard_answers_and_ends_with_us(project: Path, tmp_path: Path) -> None:
     (project / "outputs").mkdir()
-    port = free_port("127.0.0.1")
-    command = [sys.executable, "-m", "lightkit", "board", "outputs", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        assert "TensorBoard" in until(lambda: page(port), "TensorBoard to answer")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 143
-        assert free_port("127.0.0.1", wanted=port) == port
-        assert [path.suffix for path in (tmp_path / "state/lightkit/boards").iterdir()] == [".lock"]
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        command = [sys.executable, "-m", "lightkit", "board", "outputs", "--port", str(port)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            assert "TensorBoard" in until(lambda: page(port), "TensorBoard to answer")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_SECONDS) == 143
+            assert free_port("127.0.0.1", wanted=port) == port
+            assert [path.suffix for path in (tmp_path / "state/lightkit/boards").iterdir()] == [".lock"]
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

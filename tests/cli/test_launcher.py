@@ -88,14 +88,22 @@ sys.exit(7)"""
 
 
 def test_one_that_was_stopped_says_where_too(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launcher, "HUNG_SECONDS", 0.3)
-    code = """
-import faulthandler; faulthandler.enable()
-def stopped(): os.kill(os.getpid(), signal.SIGSTOP)
-if rank == 0: time.sleep(1); sys.exit(7)
-stopped(); time.sleep(600)"""
+    monkeypatch.setattr(launcher, "TRACE_SECONDS", PATIENCE_SECONDS)
+    code = f"""
+import faulthandler, subprocess; faulthandler.enable()
+def stopped():
+    os.symlink(str(os.getpid()), '{tmp_path}/stopped')
+    os.kill(os.getpid(), signal.SIGSTOP)
+def state():
+    if not os.path.islink('{tmp_path}/stopped'): return ''
+    words = ['ps', '-o', 'state=', '-p', os.readlink('{tmp_path}/stopped')]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()[:1]
+if rank == 1: stopped(); time.sleep(600)
+while state() != 'T': time.sleep(0.01)
+sys.exit(7)"""
     assert launched(code) == 128 + signal.SIGABRT
     told = capfd.readouterr().err
     assert "did not answer; this is where it was" in told

@@ -8,6 +8,7 @@ import pytest
 
 from lightkit.common.processes import lightkit_command, own_part, usable_cpus
 from tests.conftest import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_a_process_searches_where_this_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +17,9 @@ def test_a_process_searches_where_this_one_does(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("json", "argparse", "lightkit"):  # all of them would come before those that are meant
         (tmp_path / f"{name}.py").write_text("raise SystemExit('taken from the working directory')\n")
-    done = subprocess.run(lightkit_command("--version"), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        lightkit_command("--version"), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert lightkit_command("eval", "last") == [sys.executable, "-m", "lightkit", "eval", "last"]

@@ -12,6 +12,7 @@ from lightkit.common.errors import UserErrors
 from lightkit.config import Composed, check, compose
 from lightkit.config.origins import Sources
 from tests.config.conftest import Write
+from tests.waiting import PATIENCE_SECONDS
 
 Report = Callable[..., str]
 Compose = Callable[..., Composed]
@@ -303,7 +304,9 @@ def test_nothing_heavy_is_imported(toy: Path, root: Path) -> None:
         "bad = [m for m in ('torch', 'torchmetrics', 'numpy', 'sklearn', 'toy') if m in sys.modules]\n"
         "assert not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=toy, env={"PYTHONPATH": str(root)}, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=toy, env={"PYTHONPATH": str(root)}, check=True, timeout=PATIENCE_SECONDS
+    )
 
 
 def test_a_syntax_error_in_own_code(write: Write, report: Report) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,15 @@ def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
         compose(["experiment=e"])
 
 
+@pytest.fixture
+def shallow() -> Iterator[None]:
+    """Files that include each other end sooner: every file that is read takes time."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 300)
+    yield
+    sys.setrecursionlimit(limit)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "text", "overrides"),
@@ -173,7 +184,7 @@ def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
     ],
 )
 def test_a_file_that_includes_itself(
-    write: Write, report: Callable[..., str], name: str, text: str, overrides: list[str]
+    write: Write, report: Callable[..., str], shallow: None, name: str, text: str, overrides: list[str]
 ) -> None:
     write(name, text)
     found = report(*overrides)
@@ -182,7 +193,7 @@ def test_a_file_that_includes_itself(
     assert ("stands in for the shipped one" in found) == (name == "conf/config.yaml")
 
 
-def test_files_that_include_each_other(write: Write, report: Callable[..., str]) -> None:
+def test_files_that_include_each_other(write: Write, report: Callable[..., str], shallow: None) -> None:
     write("conf/model/one.yaml", "defaults:\n  - two\n")
     write("conf/model/two.yaml", "defaults:\n  - one\n")
     assert "one.yaml includes itself: model/one → model/two → model/one" in report("model=one")

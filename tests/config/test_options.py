@@ -12,6 +12,7 @@ from lightkit.config.compose import make_loader
 from lightkit.config.describe import describe_key
 from lightkit.config.options import Argument, option_arguments
 from tests.config.conftest import Write
+from tests.waiting import PATIENCE_SECONDS
 
 
 def arguments(group: str, option: str) -> dict[str, Argument]:
@@ -101,4 +102,4 @@ def test_nothing_is_imported(toy: Path) -> None:
     code = (
         "import sys; from lightkit.cli.config import group_text; group_text('model'); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=toy, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=toy, timeout=PATIENCE_SECONDS).returncode == 0

@@ -11,6 +11,7 @@ from typing import Any, Literal, Optional
 import pytest
 
 from lightkit.config.signatures import TargetError, clear, read
+from tests.waiting import PATIENCE_SECONDS
 
 CODE = {
     "pack/__init__.py": "from pack.base import Base as Base\nfrom .stars import *\nfrom . import deep\nALIAS = Base\n",
@@ -257,7 +258,7 @@ def test_reading_imports_nothing(root: Path) -> None:
         "assert read('torch.optim.AdamW') and read('torchmetrics.classification.MulticlassAccuracy')\n"
         "assert 'torch' not in sys.modules and 'torchmetrics' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_what_a_base_class_makes_a_data_class_of(pack: None) -> None:

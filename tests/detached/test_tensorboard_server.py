@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.detached.ports import free_port
 from lightkit.detached.tensorboard_server import Sieve
 from lightkit.loggers import TensorBoardLogger
 from tests.browser import CHROMIUM, Page, browser
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until
 
 RATES = (0.01, 0.1)
@@ -77,13 +77,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("runs")
     for rate in RATES:
         write_run(folder / f"lr={rate}", rate)
-    address = f"http://127.0.0.1:{free_port('127.0.0.1')}/"
-    command = [sys.executable, "-m", "lightkit", "board", str(folder), "--port", address.rpartition(":")[2].strip("/")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        lines = process.stdout
+    command = [sys.executable, "-m", "lightkit", "board", str(folder), "--port"]
+    with reserved_port() as port, subprocess.Popen([*command, str(port)], stdout=subprocess.PIPE, text=True) as process:
+        address, lines = f"http://127.0.0.1:{port}/", process.stdout
         assert lines is not None
         try:
-            until(lambda: address in lines.readline(), "TensorBoard to answer")
+            assert any(address in line for line in lines), "the board has ended"
             until(lambda: is_read(address), "TensorBoard to read the runs")  # a page does not ask twice
             yield address
         finally:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from lightkit.device.stepping import leave_compiler_out, take_step
+from tests.waiting import PATIENCE_SECONDS
 
 KINDS = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam"]
 
@@ -121,7 +122,7 @@ optimizer.zero_grad()
 print(sorted(name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules))
 """
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

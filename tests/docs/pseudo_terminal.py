@@ -23,14 +23,15 @@ class Shell:
 
     Args:
         folder: Where it begins.
+        tools: Programs that come before all others.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tools: Path) -> None:
         self._count = 0
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+            places = [str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]
             env = {**os.environ, "PATH": os.pathsep.join(places), "TERM": "xterm", "PS1": "$ ", "COLUMNS": "120"}
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting"], env)
 
@@ -61,16 +62,17 @@ class TypedTerminal(Terminal):
 
     Args:
         folder: Where the project is made.
+        tools: Programs that come before all others.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, folder)
-        self.shell = Shell(self.project)
+    def __init__(self, folder: Path, tools: Path) -> None:
+        super().__init__(folder, tools)
+        self.shell = Shell(self.project, tools)
 
     def run(self, block: Block) -> tuple[int, str]:
         """Type a block."""
         if "hangup" in block.run:
             self.shell.close()
-            self.shell = Shell(self.project)
+            self.shell = Shell(self.project, self.tools)
         status, printed = self.shell.type(block.code)
         return status, printed.replace(str(self.project), "~/project").replace(str(ROOT), "~/lightkit")

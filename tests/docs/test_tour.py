@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,34 @@ from lightkit.detached.liveness import look
 from tests.docs.pages import ROOT, blocks
 from tests.docs.pseudo_terminal import TypedTerminal
 from tests.waiting import until
+from tests.warm import Warm
 
 PAGE = "docs/start/tour.md"
+LIGHTKIT = """\
+#!/bin/bash
+case "$1" in
+  show|doctor|find|summary|ps|logs) exec "{warm}" "$@" ;;
+  *) exec "{python}" -m lightkit "$@" ;;
+esac
+"""
+"""What outlives its terminal, and what ends that, starts as ever; what only looks starts in milliseconds."""
+
+
+@pytest.fixture
+def tools(warm: Warm, tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    forked = warm.client(folder / "forked", "-m", "lightkit")
+    (folder / "lightkit").write_text(LIGHTKIT.format(warm=forked, python=sys.executable))
+    (folder / "lightkit").chmod(0o755)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs pseudo-terminals")
 @pytest.mark.timeout(1500)
-def test_tour(tmp_path: Path) -> None:
-    terminal = TypedTerminal(tmp_path)
+def test_tour(tmp_path: Path, tools: Path) -> None:
+    terminal = TypedTerminal(tmp_path, tools)
     try:
         for block in blocks(ROOT / PAGE):
             status, text = terminal.run(block)

@@ -113,8 +113,8 @@ def test_a_worker_that_hangs_is_told_while_it_is_waited_for(lightkit: Run, proje
     process = lightkit(*TRAIN, *WORKERS, *HELD, f"data.dataset.row={row}")
     line = f"s ({place}): worker "
     until(lambda: line in process.err, "a line about the wait")
-    assert f") has been reading row {row} of the data set for " in process.err
-    assert line in (project / "run" / "run.log").read_text()
+    until(lambda: f") has been reading row {row} of the data set for " in process.err, "the rest of it")
+    until(lambda: line in (project / "run" / "run.log").read_text(), "the same line in the log")
     process.go()
     assert process.wait() == 0
     assert_same_end(whole, project / "run")

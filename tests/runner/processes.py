@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 import traceback
 import warnings
@@ -21,6 +20,7 @@ from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.runs import folder
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded, torch.distributed)
@@ -45,9 +45,9 @@ def configured(*overrides: str, base: Sequence[str] = BASE) -> Any:
 
 def together(job: Callable[[], Any], count: int, log: Path, *, seconds: float = PATIENCE_SECONDS) -> list[int]:
     """Do a job in `count` processes; returns their exit statuses, negative for signals."""
-    port, children = _free_port(), []
+    children = []
     log.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    with reserved_port() as port, warnings.catch_warnings():  # the children hold it, too
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, in later Pythons
         for rank in range(count):
             child = os.fork()
@@ -91,12 +91,6 @@ def _child(job: Callable[[], Any], rank: int, count: int, port: int, log: Path) 
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def train(place: Path, cfg: Any, count: int, *, resume: bool = False, want: Sequence[int] | None = None) -> Path:

@@ -20,7 +20,7 @@ from lightkit.common.errors import UserError
 from lightkit.runs import lock
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.lock import boot_id, lock_holder, locked, read_lock, wait_for_lock
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -290,7 +290,7 @@ def test_waiting_ends_with_the_process_however_that_ends(tmp_path: Path) -> None
         assert not free.wait(0.1)
         process.kill()
         until(free.is_set, "the lock to be free")
-        assert wait_for_lock(tmp_path, timeout=60)
+        assert wait_for_lock(tmp_path, timeout=PATIENCE_SECONDS)
 
 
 def test_waiting_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_waiting_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(lock, "_POLL_SECONDS", 0.01)
     with locked(tmp_path):
         assert not wait_for_lock(tmp_path, timeout=0.05)
-    assert wait_for_lock(tmp_path, timeout=60)
+    assert wait_for_lock(tmp_path, timeout=PATIENCE_SECONDS)
 
 
 def test_a_system_that_does_not_tell_when_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_a_point_is_the_vote_of_the_checkpoints_of_its_step(voting: Path) -> Non
     assert curve(voting)[0][2] == pytest.approx(float(loss), abs=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["vectorized", "processes"])
+@pytest.mark.parametrize("engine", ["vectorized", pytest.param("processes", marks=pytest.mark.thorough)])
 def test_it_is_the_same_whichever_engine_trains(voting: Path, tmp_path: Path, engine: str) -> None:
     train(tmp_path / "run", "ensemble=voting", f"ensemble.engine={engine}", "ensemble.slots=2")
     expected = curve(voting)

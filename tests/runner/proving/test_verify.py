@@ -211,11 +211,11 @@ def test_a_run_that_hardly_saves() -> None:
 @pytest.mark.parametrize(
     ("ensemble", "member"),
     [
-        (("gradient_boosting", "ensemble.size=4"), "02-round"),
         (("bagging", "ensemble.size=2"), "01"),
+        (("gradient_boosting", "ensemble.size=4"), "02-round"),
         (("stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.meta.trainer.steps=600"), "03-meta"),
     ],
-    ids=["boosting", "bagging", "stacking"],
+    ids=["bagging", "boosting", "stacking"],
 )
 def test_an_ensemble_is_killed_in_one_of_its_members(ensemble: tuple[str, ...], member: str, tmp_path: Path) -> None:
     method, *settings = ensemble

@@ -16,6 +16,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.sweep.job import Job, Start
+from tests.waiting import PATIENCE_SECONDS
 
 # Ray reads these when it is imported: what it keeps at home and where it listens.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -63,7 +64,7 @@ class Sweep:
         for name in names:
             self.engine.start(Start(Job(name, self.folder / name, (), "")))
 
-    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"ended: {self.ended}"

@@ -13,6 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.sweep.engines.slurm import SlurmEngine
 from lightkit.sweep.engines.slurm_script import SlurmOptions
 from lightkit.sweep.job import Job, Start
+from tests.waiting import PATIENCE_SECONDS, until
 
 STAND_IN = Path(__file__).parent / "stand_in"
 SAVES = """
@@ -62,11 +63,11 @@ class Sweep:
             self.engine.start(Start(Job(name, self.folder / name, (), "")))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(150):
+        def waited() -> bool:
             self.ended |= self.engine.wait(0.2)
-            if condition():
-                return
-        raise AssertionError(f"ended: {self.ended}")
+            return condition()
+
+        until(waited, f"the jobs; ended: {self.ended}")
 
     def parts(self, name: str) -> list[str]:
         path = self.folder / name / "parts"
@@ -88,7 +89,7 @@ def test_jobs_that_start_together_are_an_array_and_their_ends_are_told(slurm: Pa
 
 
 def test_a_job_saves_before_its_time_limit_and_goes_on_until_its_cap(slurm: Path, tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path / "sweep", {"long": (60, 0)}, time="1", requeues=2)
+    sweep = Sweep(tmp_path / "sweep", {"long": (PATIENCE_SECONDS, 0)}, time="1", requeues=2)
     sweep.start("long")
     sweep.until(lambda: "long" in sweep.ended)
     assert sweep.parts("long") == ["begun", "saved at 10"] * 3
@@ -96,7 +97,12 @@ def test_a_job_saves_before_its_time_limit_and_goes_on_until_its_cap(slurm: Path
 
 
 def test_a_stopped_job_saves_and_a_waiting_one_leaves_the_queue(slurm: Path, tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path / "sweep", {"runs": (60, 0), "waits": (60, 0)}, slots=None, options=["--comment=x"])
+    sweep = Sweep(
+        tmp_path / "sweep",
+        {"runs": (PATIENCE_SECONDS, 0), "waits": (PATIENCE_SECONDS, 0)},
+        slots=None,
+        options=["--comment=x"],
+    )
     sweep.engine._options.__dict__["slots"] = 1  # the queue holds two, and runs one at a time
     sweep.start("runs", "waits")
     sweep.until(lambda: (tmp_path / "sweep" / "runs" / "ready").exists())
@@ -110,7 +116,7 @@ def test_a_stopped_job_saves_and_a_waiting_one_leaves_the_queue(slurm: Path, tmp
 
 
 def test_another_process_finds_the_jobs_again_also_those_that_ended_meanwhile(slurm: Path, tmp_path: Path) -> None:
-    plan = {"short": (0.1, 4), "long": (60, 0), "never": (0, 0)}
+    plan = {"short": (0.1, 4), "long": (PATIENCE_SECONDS, 0), "never": (0, 0)}
     first = Sweep(tmp_path / "sweep", plan)
     first.start("short", "long")
     first.engine.close()
@@ -127,7 +133,7 @@ def test_another_process_finds_the_jobs_again_also_those_that_ended_meanwhile(sl
 
 
 def test_a_cancelled_job_is_told_as_failed(slurm: Path, tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path / "sweep", {"job": (60, 0)})
+    sweep = Sweep(tmp_path / "sweep", {"job": (PATIENCE_SECONDS, 0)})
     sweep.start("job")
     sweep.until(lambda: (tmp_path / "sweep" / "job" / "ready").exists())
     (slurm / "101" / "state.0").write_text("CANCELLED\n")
