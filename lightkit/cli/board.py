@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -12,20 +11,20 @@ import tempfile
 import time
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, say, table
+from lightkit.cli.arguments import Parser, whole_number
+from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.cli.tunnel import Way, way
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
-from lightkit.detached.boards import Desk, RunningBoard, desk_of, running
-from lightkit.runs.catalog import find_run, project
+from lightkit.detached.boards import Desk, RunningBoard, desk_of, running_boards
+from lightkit.runs.catalog import find_run, places_of, project
 
 HELP = {
     "board": """\
@@ -56,6 +55,7 @@ examples:
   lightkit board --stop""",
 }
 
+_HOST = "127.0.0.1"
 _LOOK_SECONDS = 0.5
 _LINES = 20
 """Lines of a board that did not start, which are shown."""
@@ -66,11 +66,11 @@ def board(args: list[str]) -> int:
     options = _read(args)
     if options.list:
         return _list(as_json=options.json)
-    folder = _folder(options.folder)
-    way_here = way(options.via)
     if options.stop:
-        return _stop(folder, options)
+        return _stop(options)
+    folder, way_here = _folder(options.folder), way(options.via)
     port, local = _port("--port", options.port), _port("--local-port", options.local_port)
+    options.host = options.host or _HOST
     desk = desk_of(folder, options.host)
     if (found := desk.board()) is not None:
         if port is not None and port != found.port:
@@ -89,7 +89,7 @@ def _read(args: list[str]) -> Namespace:
     parser.add_argument("folder", nargs="?")
     parser.add_argument("-d", "--detach", action="store_true")
     parser.add_argument("--port")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host")
     parser.add_argument("--local-port")
     parser.add_argument("--via")
     parser.add_argument("--list", action="store_true")
@@ -106,15 +106,13 @@ def _read(args: list[str]) -> Namespace:
 
 def _folder(text: str | None) -> Path:
     """Return what is to be shown: a folder, a run or a sweep by its name."""
-    root = project()
-    folder = Path(text) if text else root / run_files.OUTPUTS
-    places = [folder] if text is None else [folder, root / text, root / run_files.OUTPUTS / text]
+    root, places = project(), _places(text)
     for place in places:
         if place.is_dir():
             return place.resolve()
     if text is None or "/" in text.removeprefix(f"{run_files.OUTPUTS}/").strip("/"):
         fix = "`lightkit train` makes the first run" if text is None else "`lightkit runs` lists the runs"
-        raise UserError("no such folder", key=str(folder), fix=fix, family="file")
+        raise UserError("no such folder", key=str(places[0]), fix=fix, family="file")
     try:
         return find_run(text, root)
     except UserError:
@@ -125,10 +123,14 @@ def _folder(text: str | None) -> Path:
         raise
 
 
+def _places(text: str | None) -> tuple[Path, ...]:
+    """Return the folders that are meant where it is no name: what was typed, or the folder of all runs."""
+    return (project() / run_files.OUTPUTS,) if text is None else places_of(text, project())
+
+
 def _port(key: str, text: str | None) -> int | None:
-    if text is not None and (not text.isdecimal() or not 0 < int(text) < 65536):
-        raise UserError("not a port", key=key, received=text, expected="a number from 1 to 65535")
-    return None if text is None else int(text)
+    expected = "a number from 1 to 65535"
+    return None if text is None else whole_number(key, text, least=1, most=65535, what="not a port", expected=expected)
 
 
 def _tell(found: RunningBoard, way_here: Way, *, local: int | None, is_new: bool, ends: str = "") -> int:
@@ -160,8 +162,7 @@ def _since(found: RunningBoard) -> str:
 def _serve(desk: Desk, folder: Path, options: Namespace, *, port: int | None, way_here: Way) -> int:
     """Run TensorBoard over the runs by their short names until it is to end; return the exit status."""
     from lightkit.detached.ports import free_port
-    from lightkit.detached.run_links import named_runs
-    from lightkit.detached.tensorboard_server import serving
+    from lightkit.detached.tensorboard import named_runs, serving
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(of_signal(signal.SIGTERM))  # an exception, so that all is put away
@@ -191,17 +192,13 @@ def _serve(desk: Desk, folder: Path, options: Namespace, *, port: int | None, wa
 @contextmanager
 def _taken(desk: Desk, *, needed: bool) -> Iterator[Desk]:
     """Take a desk while inside; where the user's own folder cannot be written, take one that nobody finds."""
-    if not needed and not _is_writable(desk.place):
+    there = next(place for place in (desk.place, *desk.place.parents) if place.exists())
+    if not needed and not os.access(there, os.W_OK | os.X_OK):
         with tempfile.TemporaryDirectory(prefix="lightkit-board-") as place:
             yield Desk(Path(place), desk.name)
         return
     with desk.taken():
         yield desk
-
-
-def _is_writable(folder: Path) -> bool:
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    return os.access(there, os.W_OK | os.X_OK)
 
 
 def _warn(port: int) -> None:
@@ -257,23 +254,30 @@ def _kept(command: list[str]) -> list[str]:
     return command
 
 
-def _stop(folder: Path, options: Namespace) -> int:
-    """End the board of a folder, and wait until it has ended."""
-    desk = desk_of(folder, options.host)
-    found = desk.board()
-    if found is None:
-        shown = [str(other.folder) for other in map(Desk.board, running()) if other is not None]
-        raise UserError("no board of yours shows this", key=str(folder), choices=shown, fix="lightkit board --list")
-    desk.end()
-    say(f"ended: TensorBoard over {found.folder}, port {found.port}")
+def _stop(options: Namespace) -> int:
+    """End the board that shows a folder, and wait until it has ended; the folder may be gone by now."""
+    everything = [board for board in running_boards() if options.host in (None, board.host)]
+    meant = [place.resolve() for place in _places(options.folder)]
+    boards = [board for board in everything if board.folder in meant]
+    if not boards and options.folder is not None:
+        with suppress(UserError):  # no run has this name: what boards show helps more than the names of runs
+            meant = [_folder(options.folder)]
+            boards = [board for board in everything if board.folder in meant]
+    if not boards:
+        shown = [str(board.folder) for board in everything]
+        what, fix = "no board of yours shows this", "lightkit board --list"
+        raise UserError(what, key=options.folder or str(meant[0]), choices=shown, fix=fix)
+    for board in boards:  # one for each address that it listens on
+        desk_of(board.folder, board.host).end()
+        say(f"ended: TensorBoard over {board.folder}, port {board.port}")
     return 0
 
 
 def _list(*, as_json: bool) -> int:
     """Print the boards of this user on this machine."""
-    found = [other for other in map(Desk.board, running()) if other is not None]
+    found = running_boards()
     if as_json:
-        say(json.dumps([{**vars(other), "folder": str(other.folder)} for other in found], indent=2))
+        say(json_text(list(map(vars, found))))
         return 0
     if not found:
         say("no board of yours runs on this machine; `lightkit board` starts one")

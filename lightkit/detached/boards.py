@@ -152,12 +152,12 @@ def desk_of(folder: Path, host: str) -> Desk:
     return Desk(_place(), f"{_machine()}-{digest[:12]}")
 
 
-def running() -> list[Desk]:
-    """List the desks of the boards that run on this machine, the oldest first."""
+def running_boards() -> list[RunningBoard]:
+    """List the boards that run on this machine, the oldest first."""
     place = _place()
     desks = [Desk(place, path.name.removesuffix(_LOCK)) for path in place.glob(f"{_machine()}-*{_LOCK}")]
-    found = [(board.started, desk.name, desk) for desk in desks if (board := desk.board()) is not None]
-    return [desk for _, _, desk in sorted(found, key=lambda row: row[:2])]
+    found = [board for desk in desks if (board := desk.board()) is not None]
+    return sorted(found, key=lambda board: (board.started, str(board.folder)))
 
 
 def _machine() -> str:

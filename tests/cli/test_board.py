@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -219,3 +220,28 @@ def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, project: Path) 
     assert done.code == 2
     assert "cannot listen there" in done.err
     assert desk_of(project / "outputs", "127.0.0.1").board() is None
+
+
+def test_the_board_of_a_folder_that_is_gone_is_ended_from_anywhere(cli: Cli, project: Path, tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    desk, begun = desk_of(shown, "0.0.0.0"), threading.Event()
+
+    def serve() -> None:
+        with desk.taken():
+            desk.announce(RunningBoard(shown, "0.0.0.0", 7007, 0.0, detached=True))
+            begun.set()
+            until(desk.is_asked_to_end, "somebody who ends it")
+
+    server = threading.Thread(target=serve)
+    server.start()
+    begun.wait()
+    shown.rmdir()
+    for words in (["--stop"], ["--stop", "nosuch"], ["--stop", str(shown), "--host", "127.0.0.1"]):
+        done = cli("board", *words)
+        assert done.code == 2
+        assert "no board of yours shows this" in done.err
+        assert (str(shown) in done.err.partition("choices")[2]) == ("--host" not in words)
+    done = cli("board", "--stop", str(shown))
+    server.join()
+    assert (done.code, done.out) == (0, f"ended: TensorBoard over {shown}, port 7007\n")

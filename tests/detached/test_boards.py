@@ -9,7 +9,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.detached import boards
-from lightkit.detached.boards import RunningBoard, desk_of, running
+from lightkit.detached.boards import RunningBoard, desk_of, running_boards
 
 HOLD = """
 import sys, time
@@ -45,7 +45,7 @@ def test_a_board_is_there_as_long_as_its_desk_is_taken(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="is running in this folder"), desk.taken():
             pass
     assert desk.board() is None
-    assert running() == []
+    assert running_boards() == []
 
 
 def test_the_oldest_comes_first_and_other_machines_have_their_own(
@@ -55,9 +55,9 @@ def test_the_oldest_comes_first_and_other_machines_have_their_own(
     with new.taken(), old.taken():
         new.announce(board(tmp_path / "a", started=2.0))
         old.announce(board(tmp_path / "b", started=1.0))
-        assert running() == [old, new]
+        assert running_boards() == [board(tmp_path / "b", started=1.0), board(tmp_path / "a", started=2.0)]
         monkeypatch.setattr(boards.socket, "gethostname", lambda: "another")
-        assert running() == []
+        assert running_boards() == []
         assert desk_of(tmp_path / "a", "127.0.0.1").board() is None
 
 
@@ -71,7 +71,7 @@ def test_what_is_left_of_a_killed_one_is_no_board(tmp_path: Path) -> None:
     assert desk.board() is None
     with desk.taken():
         assert desk.board() is None  # what the killed one has written does not count for the next
-    assert running() == []
+    assert running_boards() == []
 
 
 def test_one_is_asked_to_end_and_waited_for(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_no_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", nowhere)
     with pytest.raises(UserError, match="no home"):
-        running()
+        running_boards()
