@@ -77,7 +77,9 @@ def way(via: str | None = None) -> Way:
     Raises:
         UserError: They cannot be read.
     """
-    user, host, port = _user(), socket.gethostname(), _SSH_PORT
+    user, host, port = "USER", socket.gethostname(), _SSH_PORT
+    with suppress(KeyError, OSError):
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
     hops = _hops(via) if via is not None else ()
     # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
     connection = os.environ.get("SSH_CONNECTION", "").split()
@@ -107,12 +109,6 @@ def _fields(hop: str) -> str:
     found = _HOP.fullmatch(place)
     host, port = (found["host"], found["port"]) if found else (place, None)
     return f"host {host.strip('[]')}, port {port or _SSH_PORT}" + (f", user name {user}" if user else "")
-
-
-def _user() -> str:
-    with suppress(KeyError, OSError):
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    return "USER"
 
 
 def _is_here(address: str) -> bool:
