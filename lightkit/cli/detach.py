@@ -31,8 +31,8 @@ def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, 
         The exit status; of what is detached, 0 once it has begun.
     """
     if on_end and not follows():
-        work = partial(_then, work, folder, list(on_end))
-    return _detached(work, folder) if detached else work()
+        work = partial(_with_on_end, work, folder, list(on_end))
+    return _carry_out_detached(work, folder) if detached else work()
 
 
 def leave_session(command: str, args: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ def leave_session(command: str, args: Sequence[str]) -> None:
         complain("note: Slurm ends everything of a job with the job, what is detached too")
 
 
-def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
+def _with_on_end(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
     """Do work, then call the user's command; the exit status is that of the work."""
     from lightkit.detached.on_end import call_on_end
 
@@ -80,7 +80,7 @@ def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
     return code
 
 
-def _detached(work: Callable[[], int], folder: Path) -> int:
+def _carry_out_detached(work: Callable[[], int], folder: Path) -> int:
     """Do work in another process, and say how to come back to it."""
     from lightkit.detached.detach import detach, tidy
 

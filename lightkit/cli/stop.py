@@ -60,7 +60,7 @@ def stop(args: list[str]) -> int:
             _stop_sweep(folder, now=options.now)
     try:
         for folder in asked:
-            _see_off(folder)
+            _wait_for_end(folder)
     except KeyboardInterrupt:
         named = shlex.join(options.run)
         complain(f"what was asked to end still saves and ends; to wait for it:  lightkit wait {named}")
@@ -107,7 +107,7 @@ def _ask(folder: Path, *, now: bool) -> bool:
     return True
 
 
-def _see_off(folder: Path) -> None:
+def _wait_for_end(folder: Path) -> None:
     """Wait until a run has ended, and say how to go on with it."""
     from lightkit.detached.ending import forget_request
     from lightkit.detached.folders import is_sweep
@@ -136,6 +136,6 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
     alive = [each for each in [folder, *runs_below(folder)] if is_locked(each)]
     for each in alive:
         if _ask(each, now=True):
-            _see_off(each)
+            _wait_for_end(each)
     if not alive:
         say(f"nothing to stop: {look(folder).describe(project())}")

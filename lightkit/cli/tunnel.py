@@ -17,7 +17,7 @@ _HOP = re.compile(r"(?:[^\s@,;'\"]+@)?(?P<host>\[[0-9a-fA-F:.%]+\]|[\w.-]+)(?::(
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The way from a laptop to this machine.
 
     Args:
@@ -68,7 +68,7 @@ class Way:
         return found
 
 
-def way(via: str | None = None) -> Way:
+def find_route(via: str | None = None) -> Route:
     """Find the way to this machine: that of the ssh connection this process runs in, if it runs in one.
 
     Args:
@@ -90,7 +90,7 @@ def way(via: str | None = None) -> Way:
             hops = (f"{user}@{_bracketed(connection[2])}" + ("" if connection[3] == "22" else f":{connection[3]}"),)
     elif via is None and os.environ.get("SLURM_JOB_ID") and os.environ.get("SLURM_SUBMIT_HOST", host) != host:
         hops = (f"{user}@{os.environ['SLURM_SUBMIT_HOST']}",)
-    return Way(user, host, port, hops)
+    return Route(user, host, port, hops)
 
 
 def _hops(text: str) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _LONGEST_NAME = 200
 """Characters of a name; file systems take a few more."""
 
 
-class Sieve(io.TextIOBase):
+class LineFilter(io.TextIOBase):
     """A stream that passes whole lines on, without those that TensorBoard prints every time.
 
     Args:
@@ -62,7 +62,7 @@ def serving(runs: Path, *, host: str, port: int, tell: Callable[[str], None]) ->
     Raises:
         UserError: It cannot listen there.
     """
-    with contextlib.redirect_stderr(Sieve(tell)):
+    with contextlib.redirect_stderr(LineFilter(tell)):
         import tensorboard.default
         import tensorboard.main_lib
         import tensorboard.program

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightkit.detached.ports import free_port
-from lightkit.detached.tensorboard import RunLinks, Sieve, named_runs, short_name
+from lightkit.detached.tensorboard import LineFilter, RunLinks, named_runs, short_name
 from lightkit.loggers import TensorBoardLogger
 from tests.browser import CHROMIUM, Page, browser
 from tests.waiting import PATIENCE_SECONDS, until
@@ -39,7 +39,7 @@ def test_only_news_of_tensorboard_is_passed_on() -> None:
         "TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)\n",
     ]
     told: list[str] = []
-    stream: io.TextIOBase = Sieve(told.append)
+    stream: io.TextIOBase = LineFilter(told.append)
     for line in [*usual, "E1121 the disk", " is full\nand"]:
         stream.write(line)
     assert told == ["E1121 the disk is full"]
