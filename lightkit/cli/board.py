@@ -266,7 +266,7 @@ def _stop(options: Namespace) -> int:
     if not boards:
         shown = [str(board.folder) for board in everything]
         what, fix = "no board of yours shows this", "lightkit board --list"
-        raise UserError(what, key=options.folder or str(meant[0]), choices=shown, fix=fix)
+        raise UserError(what, key=options.folder or str(meant[0]), choices=shown, fix=fix, family="file")
     for board in boards:  # one for each address that it listens on
         board_files(board.folder, board.host).end()
         say(f"ended: TensorBoard over {board.folder}, port {board.port}")
