@@ -41,7 +41,7 @@ ONLY_IN = {
         for part in ("config", "runs", "assembly", "finders", "runner", "sweep", "detached", "doctor", "gallery", "cli")
     ),
     "torchensemble": ("lightkit/ensemble/bridge.py",),
-    "tensorboard": ("lightkit/loggers/", "lightkit/detached/tensorboard_server.py"),
+    "tensorboard": ("lightkit/loggers/", "lightkit/detached/tensorboard.py"),
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),

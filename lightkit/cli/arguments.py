@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from lightkit.common.errors import UserError
@@ -16,11 +18,23 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         command: The command whose arguments these are, for error messages.
+        dashed: Options whose value may begin with a dash, which argparse takes for an option of its own otherwise.
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, *, dashed: Sequence[str] = ()) -> None:
         super().__init__(prog=f"lightkit {command}", add_help=False, allow_abbrev=False)
-        self.command = command
+        self.command, self.dashed = command, frozenset(dashed)
+
+    def add_config_files(self) -> None:
+        """Add the options that name files of the configuration: `--config-dir` and `--config-name`."""
+        self.add_argument("-cd", "--config-dir")
+        self.add_argument("-cn", "--config-name", default="config")
+
+    def add_configuration(self) -> None:
+        """Add what `lightkit.cli.inspected.configuration` reads: overrides, or a run to start from."""
+        self.add_argument("overrides", nargs="*")
+        self.add_argument("--from", dest="source", metavar="RUN")
+        self.add_config_files()
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse has to say.
@@ -44,8 +58,16 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: An unknown option, or an argument too many or too few.
         """
-        found, unknown = self.parse_known_intermixed_args(args)
+        joined = list[str]()
+        for text in args:
+            if text.startswith("-") and joined and joined[-1] in self.dashed:
+                joined[-1] += f"={text}"
+            else:
+                joined.append(text)
+        found, unknown = self.parse_known_intermixed_args(joined)
         if unknown:
+            from lightkit.config.fields import keys_named
+
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             names = [name for action in shown for name in action.option_strings]
             # Hydra's short forms and underscores are accepted, not advertised.
@@ -54,9 +76,9 @@ class Parser(argparse.ArgumentParser):
             fix = None
             if takes_overrides and "=" in plain:
                 fix = f"{plain}, without dashes"
-            elif takes_overrides and (meant := _key_meant(plain)):
+            elif takes_overrides and (meant := keys_named(plain.replace("-", "_"))):  # `optim.lr` for `--lr`
                 value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
-                fix = f"keys have no dashes: {meant}={value}"
+                fix = f"keys have no dashes: {meant[0]}={value}"
             if not unknown[0].startswith("-"):
                 raise UserError("one word too many", key=self.prog, received=unknown[0], fix=f"{self.prog} --help")
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
@@ -65,8 +87,40 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def _key_meant(name: str) -> str | None:
-    """Return the key that an option of another tool stands for: `optim.lr` for `--lr`; None where there is none."""
-    from lightkit.config.fields import keys_named
+def whole_number(
+    option: str,
+    text: str,
+    *,
+    least: int = 0,
+    most: int | None = None,
+    what: str = "not a whole number",
+    expected: str | None = None,
+) -> int:
+    """Read the value of an option that is a whole number.
 
-    return next(iter(keys_named(name.replace("-", "_"))), None)
+    Args:
+        option: Name of the option, for error messages.
+        text: What was typed.
+        least: Smallest number that is allowed.
+        most: Largest number that is allowed; None for any.
+        what: What is wrong with anything else.
+        expected: What is allowed, in words; None says it by the range.
+
+    Raises:
+        UserError: It is none, or out of its range.
+    """
+    if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
+        return int(text)
+    by_range = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+    raise UserError(what, key=option, received=text, expected=expected or by_range)
+
+
+def check_checkpoint(which: str) -> None:
+    """Check the value of `--checkpoint`.
+
+    Raises:
+        UserError: It is neither `best` nor `last`, nor a file.
+    """
+    if which not in ("best", "last") and not Path(which).is_file():
+        what, expected = "no such checkpoint", "best, last or a file"
+        raise UserError(what, key="--checkpoint", received=which, expected=expected, family="no-checkpoint")

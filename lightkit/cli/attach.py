@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import shlex
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
 from lightkit.runs.catalog import project
-
-if TYPE_CHECKING:
-    from lightkit.detached.liveness import Standing
 
 HELP = {
     "attach": """\
@@ -40,10 +36,11 @@ def attach(args: list[str]) -> int:
     from lightkit.detached.liveness import look
     from lightkit.loggers.console import ConsoleLogger
 
-    folder = find_folder(options.run, project())
+    root = project()
+    folder = find_folder(options.run, root)
     if not is_alive(folder):
         standing = look(folder)
-        say(f"{ended(standing)}\nwhat it told:  lightkit logs {options.run}")
+        say(f"{standing.describe(root)}\nwhat it told:  lightkit logs {shlex.quote(options.run)}")
         return exit_status(standing)
     if (standing := look(folder)).state == "starting":
         say(f"process {standing.pid or 'unknown'} builds data and model; it shows up here as soon as it trains")
@@ -56,22 +53,8 @@ def attach(args: list[str]) -> int:
         else:
             standing = show(folder, ConsoleLogger())
     except KeyboardInterrupt:
-        run = options.run
+        run = shlex.quote(options.run)
         say(f"detached, and it goes on; back to it:  lightkit attach {run}   to end it:  lightkit stop {run}")
         return 0
-    complain(ended(standing))
+    complain(standing.describe(root))
     return exit_status(standing)
-
-
-def ended(standing: Standing) -> str:
-    """Say how a run has ended: `outputs/…/digits_cnn failed at step 310: CUDA error`."""
-    step = "" if standing.step is None else f" at step {standing.step}"
-    if standing.state == "finished":
-        step = "" if standing.step is None else f" after {standing.step} steps"
-    return f"{place_of(standing.folder)} {standing.state}{step}" + (f": {standing.error}" if standing.error else "")
-
-
-def place_of(folder: Path) -> str:
-    """Return a folder as one would type it: from the project, where it is in there."""
-    root = project()
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)

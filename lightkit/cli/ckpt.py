@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.ckpt_convert import average, convert, merge
 from lightkit.cli.ckpt_source import checkpoint_folder, find_source, source_parser
-from lightkit.cli.terminal import number, say, table
+from lightkit.cli.terminal import json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
@@ -123,7 +122,7 @@ def _inspect_file(path: Path, options: Namespace) -> int:
         raise
     if options.json:
         tensors = [dict(zip(_TENSOR, row)) for row in facts.tensors]
-        say(json.dumps({**dict(facts.lines), "tensors": tensors, "config": facts.config or None}, indent=2))
+        say(json_text({**dict(facts.lines), "tensors": tensors, "config": facts.config or None}))
         return 0
     say(table([], [*facts.lines, *_excerpt(facts.config)]))
     shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
@@ -150,7 +149,7 @@ def diff(args: list[str]) -> int:
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
     if options.json:
-        say(json.dumps([vars(item) for item in found], indent=2))
+        say(json_text(list(map(vars, found))))
         return int(bool(found))
     largest = ["" if item.largest is None else f"{item.largest:.3g}" for item in found]
     rows = [[d.name, d.what, d.first, d.second, size, number(d.count)] for d, size in zip(found, largest)]
@@ -174,8 +173,9 @@ def prune(args: list[str]) -> int:
     folder = checkpoint_folder(find_source(options.run))
     if folder is None:
         raise UserError("not the folder of a run with checkpoints", received=options.run, family="no-such-run")
-    last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
-    every = None if options.keep_every is None else _count("--keep-every", options.keep_every, least=1)
+    last = whole_number("--keep-last", options.keep_last)
+    best = whole_number("--keep-best", options.keep_best)
+    every = None if options.keep_every is None else whole_number("--keep-every", options.keep_every, least=1)
     from lightkit.checkpoint.facts import size_text
     from lightkit.checkpoint.listing import prune as delete
 
@@ -208,7 +208,7 @@ def _inspect_run(folder: Path, *, as_json: bool) -> Path:
         problem, listed = f"{error}; the table is made from the files that are whole", False
         rows = checkpoints(folder, listed=False)
     if as_json:
-        say(json.dumps({"folder": str(folder), "checkpoints": rows}, indent=2))
+        say(json_text({"folder": folder, "checkpoints": rows}))
     else:
         say(f"{folder}\n")
         say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
@@ -239,7 +239,7 @@ def _inspect_ensemble(path: Path, *, every: bool, as_json: bool) -> int:
     ]
     if as_json:
         members = [{"name": each.name, "weight": each.weight, "tensors": sorted(each.state)} for each in found.members]
-        say(json.dumps({**dict(facts), "members": members}, indent=2))
+        say(json_text({**dict(facts), "members": members}))
         return 0
     say(table([], facts) + "\n")
     rows = [[member.name, number(member.weight), amount(member.state)] for member in found.members]
@@ -274,14 +274,3 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
         if isinstance(value, (int, float, str)):
             lines.append((f"  {key}", str(value)))
     return lines
-
-
-def _count(option: str, text: str, *, least: int = 0) -> int:
-    """Parse a whole number.
-
-    Raises:
-        UserError: It is none, or too small.
-    """
-    if not text.isdecimal() or int(text) < least:
-        raise UserError("not a number", key=option, received=text, expected=f"a whole number from {least}")
-    return int(text)

@@ -21,7 +21,7 @@ COMMAND_GROUPS = {
     },
     "Training": {
         "train": ("lightkit.cli.train", "train", "train a model, or sweep over several with -m"),
-        "resume": ("lightkit.cli.train", "resume", "go on with a run that was stopped, in its own folder"),
+        "resume": ("lightkit.cli.resume", "resume", "go on with a run that was stopped, in its own folder"),
         "sweep": ("lightkit.cli.sweeps", "sweep", "how far a sweep is, going on with it, ending it"),
         "ensemble": ("lightkit.cli.ensemble", "ensemble", "make one model of finished runs"),
         "verify-resume": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from argparse import Namespace
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.terminal import json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import dated, find_run, project
+from lightkit.runs.catalog import dated, find_run, path_from, places_of, project
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
@@ -68,7 +67,7 @@ _SPLITS = ("val", "test", "train")
 
 def compare(args: list[str]) -> int:
     """Put runs side by side."""
-    parser = Parser("compare")
+    parser = Parser("compare", dashed=("--sort", "--csv", "--markdown"))
     parser.add_argument("runs", nargs="*")
     for name in ("baseline", "sort", "rows", "html", "png", "csv", "markdown"):
         parser.add_argument(f"--{name}")
@@ -76,7 +75,7 @@ def compare(args: list[str]) -> int:
     parser.add_argument("--status", default="")
     parser.add_argument("--where", action="append", default=[])
     parser.add_argument("--json", action="store_true")
-    options = parser.read(_joined(args))
+    options = parser.read(args)
     if options.rows is not None and options.rows not in _SPLITS:
         raise UserError("no such split", key="--rows", received=options.rows, choices=_SPLITS)
     root = project()
@@ -92,12 +91,6 @@ def compare(args: list[str]) -> int:
     if options.rows is not None:
         _compare_rows(made, options.rows, overrides)
     return _report(made, options, _title(names, records, root))
-
-
-def _joined(args: Sequence[str]) -> list[str]:
-    """Tie a value that begins with a dash to its option, which argparse would take for an option of its own."""
-    text = "\0".join(args)
-    return re.sub(r"(^|\0)(--sort|--csv|--markdown)\0(?=-)", r"\1\2=", text).split("\0") if args else []
 
 
 def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRecord]:
@@ -121,11 +114,7 @@ def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRe
 
 
 def _is_folder(text: str, root: Path) -> bool:
-    return any(place.is_dir() for place in _places(text, root))
-
-
-def _places(text: str, root: Path) -> tuple[Path, ...]:
-    return (Path(text), root / text, root / run_files.OUTPUTS / text)
+    return any(place.is_dir() for place in places_of(text, root))
 
 
 def _folders(text: str, root: Path) -> list[Path]:
@@ -134,7 +123,7 @@ def _folders(text: str, root: Path) -> list[Path]:
     Raises:
         UserError: There is no such run or sweep.
     """
-    for place in _places(text, root):
+    for place in places_of(text, root):
         if place.is_dir() and (found := run_folders(place.resolve())):
             return found[:1] if (place / run_files.CONFIG).is_file() else sorted(found)
     try:
@@ -147,16 +136,12 @@ def _folders(text: str, root: Path) -> list[Path]:
             from lightkit.sweep.plan import find_sweep
 
             return sorted(run_folders(find_sweep(text, root)))
-        jobs = [job for job in run_folders(root / run_files.OUTPUTS) if _sweep_name(job) == text]
+        named = {job: dated(job) for job in run_folders(root / run_files.OUTPUTS)}
+        jobs = [job for job, found in named.items() if found and found.job and found.name == text]
         if not jobs:
             raise
         newest = max(job.parent for job in jobs)
         return sorted(job for job in jobs if job.parent == newest)
-
-
-def _sweep_name(job: Path) -> str | None:
-    found = dated(job)
-    return found.name if found and found.job else None
 
 
 def _newest_sweep(root: Path) -> list[Path]:
@@ -180,7 +165,7 @@ def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> st
     parents = {record.folder.parent for record in records}
     if len(names) < 2 and len(parents) == 1 and len(records) > 1:
         (parent,) = parents
-        return str(parent.relative_to(root) if parent.is_relative_to(root) else parent)
+        return path_from(root, parent)
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -232,7 +217,7 @@ def _report(made: RunComparison, options: Namespace, title: str) -> int:
     for name, content in contents.items():
         _write(Path(getattr(options, name)), content)
     if options.json:
-        say(json.dumps(made.plain(), indent=2, allow_nan=False))
+        say(json_text(made.plain()))
         return 0
     if printed:
         say("\n".join(printed).rstrip("\n"))
@@ -250,8 +235,7 @@ def _print_tables(made: RunComparison) -> None:
         if place:
             say(f"\n{one.title}:")
         first = [i for i in range(len(one.heads)) if i not in one.right]
-        lines = fitting(one.heads, one.rows, columns=first, width=width()) if first else one.rows
-        say(table(one.heads, lines, right=one.right))
+        say(table(one.heads, one.rows, right=one.right, cut=first))
         for note in one.notes:
             say(note)
 

@@ -83,9 +83,8 @@ def _candidates(before: list[str], word: str) -> list[str]:
     if command not in COMMANDS:
         return []
     if command == "new":
-        from lightkit.cli.new import TEMPLATES
-
-        return list(TEMPLATES) if rest and rest[-1] == "--from" else ["--from", "--help"]
+        kinds = re.findall(r"\[--from ([a-z|]+)\]", help_of(command))
+        return kinds[0].split("|") if rest and rest[-1] == "--from" else ["--from", "--help"]
     if rest and rest[-1] in ("--from", "--baseline"):
         return _runs()
     if rest and rest[-1] in VALUES:
@@ -127,15 +126,12 @@ def _words(command: str, given: list[str]) -> list[str] | None:
         return _started(alive=command != "logs")
     if command == "board":
         return [*_runs(), *_sweeps()]
-    if command == "sweep":
-        from lightkit.cli.sweeps import ACTIONS
-
-        return ["last", *_sweeps()] if given else list(ACTIONS)
-    if given:
+    if command == "sweep" and given:
+        return ["last", *_sweeps()]
+    if given or command not in ("ckpt", "find", "show", "sweep"):
         return None
-    if command == "ckpt":
-        return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
-    return {"show": ["data", "results", "worst"], "find": ["lr", "batch", "workers"]}.get(command)
+    usage = re.findall(rf"^(?:usage:| {{6}}) lightkit {command} ([a-z|]+) ", help_of(command), re.M)
+    return [action for actions in usage for action in actions.split("|")]
 
 
 def _sweeps() -> list[str]:

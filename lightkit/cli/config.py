@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import say, table
-from lightkit.common.errors import UserError
+from lightkit.cli.printing import as_yaml
+from lightkit.cli.terminal import json_text, say, table
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from lightkit.config.describe import OptionRow
 
 HELP = {
@@ -49,8 +46,7 @@ def config(args: list[str]) -> int:
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
+    parser.add_config_files()
     options = parser.read(args)
     if len(options.overrides) == 1 and "=" not in options.overrides[0] and options.overrides[0][0] not in "~+":
         describe = _group_json if options.json else group_text
@@ -65,7 +61,7 @@ def config(args: list[str]) -> int:
     if options.json:
         import yaml
 
-        say(json.dumps(yaml.safe_load(text), indent=2))
+        say(json_text(yaml.safe_load(text)))
         return 0
     file = project_file()
     if file is None or not any(path == file for path, _ in composed.sources.layers):
@@ -81,26 +77,6 @@ def config(args: list[str]) -> int:
     below = () if options.package in (None, "_global_") else parts_of(str(options.package))
     say("\n".join([*chosen, with_origins(text, composed.sources, file, below=below)]))
     return 0
-
-
-def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
-    """Write the configuration, or what is below one key of it, as YAML.
-
-    Raises:
-        UserError: There is no such key.
-    """
-    from omegaconf import OmegaConf
-
-    node: Any = cfg
-    if package and package != "_global_":
-        node = OmegaConf.select(node, package)
-        if node is None:
-            raise UserError(
-                "no such key", key="--package", received=package, choices=map(str, cfg), family="unknown-key"
-            )
-    if not OmegaConf.is_config(node):
-        return str(node)
-    return OmegaConf.to_yaml(node, resolve=resolve).rstrip()
 
 
 def group_text(group: str, config_dir: str | None = None) -> str:
@@ -157,7 +133,7 @@ def _group_json(group: str, config_dir: str | None) -> str:
         raise unknown_key(group, config_dir=config_dir)
     choices = [{"name": option.name, "meaning": option.comment} for option in options]
     content = {"choices": choices, "arguments": arguments, "keys": [vars(key) for key in keys]}
-    return json.dumps(content, indent=2, default=str)
+    return json_text(content)
 
 
 def _key_text(key: OptionRow) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,9 +14,8 @@ from lightkit.cli.ranks import follows, launched
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import of_process
 from lightkit.common.processes import lightkit_command
-from lightkit.runs.catalog import all_runs, project, run_name
+from lightkit.runs.catalog import path_from, project, run_name
 
 
 def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, on_end: Sequence[str] = ()) -> int:
@@ -33,30 +31,8 @@ def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, 
         The exit status; of what is detached, 0 once it has begun.
     """
     if on_end and not follows():
-        work = partial(_then, work, folder, list(on_end))
-    return _detached(work, folder) if detached else work()
-
-
-def resume_lost() -> int:
-    """Go on, detached, with all runs and sweeps of the project that ended with the machine they ran on.
-
-    Returns:
-        0, or the exit status of the first that could not be gone on with.
-    """
-    from lightkit.detached.liveness import look
-    from lightkit.sweep.plan import all_sweeps
-
-    sweeps = all_sweeps(project(), everywhere=True)
-    runs = [run for run in all_runs(project()) if not any(sweep in run.parents for sweep in sweeps)]
-    commands: dict[Path, tuple[str, ...]] = {run: ("resume", "-d", str(run)) for run in runs}
-    commands |= {sweep: ("sweep", "resume", "-d", str(sweep)) for sweep in sweeps}  # with all of its jobs
-    lost = [folder for folder in commands if look(folder).state == "lost"]
-    if not lost:
-        say("no run has ended with its machine")
-    sys.stdout.flush()
-    # Each in a process of its own: what is wrong with one does not concern the others.
-    codes = [subprocess.run(lightkit_command(*commands[folder]), check=False).returncode for folder in lost]
-    return next((of_process(code) for code in codes if code), 0)
+        work = partial(_with_on_end, work, folder, list(on_end))
+    return _carry_out_detached(work, folder) if detached else work()
 
 
 def leave_session(command: str, args: Sequence[str]) -> None:
@@ -94,7 +70,7 @@ def leave_session(command: str, args: Sequence[str]) -> None:
         complain("note: Slurm ends everything of a job with the job, what is detached too")
 
 
-def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
+def _with_on_end(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
     """Do work, then call the user's command; the exit status is that of the work."""
     from lightkit.runs.on_end import call_on_end
 
@@ -104,7 +80,7 @@ def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
     return code
 
 
-def _detached(work: Callable[[], int], folder: Path) -> int:
+def _carry_out_detached(work: Callable[[], int], folder: Path) -> int:
     """Do work in another process, and say how to come back to it."""
     from lightkit.detached.detach import detach, tidy
 
@@ -158,4 +134,4 @@ def _name(folder: Path) -> str:
 
 def _shown(path: Path) -> str:
     """Return a path as one would type it here."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return path_from(Path.cwd(), path)

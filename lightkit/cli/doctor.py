@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import stat
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, say, width
+from lightkit.cli.terminal import complain, json_text, say, width
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import DONE, FAILED
 from lightkit.runs.catalog import find_run, project
@@ -66,8 +65,7 @@ def doctor(args: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
+    parser.add_config_files()
     asked = args
     options = parser.read([text for text in asked if text != "-"])
     words = options.overrides
@@ -128,7 +126,7 @@ def _explain(text: str, *, as_json: bool) -> int:
 
     found = explain(text)
     if as_json:
-        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        say(json_text(found.to_json()))
     else:
         for line in lines_of(found, width() or 110):
             say(line)
@@ -181,7 +179,7 @@ def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: lis
             sys.stdout.flush()
     seconds = time.monotonic() - began
     if options.json:
-        say(json.dumps({"findings": [each.to_json() for each in found], "seconds": round(seconds, 1)}, indent=2))
+        say(json_text({"findings": [each.to_json() for each in found], "seconds": round(seconds, 1)}))
     else:
         say()
         for text in closing(found, seconds, columns):

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, number, say, table
+from lightkit.cli.arguments import Parser, whole_number
+from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
-from lightkit.runs.catalog import find_run, project, run_name, runs_below, status
+from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
 
 HELP = {
@@ -100,7 +100,7 @@ def ensemble(args: list[str]) -> int:
     finally:
         discard_if_empty(target, root)
     if options.json:
-        say(json.dumps(result, indent=2))
+        say(json_text(result))
         return 0
     members = json.loads((target / run_files.ENSEMBLE).read_text(encoding="utf-8"))["members"]
     rows = [[row["name"], number(row["weight"]), row["folder"]] for row in members]
@@ -110,8 +110,7 @@ def ensemble(args: list[str]) -> int:
 
 def _places(text: str, root: Path) -> list[Path]:
     """List the folders with runs that a text may mean as a path."""
-    places = (Path(text), root / text, root / run_files.OUTPUTS / text)
-    return [place for place in places if place.is_dir() and runs_below(place)]
+    return [place for place in places_of(text, root) if place.is_dir() and runs_below(place)]
 
 
 def _folders(texts: Sequence[str], root: Path) -> list[Path]:
@@ -155,11 +154,10 @@ def _method(options: Namespace, folders: Sequence[Path]) -> tuple[dict[str, Any]
         if getattr(options, given) is not None and options.method not in names:
             what = f"this is of --method {' and '.join(names)}"
             raise UserError(what, key=f"--{given}", received=getattr(options, given))
-    rounds = options.rounds or "25"
-    if not rounds.isdecimal() or int(rounds) < 1:
-        raise UserError("not a number of rounds", key="--rounds", received=rounds, expected="1 or more")
+    what, expected = "not a number of rounds", "1 or more"
+    rounds = whole_number("--rounds", options.rounds or "25", least=1, what=what, expected=expected)
     if options.method == "greedy":
-        return {"_target_": "lightkit.ensemble.methods.Greedy", "rounds": int(rounds), **base}, None
+        return {"_target_": "lightkit.ensemble.methods.Greedy", "rounds": rounds, **base}, None
     how = options.weights or "uniform"
     numbers = None if how in WEIGHTS else _numbers(how, len(folders))
     chosen = how if numbers is None else "uniform"

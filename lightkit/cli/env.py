@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import say
+from lightkit.cli.terminal import json_text, say
 from lightkit.common.processes import usable_cpus
 from lightkit.runs.catalog import project
 
@@ -49,13 +48,13 @@ def env(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
     found = facts()
-    say(json.dumps(found, indent=2, ensure_ascii=False, default=str) if options.json else text(found))
+    say(json_text(found) if options.json else text(found))
     return 0
 
 
 def facts() -> dict[str, Any]:
     """Collect the report as plain values."""
-    from lightkit.cli.gpus import rows
+    from lightkit.cli.gpus_page import rows
     from lightkit.device.about import torch_facts
     from lightkit.loggers.environment import environment
     from lightkit.monitor.nvml import open_source

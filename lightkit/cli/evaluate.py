@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, number, say, table
+from lightkit.cli.arguments import Parser, check_checkpoint
+from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
@@ -82,9 +81,9 @@ def evaluate(args: list[str]) -> int:
         facts |= {"members": options.members} if options.members else {}
         found.append({**facts, "metrics": dict(values)})
         with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
-            file.write(json.dumps(found[-1], indent=2) + "\n")
+            file.write(json_text(found[-1]) + "\n")
     if options.json:
-        say(json.dumps(found, indent=2))
+        say(json_text(found))
         return 0
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
     say(table(["metric", "value"], rows, right=[1]))
@@ -117,12 +116,8 @@ def _parser(command: str) -> Parser:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--members", type=_names, default=[])
+    parser.add_argument("--members", type=lambda text: [name for name in text.split(",") if name], default=[])
     return parser
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
 
 
 def trained_run(options: Any) -> tuple[Runner, Path]:
@@ -131,15 +126,7 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
     Args:
         options: With `run`, `overrides` and `checkpoint` as typed.
     """
-    which = options.checkpoint
-    if which not in ("best", "last") and not Path(which).is_file():
-        raise UserError(
-            "no such checkpoint",
-            key="--checkpoint",
-            received=which,
-            expected="best, last or a file",
-            family="no-checkpoint",
-        )
+    check_checkpoint(options.checkpoint)
     from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())

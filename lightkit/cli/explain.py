@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import say, table
+from lightkit.cli.terminal import json_text, say, table
 from lightkit.common.error_families import FAMILIES, Family
 from lightkit.common.errors import UserError
 
@@ -50,7 +49,7 @@ def explain(args: list[str]) -> int:
     texts = sections() if asked else {}
     if options.json:
         rows = [{**vars(family), "text": texts.get(family.code)} for family in asked or FAMILIES]
-        say(json.dumps(rows if asked else [vars(family) for family in FAMILIES], indent=2, ensure_ascii=False))
+        say(json_text(rows if asked else list(map(vars, FAMILIES))))
     elif asked:
         say("\n\n\n".join(texts[family.code] for family in asked))
     else:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import platform
 import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from datetime import datetime
 from itertools import count
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.gpus_page import Row, in_detail, page, plain
+from lightkit.cli.gpus_page import Row, in_detail, page, plain, rows
 from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
-from lightkit.cli.terminal import say, table, width
+from lightkit.cli.terminal import json_text, say, table, width
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpu_fields import FIELDS
 
@@ -139,7 +136,7 @@ def _form(options: Namespace, source: Any, fields: Sequence[str], *, again: bool
     def in_json(found: Sequence[Row]) -> str:
         chosen = [{name: row[name] for name in fields} for row in found]
         content = {"source": source.name or None, "reason": source.reason or None, "gpus": chosen}
-        return json.dumps(content, indent=None if again else 2, allow_nan=False, default=str)
+        return json_text(content, one_line=again)
 
     def in_csv(found: Sequence[Row]) -> str:
         text = io.StringIO()
@@ -186,26 +183,6 @@ def _is_called(row: Row, name: str) -> bool:
         return bool((row["uuid"] or "").startswith(name))
     bus = (row["bus"] or "").lower()
     return name == row["torch"] or (":" in name and bool(bus) and bus.endswith(name.lower()))
-
-
-def rows(source: Any) -> list[Row]:
-    """Return everything that is known of every GPU and MIG instance, as plain values.
-
-    Args:
-        source: Where it comes from (`lightkit.monitor.gpus.Source`).
-    """
-    from lightkit.monitor.gpus import visible_gpus
-    from lightkit.monitor.processes import describe
-
-    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
-    running, now = source.processes(), f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-    found = []
-    for sample, details in zip(source.samples(source.gpus), source.details(source.gpus)):
-        facts = {**asdict(sample), **asdict(sample.gpu), **asdict(details), "timestamp": now}
-        facts["torch"] = names.get(sample.gpu.uuid)
-        facts["processes"] = [asdict(describe(*process)) for process in running.get(sample.gpu.uuid, ())]
-        found.append({name: facts[name] for name in FIELDS})
-    return found
 
 
 def without(reason: str) -> str:

@@ -1,14 +1,16 @@
-"""How `lightkit gpus` shows GPUs: the page with everything people look at, and each in detail."""
+"""What `lightkit gpus` knows of GPUs, and how it shows them: the page with what people look at, and each in detail."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.terminal import fitting, table
+from lightkit.cli.terminal import table
 from lightkit.monitor.gpu_fields import FIELDS
-from lightkit.runs.catalog import project
+from lightkit.runs.catalog import path_from, project
 
 TITLES = ("GPU", "torch", "name", "temp", "power", "memory", "busy", "clock", "limited by")
 PROCESS_TITLES = ("GPU", "process", "user", "memory", "run or command")
@@ -31,6 +33,26 @@ _HINDERING = {
 """Compute modes in which a run may fail."""
 
 Row = dict[str, Any]
+
+
+def rows(source: Any) -> list[Row]:
+    """Return everything that is known of every GPU and MIG instance, as plain values.
+
+    Args:
+        source: Where it comes from (`lightkit.monitor.gpus.Source`).
+    """
+    from lightkit.monitor.gpus import visible_gpus
+    from lightkit.monitor.processes import describe
+
+    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
+    running, now = source.processes(), f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    found = []
+    for sample, details in zip(source.samples(source.gpus), source.details(source.gpus)):
+        facts = {**asdict(sample), **asdict(sample.gpu), **asdict(details), "timestamp": now}
+        facts["torch"] = names.get(sample.gpu.uuid)
+        facts["processes"] = [asdict(describe(*process)) for process in running.get(sample.gpu.uuid, ())]
+        found.append({name: facts[name] for name in FIELDS})
+    return found
 
 
 def in_detail(found: Sequence[Row]) -> str:
@@ -78,8 +100,10 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
     titles, cells = [TITLES[at] for at in shown], [[line[at] for at in shown] for line in cells]
     body = table(
         titles,
-        fitting(titles, cells, columns=[2], width=width),
+        cells,
         right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
+        cut=[2],
+        columns=width,
     )
     slices = [
         [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
@@ -122,15 +146,13 @@ def _processes(found: Sequence[Row], width: int | None) -> str:
             lines.append([place, str(one["pid"]), one["user"] or "?", memory, _work(one, root)])
     if not lines:
         return "no process uses them"
-    return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
+    return table(PROCESS_TITLES, lines, right=[1, 3], cut=[4], columns=width)
 
 
 def _work(process: Row, root: Path) -> str:
     """Name the folder of a run of lightkit, else the command."""
     folder = process["run"]
-    if folder is None:
-        return process["command"] or "?"
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+    return process["command"] or "?" if folder is None else path_from(root, folder)
 
 
 def _gib(mib: float | None) -> float | None:

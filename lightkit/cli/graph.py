@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightkit.cli.inspected import OPTIONS, built_model, depth_of, parser_of_model, shape_of
+from lightkit.cli.inspected import OPTIONS, built_model, parser_of_model, read_depth, read_shape
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
 
@@ -39,7 +39,7 @@ def graph(args: list[str]) -> int:
     parser.add_argument("--depth")
     parser.add_argument("--direction", default=DIRECTIONS[0])
     options = parser.read(args)
-    shape, depth, path = shape_of(options.input), depth_of(options.depth), Path(options.output).expanduser()
+    shape, depth, path = read_shape(options.input), read_depth(options.depth), Path(options.output).expanduser()
     direction = options.direction.upper()
     if direction not in DIRECTIONS:
         raise UserError("no such direction", key="--direction", received=options.direction, choices=DIRECTIONS)

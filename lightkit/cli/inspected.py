@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -29,11 +29,8 @@ OPTIONS = """\
 def parser_of_model(command: str) -> Parser:
     """Make the parser of a command that looks at a model before it trains."""
     parser = Parser(command)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--from", dest="source", metavar="RUN")
+    parser.add_configuration()
     parser.add_argument("--input", metavar="SHAPE")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
     return parser
 
 
@@ -96,7 +93,7 @@ def _refuse_run(overrides: list[str]) -> None:
     raise UserError(f"this is a run ({folder}), not an override", received=word, fix=f"--from {word}")
 
 
-def shape_of(text: str | None) -> tuple[int, ...] | None:
+def read_shape(text: str | None) -> tuple[int, ...] | None:
     """Read the option `--input`.
 
     Raises:
@@ -111,14 +108,10 @@ def shape_of(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def depth_of(text: str | None) -> int | None:
+def read_depth(text: str | None) -> int | None:
     """Read the option `--depth`.
 
     Raises:
         UserError: It is no number of levels.
     """
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise UserError("not a number of levels", key="--depth", expected="a whole number from 0", received=text)
-    return int(text)
+    return None if text is None else whole_number("--depth", text, what="not a number of levels")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
@@ -41,10 +41,10 @@ def logs(args: list[str]) -> int:
     parser.add_argument("--log", action="store_true")
     parser.add_argument("--output", action="store_true")
     options = parser.read(args)
-    if not options.lines.isdecimal() and options.lines != "all":
-        raise UserError(
-            "not a number of lines", key="--lines", received=options.lines, expected="a whole number, or all"
-        )
+    last = None
+    if options.lines != "all":
+        what, expected = "not a number of lines", "a whole number, or all"
+        last = whole_number("--lines", options.lines, what=what, expected=expected)
     if options.log and options.output:
         raise UserError("one of them at a time", key="lightkit logs", received="--log --output")
     from lightkit.detached.folders import find_folder
@@ -52,7 +52,7 @@ def logs(args: list[str]) -> int:
 
     folder = find_folder(options.run, project())
     path = log_of(folder, output=options.output if options.output or options.log else None)
-    lines = Lines(path, last=None if options.lines == "all" else int(options.lines))
+    lines = Lines(path, last=last)
     if not options.follow:
         if not path.exists():
             complain(f"nothing is written yet: there is no {path}")

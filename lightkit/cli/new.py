@@ -68,13 +68,14 @@ def new(args: list[str]) -> int:
         raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
     whole = _make_data(folder)
     say(f"{options.kind} project {folder.name} in {folder.resolve()}\n")
+    words = (f'"{word}"' if " " in word else word for word in TEMPLATES[options.kind][1])
     begin = [f"cd {options.name}", *([] if whole else ["python make_data.py"])]
     rows = [
         *((line, "") for line in begin),
         ("lightkit train experiment=baseline", "train"),
         ("lightkit board --detach", "watch the curves"),
         ("python deploy.py", "write the model as one file, model.pt2"),
-        (f"python predict.py {' '.join(map(_quoted, TEMPLATES[options.kind][1]))}", "use it, without lightkit"),
+        (f"python predict.py {' '.join(words)}", "use it, without lightkit"),
         ("python -m pytest", "test all of that"),
     ]
     width = max(len(line) for line, _ in rows)
@@ -131,7 +132,3 @@ def _make_data(folder: Path) -> bool:
         reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
         complain(f"warning: make_data.py has not made the data: {reason}")
     return done.returncode == 0
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"' if " " in word else word

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.cli.arguments import Parser, check_checkpoint
+from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import find_run, project
-
-if TYPE_CHECKING:
-    from lightkit.diagnostics.params import ParameterStats
 
 HELP = {
     "params": """\
@@ -55,9 +50,7 @@ def params(args: list[str]) -> int:
         parser.add_argument(name, action="store_true")
     options = parser.read(args)
     which, picture = options.checkpoint, Path(options.output).expanduser() if options.output else None
-    if which not in ("best", "last") and not Path(which).is_file():
-        what, expected = "no such checkpoint", "best, last or a file"
-        raise UserError(what, key="--checkpoint", received=which, expected=expected, family="no-checkpoint")
+    check_checkpoint(which)
     from lightkit.runs.reading import read_run
 
     folder = find_run(options.run, project())
@@ -65,7 +58,7 @@ def params(args: list[str]) -> int:
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.assembly import build
     from lightkit.assembly.inspection import loss_of_batch
-    from lightkit.diagnostics.params import draw_histograms, lines_about, parameters_of
+    from lightkit.diagnostics.params import GRADIENT_TITLES, RIGHT, TITLES, draw_histograms, lines_about, parameters_of
     from lightkit.runner.models import holds_ensemble, with_checkpoint
 
     if holds_ensemble(folder, which, ()):
@@ -77,9 +70,10 @@ def params(args: list[str]) -> int:
         loss = loss_of_batch(parts) if options.grads else None
         found = parameters_of(parts.model, match=options.match, buffers=options.buffers, loss=loss)
     if options.json:
-        say(json.dumps([one.to_json() for one in found], indent=2))
+        say(json_text([one.to_json() for one in found]))
     else:
-        _print(found, grads=options.grads)
+        titles = [*TITLES, *(GRADIENT_TITLES if options.grads else ())]
+        say(table(titles, [one.cells(gradients=options.grads) for one in found], right=RIGHT, cut=[0]) + "\n")
         for line in lines_about(found, gradients=options.grads):
             say(line)
     if picture is not None:
@@ -87,12 +81,3 @@ def params(args: list[str]) -> int:
         if not options.json:
             say(f"{count} of {len(found)} drawn: {picture}")
     return 0
-
-
-def _print(found: list[ParameterStats], *, grads: bool) -> None:
-    """Print a table with a row for each parameter, and an empty line."""
-    from lightkit.diagnostics.params import GRADIENT_TITLES, RIGHT, TITLES
-
-    titles = [*TITLES, *(GRADIENT_TITLES if grads else ())]
-    rows = fitting(titles, [one.cells(gradients=grads) for one in found], columns=[0], width=width())
-    say(table(titles, rows, right=RIGHT) + "\n")

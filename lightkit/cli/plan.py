@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.inspected import built_model
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.terminal import json_text, say, table
 
 if TYPE_CHECKING:
     from lightkit.assembly import Learner
@@ -45,12 +44,9 @@ examples:
 def plan(args: list[str]) -> int:
     """Print what would be trained."""
     parser = Parser("plan")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--from", dest="source", metavar="RUN")
+    parser.add_configuration()
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
     with built_model(options) as (cfg, parts):
         from lightkit.assembly.matches import matches_of
@@ -59,8 +55,8 @@ def plan(args: list[str]) -> int:
 
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            content, notes = _as_json(found, matches, parts), [*parts.data.notes, *notes_on_weights(cfg, parts)]
-            say(json.dumps({**content, **({"notes": notes} if notes else {})}, indent=2))
+            content, notes = _facts(found, matches, parts), [*parts.data.notes, *notes_on_weights(cfg, parts)]
+            say(json_text({**content, **({"notes": notes} if notes else {})}))
         else:
             for note in parts.data.notes:
                 say(note)
@@ -77,15 +73,14 @@ def _print(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool)
 
     titles, rows = found.table(long=long)
     last = len(titles) - 1
-    say(table(titles, fitting(titles, rows, columns=[1, last - 1, last], width=width()), right=(2, 3)))
+    say(table(titles, rows, right=(2, 3), cut=[1, last - 1, last]))
     say()
     for line in found.lines():
         say(line)
     if parts.made.prepared is not None:
         say(f"output layer: {parts.made.prepared.described_head}")
     if matches:
-        cells = fitting(COLUMNS, [match.cells() for match in matches], columns=[0, 1], width=width())
-        say(f"\n{table(COLUMNS, cells, right=(2, 3, 4))}")
+        say("\n" + table(COLUMNS, [match.cells() for match in matches], right=(2, 3, 4), cut=[0, 1]))
     report = parts.made.report
     if report is not None:
         say(f"\nweights from {report.source}: {report.summary()}")
@@ -94,7 +89,7 @@ def _print(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool)
             say(table([], [["", *row] for row in more]))
 
 
-def _as_json(found: Plan, matches: Sequence[Match], parts: Learner) -> dict[str, Any]:
+def _facts(found: Plan, matches: Sequence[Match], parts: Learner) -> dict[str, Any]:
     """Return all of it as plain values, without an output layer in plain training, which does not ask for it."""
     content, prepared, report = dict(found.to_json()), parts.made.prepared, parts.made.report
     if prepared is not None:

@@ -1,4 +1,4 @@
-"""What `lightkit train` prints in place of training: `--cfg`, `--info` and `--hydra-help`."""
+"""Configurations as YAML: `lightkit config`, and what `train` prints in place of training (`--cfg`, `--info`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.config import as_yaml
 from lightkit.cli.terminal import say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -18,7 +17,29 @@ from lightkit.runs.catalog import project
 from lightkit.runs.placement import hydra_folder
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from lightkit.config import Composed
+
+
+def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
+    """Write the configuration, or what is below one key of it, as YAML.
+
+    Raises:
+        UserError: There is no such key.
+    """
+    from omegaconf import OmegaConf
+
+    node: Any = cfg
+    if package and package != "_global_":
+        node = OmegaConf.select(node, package)
+        if node is None:
+            raise UserError(
+                "no such key", key="--package", received=package, choices=map(str, cfg), family="unknown-key"
+            )
+    if not OmegaConf.is_config(node):
+        return str(node)
+    return OmegaConf.to_yaml(node, resolve=resolve).rstrip()
 
 
 def print_run(composed: Composed, options: argparse.Namespace) -> int:

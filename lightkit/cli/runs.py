@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import fitting, number, say, table, width
+from lightkit.cli.arguments import Parser, whole_number
+from lightkit.cli.terminal import json_text, number, say, table
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
 from lightkit.runs.catalog import no_project_note, project
 from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
 from lightkit.runs.index import all_records
-from lightkit.runs.record import RunRecord
 
 HELP = {
     "runs": """\
@@ -46,20 +43,24 @@ COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "member
 
 def runs(args: list[str]) -> int:
     """List the runs."""
-    parser = Parser("runs")
+    parser = Parser("runs", dashed=("--sort",))
     parser.add_argument("--status", default="")
     parser.add_argument("--where", action="append", default=[])
     parser.add_argument("--sort")
     parser.add_argument("--limit", default="20")
     parser.add_argument("--json", action="store_true")
-    options = parser.read(_joined(args))
-    if not options.limit.isdecimal():
-        expected = "a whole number, 0 for all"
-        raise UserError("not a number of runs", key="--limit", received=options.limit, expected=expected)
+    options = parser.read(args)
+    expected = "a whole number, 0 for all"
+    limit = whole_number("--limit", options.limit, what="not a number of runs", expected=expected)
     statuses, conditions = read_statuses(options.status), [Condition.parse(text) for text in options.where]
     root = project()
     everything = all_records(root)
-    chosen = _chosen(matching(everything, statuses=statuses, conditions=conditions), everything, options)
+    found = matching(everything, statuses=statuses, conditions=conditions)
+    if options.sort is None:
+        chosen = found[-limit:]
+    else:
+        ranked = order(found, options.sort, lambda name: direction_of(name, everything[::-1])) if found else []
+        chosen = ranked[:limit] if limit else ranked
     asked = [*(condition.key for condition in conditions), (options.sort or "").removeprefix("-")]
     more = [key for key in dict.fromkeys(asked) if key and key not in (*COLUMNS, "started")]
     rows = list[dict[str, Any]]()
@@ -69,7 +70,7 @@ def runs(args: list[str]) -> int:
         row = dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))
         rows.append(row | {key: look_up(run, key) for key in more})
     if options.json:
-        say(json.dumps(rows, indent=2, allow_nan=False))
+        say(json_text(rows))
     elif rows:
         say(_table(rows, more))
     elif everything:
@@ -81,28 +82,6 @@ def runs(args: list[str]) -> int:
     return 0
 
 
-def _joined(args: Sequence[str]) -> list[str]:
-    """Tie a value that begins with a dash to its option, which argparse would take for an option of its own."""
-    joined = list[str]()
-    for text in args:
-        if joined and joined[-1] == "--sort" and text.startswith("-"):
-            joined[-1] = f"--sort={text}"
-        else:
-            joined.append(text)
-    return joined
-
-
-def _chosen(found: list[RunRecord], everything: list[RunRecord], options: Namespace) -> list[RunRecord]:
-    """Order the runs that were found, and take as many as were asked for."""
-    count = int(options.limit)
-    if options.sort is None:
-        return found[-count:]
-    if not found:
-        return []
-    ranked = order(found, options.sort, lambda name: direction_of(name, everything[::-1]))
-    return ranked[:count] if count else ranked
-
-
 def _table(rows: Sequence[dict[str, Any]], more: Sequence[str]) -> str:
     heads = [name for name in COLUMNS[:-1] if name != "members" or any(row[name] for row in rows)]
     heads += [*more, COLUMNS[-1]]
@@ -110,7 +89,7 @@ def _table(rows: Sequence[dict[str, Any]], more: Sequence[str]) -> str:
     numeric = {name for name in more if all(isinstance(row[name], int | float | None) for row in rows)}
     right = [heads.index(name) for name in heads if name in {"seed", "best", "epochs", "members", *numeric}]
     cut = [heads.index(name) for name in ("name", "folder")]
-    return table(heads, fitting(heads, texts, columns=cut, width=width()), right=right)
+    return table(heads, texts, right=right, cut=cut)
 
 
 def _cell(name: str, value: Any, more: Sequence[str]) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.evaluate import SPLITS, trained_run
 from lightkit.cli.inspected import configuration
-from lightkit.cli.terminal import fitting, number, say, table, width
+from lightkit.cli.terminal import json_text, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
@@ -62,26 +61,23 @@ def show(args: list[str]) -> int:
     """Write a page and a picture, and print what is on them."""
     parser = Parser("show")
     parser.add_argument("what")
-    parser.add_argument("overrides", nargs="*")
+    parser.add_configuration()
     parser.add_argument("--split", choices=SPLITS)
     parser.add_argument("--count", default="32")
     parser.add_argument("--epoch", default="0")
-    parser.add_argument("--from", dest="source", metavar="RUN")
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
     if options.what not in KINDS:
         raise UserError("nothing to show", key="lightkit show", received=options.what, choices=KINDS)
-    options.count = _whole("--count", options.count, low=1, high=_MOST)
-    options.epoch = _whole("--epoch", options.epoch, low=0, high=10**9)
+    options.count = whole_number("--count", options.count, least=1, most=_MOST)
+    options.epoch = whole_number("--epoch", options.epoch)
     page, folder = _data(options) if options.what == "data" else _trained(options)
     files = page.write(options.output or folder, f"{options.what}-{options.split}")
     if options.json:
-        content = {"title": page.title, "files": list(map(str, files)), "samples": [s.plain() for s in page.samples]}
-        say(json.dumps(content, indent=2))
+        content = {"title": page.title, "files": files, "samples": [s.plain() for s in page.samples]}
+        say(json_text(content))
         return 0
     say(f"{page.title}: {page.subtitle}")
     if options.what == "worst":
@@ -127,13 +123,6 @@ def _trained(options: Namespace) -> tuple[Page, Path]:
     return page, folder / run_files.SHOW
 
 
-def _whole(name: str, text: str, *, low: int, high: int) -> int:
-    if text.isdecimal() and low <= int(text) <= high:
-        return int(text)
-    expected = f"{low} to {high}" if high < 10**9 else f"{low} or more"
-    raise UserError("not a whole number in range", key=name, expected=expected, received=text)
-
-
 def _table(samples: list[Sample]) -> str:
     """Return the first samples as a table."""
     columns = {
@@ -147,4 +136,4 @@ def _table(samples: list[Sample]) -> str:
     titles = [name for name, cells in columns.items() if any(cells)]
     rows = list(zip(*(columns[name] for name in titles)))
     cut = [place for place, name in enumerate(titles) if name not in ("row", "loss")]
-    return table(titles, fitting(titles, rows, columns=cut, width=width() or 160), right=(0, 1))
+    return table(titles, rows, right=(0, 1), cut=cut, columns=width() or 160)

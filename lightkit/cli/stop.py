@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.attach import ended, place_of
 from lightkit.cli.terminal import complain, say
-from lightkit.runs.catalog import project
+from lightkit.runs.catalog import path_from, project
 
 HELP = {
     "stop": """\
@@ -60,9 +60,10 @@ def stop(args: list[str]) -> int:
             _stop_sweep(folder, now=options.now)
     try:
         for folder in asked:
-            _see_off(folder)
+            _wait_for_end(folder)
     except KeyboardInterrupt:
-        complain("what was asked to end still saves and ends; to wait for it:  lightkit wait " + " ".join(options.run))
+        named = shlex.join(options.run)
+        complain(f"what was asked to end still saves and ends; to wait for it:  lightkit wait {named}")
         raise
     return 0
 
@@ -82,7 +83,7 @@ def wait(args: list[str]) -> int:
         while (standing := look(folder)).state in ALIVE:  # gone on with at once, or in a queue
             wait_until_free(folder)
             time.sleep(_POLL_SECONDS)
-        complain(ended(standing))
+        complain(standing.describe(root))
         codes.append(exit_status(standing))
     return next(filter(None, codes), 0)
 
@@ -94,7 +95,7 @@ def _ask(folder: Path, *, now: bool) -> bool:
 
     standing = look(folder)
     if standing.state not in ALIVE:
-        say(f"nothing to stop: {ended(standing)}")
+        say(f"nothing to stop: {standing.describe(project())}")
         return False
     is_asked = ask_to_end(standing, now=now)
     if now:
@@ -106,7 +107,7 @@ def _ask(folder: Path, *, now: bool) -> bool:
     return True
 
 
-def _see_off(folder: Path) -> None:
+def _wait_for_end(folder: Path) -> None:
     """Wait until a run has ended, and say how to go on with it."""
     from lightkit.detached.ending import forget_request
     from lightkit.detached.folders import is_sweep
@@ -114,11 +115,10 @@ def _see_off(folder: Path) -> None:
 
     wait_until_free(folder)
     forget_request(folder)
-    standing = look(folder)
-    words = "sweep resume" if is_sweep(folder) else "resume"
-    detach = "-d " if standing.detached else ""
-    again = "" if standing.state == "finished" else f"; go on with:  lightkit {words} {detach}{place_of(folder)}"
-    say(f"{ended(standing)}{again}")
+    standing, root = look(folder), project()
+    words = ["lightkit", *(["sweep"] if is_sweep(folder) else []), "resume", *(["-d"] if standing.detached else [])]
+    again = f"; go on with:  {shlex.join([*words, path_from(root, folder)])}"
+    say(standing.describe(root) + ("" if standing.state == "finished" else again))
 
 
 def _stop_sweep(folder: Path, *, now: bool) -> None:
@@ -136,6 +136,6 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
     alive = [each for each in [folder, *runs_below(folder)] if is_locked(each)]
     for each in alive:
         if _ask(each, now=True):
-            _see_off(each)
+            _wait_for_end(each)
     if not alive:
-        say(f"nothing to stop: {ended(look(folder))}")
+        say(f"nothing to stop: {look(folder).describe(project())}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-from lightkit.cli.inspected import OPTIONS, built_model, depth_of, parser_of_model, shape_of
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.inspected import OPTIONS, built_model, parser_of_model, read_depth, read_shape
+from lightkit.cli.terminal import json_text, say, table
 
 HELP = {
     "summary": f"""\
@@ -41,17 +39,17 @@ def summary(args: list[str]) -> int:
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
-    shape, depth = shape_of(options.input), depth_of(options.depth)
+    shape, depth = read_shape(options.input), read_depth(options.depth)
     with built_model(options) as (cfg, parts):
         from lightkit.assembly.inspection import summary_of
 
         found = summary_of(cfg, parts, shape=shape)
     if options.json:
-        say(json.dumps(found.to_json(), indent=2))
+        say(json_text(found.to_json()))
         return 0
     from lightkit.diagnostics.summary import DEPTH, RIGHT
 
     titles, rows = found.table(depth=DEPTH if depth is None else depth, every=options.long)
-    say(table(titles, fitting(titles, rows, columns=[0, 1], width=width()), right=RIGHT))
+    say(table(titles, rows, right=RIGHT, cut=[0, 1]))
     say("\n" + table([], found.lines()))
     return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,8 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from lightkit.cli.live import read_seconds
 from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.terminal import json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
@@ -22,7 +21,7 @@ from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep
-from lightkit.sweep.state import JobState, look
+from lightkit.sweep.state import look
 
 _POLL_SECONDS = 0.2
 _DONE = ("finished", "pruned")
@@ -45,7 +44,7 @@ def act(options: argparse.Namespace) -> int:
     if options.watch is None:
         _show(read_journal(folder), as_json=options.json)
         return 0
-    return watch_sweep(folder, _seconds(options.watch), as_json=options.json)
+    return watch_sweep(folder, read_seconds(options.watch), as_json=options.json)
 
 
 def resume_sweep(folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detached: bool = False) -> int:
@@ -57,7 +56,7 @@ def resume_sweep(folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detac
         detached: Whether it is to outlive the terminal.
     """
     from lightkit.cli.detach import carry_out
-    from lightkit.cli.sweep import go_on
+    from lightkit.cli.multirun import go_on
 
     return carry_out(partial(go_on, folder, options), folder, detached=detached, on_end=_on_end(folder))
 
@@ -95,11 +94,15 @@ def _show(record: Record, *, as_json: bool) -> None:
     holder = lock_holder(record.folder)
     states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
     if as_json:
-        facts = {"folder": str(record.folder), "run_by": holder, "jobs": [_facts(state) for state in states]}
-        say(json.dumps(facts, allow_nan=False))
+        names = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
+        jobs = [
+            {"job": state.job.name, "overrides": state.job.overrides, "folder": state.job.folder}
+            | {name: getattr(state, name) for name in names}
+            for state in states
+        ]
+        say(json_text({"folder": record.folder, "run_by": holder, "jobs": jobs}, one_line=True))
         return
-    rows = fitting(TITLES, [row_of(state) for state in states], columns=[0, 6], width=width())
-    say(table(TITLES, rows, right=[2, 3, 4, 5]))
+    say(table(TITLES, map(row_of, states), right=[2, 3, 4, 5], cut=[0, 6]))
     mode = SweepDisplay(record).mode
     say(f"\n{headline(states, mode)}")
     if holder is not None:
@@ -109,12 +112,6 @@ def _show(record: Record, *, as_json: bool) -> None:
         say(f"to end it:  lightkit sweep stop {record.folder}")
     elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
         say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
-
-
-def _facts(state: JobState) -> dict[str, Any]:
-    names = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
-    known = {name: getattr(state, name) for name in names}
-    return {"job": state.job.name, "overrides": list(state.job.overrides), "folder": str(state.job.folder), **known}
 
 
 def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) -> int:
@@ -144,7 +141,7 @@ def stop_sweep(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
     holder = lock_holder(folder)
     if holder is None and read_journal(folder).head.get("options", {}).get("engine") in IN_A_QUEUE:
-        from lightkit.cli.sweep import go_on
+        from lightkit.cli.multirun import go_on
 
         go_on(folder, {}, end=True)
         return 0
@@ -160,13 +157,3 @@ def stop_sweep(folder: Path) -> int:
         time.sleep(_POLL_SECONDS)
     say(f"ended; go on with:  lightkit sweep resume {folder}")
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UserError("not a time", key="--watch", received=text, expected="seconds between two looks")
-    return value

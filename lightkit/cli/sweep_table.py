@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.terminal import complain, fitting, number, say, table, width
+from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common import run_files
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration
@@ -123,7 +123,8 @@ def report(folder: Path, states: Sequence[JobState]) -> None:
     try:
         for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
             (folder / name).unlink(missing_ok=True)  # a link of that name is not written through
-        text = "\n".join([table(titles, cells, right=[3]), *_reasons(states)])
+        reasons = [f"{state.job.name}: {state.reason}" for state in states if state.reason]
+        text = "\n".join([table(titles, cells, right=[3]), *([""] if reasons else []), *reasons])
         (folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
         with (folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(names))
@@ -131,13 +132,8 @@ def report(folder: Path, states: Sequence[JobState]) -> None:
             writer.writerows(rows)
     except OSError as error:
         complain(f"cannot write the table: {error.strerror}")
-    say("\n" + table(titles, fitting(titles, cells, columns=[0], width=width()), right=[3]))
+    say("\n" + table(titles, cells, right=[3], cut=[0]))
     say(f"\nwritten to {folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
-
-
-def _reasons(states: Sequence[JobState]) -> list[str]:
-    lines = [f"{state.job.name}: {state.reason}" for state in states if state.reason]
-    return ["", *lines] if lines else []
 
 
 def _result(state: JobState, fixed: set[str]) -> dict[str, Any]:

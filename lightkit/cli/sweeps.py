@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.live import USUAL_SECONDS
 from lightkit.common.errors import UserError
 
 ACTIONS = ("status", "resume", "stop")
 HELP = {
-    "sweep": """\
+    "sweep": f"""\
 usage: lightkit sweep status SWEEP [--watch [SECONDS]] [--json]
        lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [-d]
        lightkit sweep stop SWEEP
@@ -22,7 +23,7 @@ stop    ask the process that runs the sweep to let all jobs save, and wait until
         of Slurm while nobody watches are told to save, too
 
 options:
-  --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise, until the sweep ends
+  --watch [SECONDS]  draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise, until the sweep ends
   --json             as JSON; with --watch one line each time
   -d, --detach       resume without this terminal: the sweep survives hang-up, logout and a closed ssh
   sweep.KEY=VALUE    other options than at the start: sweep.slots=2 sweep.retries=1
@@ -43,7 +44,7 @@ def sweep(args: list[str]) -> int:
     parser.add_argument("action")
     parser.add_argument("sweep")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--watch", nargs="?", const="2")
+    parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-d", "--detach", action="store_true")
     options = parser.read(args)

@@ -1,7 +1,8 @@
-"""Plain text on the terminal: lines, complaints, tables."""
+"""Plain text on the terminal: lines, complaints, tables, JSON."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,16 +23,40 @@ def complain(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+def json_text(content: object, *, one_line: bool = False) -> str:
+    """Write plain values as JSON, which has null for what is no finite number.
+
+    Args:
+        content: Lists, dictionaries, numbers and texts; of anything else its text is written.
+        one_line: Write a line, for one value after the other; else indented.
+    """
+    from lightkit.loggers.files import plain
+
+    return json.dumps(plain(content), indent=None if one_line else 2, ensure_ascii=False, allow_nan=False)
+
+
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    cut: Sequence[int] = (),
+    columns: int | None = None,
+) -> str:
     """Lay a table out as text with aligned columns, two spaces between them.
 
     Args:
         titles: Column heads; without any, the table has no head.
         rows: Cells, as many per row as there are titles.
         right: Numbers of the columns that are aligned to the right.
+        cut: Numbers of the columns that may be cut where a line does not fit.
+        columns: Characters in a line; None for those of the terminal, and as many as it takes elsewhere.
     """
+    cells: Sequence[Sequence[str]] = list(rows)
+    if cut:
+        cells = fitting(titles, cells, columns=cut, width=columns or width())
     lines = [list(titles)] if titles else []
-    lines += [list(map(in_one_line, row)) for row in rows]
+    lines += [list(map(in_one_line, row)) for row in cells]
     widths = [max(map(len, column)) for column in zip(*lines)] if lines else []
     texts = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""`lightkit train` and `lightkit resume`."""
+"""`lightkit train`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.detach import carry_out, leave_session, resume_lost
+from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.patterns import named
 from lightkit.runs.catalog import (
     find_run,
     find_unfinished,
@@ -76,26 +75,6 @@ Exit status: 0 done, 1 something else failed (a full disk, a loader process that
 configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
 what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
-    "resume": """\
-usage: lightkit resume RUN [OVERRIDES] [-d]
-       lightkit resume FILE [OVERRIDES] [-d]
-       lightkit resume -d --all-lost
-
-Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
-RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
-`trainer.epochs`; without any, a run that has finished is left alone.
-FILE is a checkpoint of another program, with `model`, `optimizer` and `epoch` in it. A new run with the configuration
-of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
-
-options:
-  -d, --detach  go on without this terminal: the run survives hang-up, logout and a closed ssh
-  --all-lost    with -d: go on with every run and every sweep of this project that ended with its machine
-
-examples:
-  lightkit resume last
-  lightkit resume -d last
-  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50
-  lightkit resume checkpoint.pt experiment=digits_cnn trainer.epochs=50""",
 }
 
 
@@ -119,9 +98,9 @@ def train(args: list[str]) -> int:
         leave_session("train", args)
     composed = None if _is_sweep(options) else _compose(options)
     if composed is None:
-        from lightkit.cli.sweep import sweep
+        from lightkit.cli.multirun import multirun
 
-        return sweep(options)
+        return multirun(options)
     if of_sweep := [text.lstrip("+~") for text in options.overrides if text.lstrip("+~").startswith("sweep.")]:
         what, fix = "this says how a sweep is run, and a single run takes none of it", "add -m, or leave it out"
         raise UserError(what, key=of_sweep[0].partition("=")[0], fix=fix, family="wrong-command")
@@ -180,73 +159,7 @@ def _serve(options: argparse.Namespace) -> int:
     return run_job(options.job, stop_at=options.stop_at, train=start)
 
 
-def resume(args: list[str]) -> int:
-    """Go on with a stopped run."""
-    parser = Parser("resume")
-    parser.add_argument("run", nargs="?")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("-d", "--detach", action="store_true")
-    parser.add_argument("--all-lost", action="store_true")
-    options = parser.read(args)
-    if options.detach:
-        leave_session("resume", args)
-    if options.all_lost:
-        return _resume_all_lost(options)
-    if options.run is None:
-        parser.error("the following arguments are required: run")
-    if Path(options.run).is_file():
-        path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-        return train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
-    try:
-        folder = find_run(options.run, project())
-    except UserError:
-        _refuse_sweep(options.run, detached=options.detach)
-        raise
-    return _resume(folder, options)
-
-
-def _refuse_sweep(text: str, *, detached: bool) -> None:
-    """Tell whoever means a sweep which command goes on with it."""
-    from lightkit.detached.folders import find_folder, is_sweep
-
-    try:
-        folder = find_folder(text, project())
-    except UserError:
-        return
-    if is_sweep(folder):
-        fix = f"lightkit sweep resume {'-d ' if detached else ''}{text}"
-        raise UserError("this is a sweep", received=text, fix=fix, family="wrong-command")
-
-
-def _resume_all_lost(options: argparse.Namespace) -> int:
-    if options.run is not None or not options.detach:
-        what, fix = "all runs that were lost go on beside each other", "lightkit resume -d --all-lost"
-        raise UserError(what, key="--all-lost", fix=fix, family="wrong-command")
-    return resume_lost()
-
-
-def _resume(folder: Path, options: argparse.Namespace) -> int:
-    from lightkit.runs.reading import read_run, read_run_unchanged
-
-    composed = read_run(folder, options.overrides)
-    # Of an earlier `resume.override` another value that is typed now wants its own.
-    given, keys = composed.cfg.resume.override, [text.lstrip("+~").partition("=")[0] for text in options.overrides]
-    allowed = [pattern for pattern in given if not any(named(key, (pattern,)) for key in keys)]
-    if allowed != given and "resume.override" not in keys:
-        quoted = ",".join(f"'{pattern}'" for pattern in allowed)
-        composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
-    # Of an ensemble that has finished, a member may be damaged: its run looks after that.
-    if (
-        status(folder) == "finished"
-        and not has_members(folder)
-        and (not options.overrides or composed.cfg == read_run_unchanged(folder, options.overrides).cfg)
-    ):
-        return _finished(folder)
-    work = partial(start, composed.cfg, folder, overrides=options.overrides, resume=True)
-    return carry_out(work, folder, detached=options.detach, on_end=composed.cfg.on_end)
-
-
-def _finished(folder: Path) -> int:
+def finished(folder: Path) -> int:
     """Say that there is nothing left to do."""
     say(f"{folder} has finished already; make it longer with trainer.epochs=N")
     return 0
@@ -265,7 +178,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
     cfg = with_values_of(earlier, composed.cfg, composed.dated) if earlier else composed.cfg
     if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
-        return _finished(earlier)
+        return finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
     if earlier is None and not follows():
@@ -283,10 +196,9 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
 
 def _train_parser() -> Parser:
     parser = Parser("train")
-    parser.add_argument("overrides", nargs="*")
+    parser.add_configuration()
     parser.add_argument("-d", "--detach", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("--from", dest="source", metavar="RUN")
     # For the process of a job of a sweep, which reads there what it is to train.
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stop-at", help=argparse.SUPPRESS)
@@ -299,8 +211,6 @@ def _train_parser() -> Parser:
     parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")

@@ -17,7 +17,7 @@ _HOP = re.compile(r"(?:[^\s@,;'\"]+@)?(?P<host>\[[0-9a-fA-F:.%]+\]|[\w.-]+)(?::(
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The way from a laptop to this machine.
 
     Args:
@@ -68,7 +68,7 @@ class Way:
         return found
 
 
-def way(via: str | None = None) -> Way:
+def find_route(via: str | None = None) -> Route:
     """Find the way to this machine: that of the ssh connection this process runs in, if it runs in one.
 
     Args:
@@ -77,7 +77,9 @@ def way(via: str | None = None) -> Way:
     Raises:
         UserError: They cannot be read.
     """
-    user, host, port = _user(), socket.gethostname(), _SSH_PORT
+    user, host, port = "USER", socket.gethostname(), _SSH_PORT
+    with suppress(KeyError, OSError):
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
     hops = _hops(via) if via is not None else ()
     # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
     connection = os.environ.get("SSH_CONNECTION", "").split()
@@ -88,7 +90,7 @@ def way(via: str | None = None) -> Way:
             hops = (f"{user}@{_bracketed(connection[2])}" + ("" if connection[3] == "22" else f":{connection[3]}"),)
     elif via is None and os.environ.get("SLURM_JOB_ID") and os.environ.get("SLURM_SUBMIT_HOST", host) != host:
         hops = (f"{user}@{os.environ['SLURM_SUBMIT_HOST']}",)
-    return Way(user, host, port, hops)
+    return Route(user, host, port, hops)
 
 
 def _hops(text: str) -> tuple[str, ...]:
@@ -107,12 +109,6 @@ def _fields(hop: str) -> str:
     found = _HOP.fullmatch(place)
     host, port = (found["host"], found["port"]) if found else (place, None)
     return f"host {host.strip('[]')}, port {port or _SSH_PORT}" + (f", user name {user}" if user else "")
-
-
-def _user() -> str:
-    with suppress(KeyError, OSError):
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    return "USER"
 
 
 def _is_here(address: str) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, say, table
+from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def verify_resume(args: list[str]) -> int:
     try:
         result = verify(job, phase=options.phase, progress=complain)
         if options.json:
-            say(json.dumps(_as_json(result), indent=2))
+            say(json_text(_facts(result)))
         else:
             _report(result)
         return 0 if result.same else 1
@@ -128,7 +127,7 @@ def _report(result: VerifyResult) -> None:
         say(f"  fix: {fix}")
 
 
-def _as_json(result: VerifyResult) -> dict[str, Any]:
+def _facts(result: VerifyResult) -> dict[str, Any]:
     """Return what came of it as plain values."""
     return {
         "same": result.same,
@@ -155,6 +154,5 @@ def _parser() -> Parser:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
+    parser.add_config_files()
     return parser

@@ -45,8 +45,8 @@ class RunningBoard:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where the process of a board keeps what others know it by.
+class BoardFiles:
+    """The files by which others know of a board: its lock, its address, its log, and the wish that it ends.
 
     Args:
         place: The user's folder for all boards.
@@ -78,7 +78,7 @@ class Desk:
             raise _unwritable(self.place, error) from error
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Be the one board of this name while inside.
 
         Raises:
@@ -142,22 +142,22 @@ class Desk:
         return self.place / f"{self.name}{ending}"
 
 
-def desk_of(folder: Path, host: str) -> Desk:
-    """Return the desk of the board that shows a folder; there is one for each address to listen on.
+def board_files(folder: Path, host: str) -> BoardFiles:
+    """Return the files of the board that shows a folder; there is one board for each address to listen on.
 
     Raises:
         UserError: This user has no place for it.
     """
     digest = hashlib.sha256(f"{folder.resolve()}\n{host}".encode(errors="surrogateescape")).hexdigest()
-    return Desk(_place(), f"{_machine()}-{digest[:12]}")
+    return BoardFiles(_place(), f"{_machine()}-{digest[:12]}")
 
 
-def running() -> list[Desk]:
-    """List the desks of the boards that run on this machine, the oldest first."""
+def running_boards() -> list[RunningBoard]:
+    """List the boards that run on this machine, the oldest first."""
     place = _place()
-    desks = [Desk(place, path.name.removesuffix(_LOCK)) for path in place.glob(f"{_machine()}-*{_LOCK}")]
-    found = [(board.started, desk.name, desk) for desk in desks if (board := desk.board()) is not None]
-    return [desk for _, _, desk in sorted(found, key=lambda row: row[:2])]
+    known = [BoardFiles(place, path.name.removesuffix(_LOCK)) for path in place.glob(f"{_machine()}-*{_LOCK}")]
+    found = [board for files in known if (board := files.board()) is not None]
+    return sorted(found, key=lambda board: (board.started, str(board.folder)))
 
 
 def _machine() -> str:

@@ -10,7 +10,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.detached.liveness import ALIVE, look
-from lightkit.runs.catalog import no_project_note, run_name, started
+from lightkit.runs.catalog import no_project_note, path_from, places_of, run_name, started
 from lightkit.runs.reading import run_folders
 from lightkit.sweep.state import is_locked
 
@@ -54,7 +54,7 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
     Raises:
         UserError: There is none, or several are meant.
     """
-    for folder in (Path(text), root / text, root / run_files.OUTPUTS / text):
+    for folder in places_of(text, root):
         if any((folder / mark).is_file() for mark in _MARKS):
             return folder.resolve()
     newest_first = all_folders(root)[::-1]
@@ -65,7 +65,7 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
     alive = [folder for folder in found if is_alive(folder)]
     if one_alive and len(alive) > 1:
         fix = "one of their folders; `lightkit ps` lists them"
-        choices = [_shown(folder, root) for folder in alive]
+        choices = [path_from(root, folder) for folder in alive]
         raise UserError("several runs of this name are alive", received=text, choices=choices, fix=fix)
     if found:
         return (alive or found)[0]
@@ -90,7 +90,3 @@ def _order(folder: Path) -> tuple[datetime, str, datetime, str]:
     sweep = sweep_of(folder)
     own = started(folder)
     return (started(sweep), str(sweep), own, str(folder)) if sweep else (own, str(folder), datetime.min, "")
-
-
-def _shown(folder: Path, root: Path) -> str:
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)

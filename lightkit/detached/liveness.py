@@ -19,7 +19,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import has_members, started
+from lightkit.runs.catalog import has_members, path_from, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
 from lightkit.runs.reading import read_config, read_result
 from lightkit.sweep.journal import read_journal
@@ -72,6 +72,13 @@ class Standing:
     error: str
     started: datetime
     detached: bool
+
+    def describe(self, root: Path) -> str:
+        """Say what became of it, from the folder `root`: `outputs/…/digits_cnn failed at step 310: CUDA error`."""
+        step = "" if self.step is None else f" at step {self.step}"
+        if self.state == "finished":
+            step = "" if self.step is None else f" after {self.step} steps"
+        return f"{path_from(root, self.folder)} {self.state}{step}" + (f": {self.error}" if self.error else "")
 
 
 def look(folder: Path) -> Standing:

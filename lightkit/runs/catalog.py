@@ -244,6 +244,16 @@ def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:
     return {**content, **changed, "samples": samples if asked == "auto" else None}
 
 
+def places_of(text: str, root: Path) -> tuple[Path, ...]:
+    """List the folders that a typed path may mean: from here, from the project, and from its `outputs/`."""
+    return (Path(text), root / text, root / run_files.OUTPUTS / text)
+
+
+def path_from(base: Path, path: Path) -> str:
+    """Return a path as one would type it in the folder `base`: relative where it lies below, else absolute."""
+    return str(path.relative_to(base) if path.is_relative_to(base) else path)
+
+
 def find_run(text: str, root: Path) -> Path:
     """Find the folder of a run by its path, its name, or `last` for the newest.
 
@@ -252,7 +262,7 @@ def find_run(text: str, root: Path) -> Path:
     Raises:
         UserError: There is no such run, or several have folders of this name.
     """
-    for folder in (Path(text), root / text, root / run_files.OUTPUTS / text):
+    for folder in places_of(text, root):
         if (folder / run_files.CONFIG).is_file():
             return folder.resolve()
     newest_first = all_runs(root)[::-1]
@@ -301,7 +311,6 @@ def _with_run_folder(text: str, root: Path) -> str:
     if any((place / name).exists() for place in (Path(), root, root / run_files.OUTPUTS)):
         return text
     with contextlib.suppress(UserError):
-        folder = find_run(name, root)
-        place = str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+        place = path_from(root, find_run(name, root))
         return f"{key}={place}" if re.fullmatch(r"[\w./+-]+", place) else f"{key}='{place}'"
     return text

@@ -13,7 +13,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.hydra_values import job_environment
-from lightkit.runs.catalog import run_name
+from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
@@ -148,7 +148,7 @@ def find_sweep(text: str, root: Path) -> Path:
     Raises:
         UserError: There is no such sweep.
     """
-    for folder in (Path(text), root / text, root / run_files.OUTPUTS / text):
+    for folder in places_of(text, root):
         if (folder / run_files.SWEEP_JOURNAL).is_file():
             return folder.resolve()
     newest_first = all_sweeps(root, everywhere=True)[::-1]

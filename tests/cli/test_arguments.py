@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, check_checkpoint, whole_number
 from lightkit.common.errors import UserError
 
 
@@ -60,3 +61,25 @@ def test_a_word_too_many_is_not_called_an_option() -> None:
     parser.add_argument("run")
     with pytest.raises(UserError, match=r"lightkit attach: one word too many\n.*received: 'other'"):
         parser.read(["last", "other"])
+
+
+@pytest.mark.parametrize(("args", "sort"), [(["--sort", "-loss"], "-loss"), (["--sort", "loss"], "loss")])
+def test_a_value_may_begin_with_a_dash(args: list[str], sort: str) -> None:
+    parser = Parser("runs", dashed=("--sort",))
+    parser.add_argument("--sort")
+    assert parser.read(args).sort == sort
+
+
+@pytest.mark.parametrize("text", ["0", "7", "-1", "1.5", "", "x"])
+def test_a_whole_number_in_its_range(text: str) -> None:
+    assert whole_number("--count", "1", least=1, most=6) == 1
+    with pytest.raises(UserError, match=r"--count: not a whole number\n +expected: a whole number from 1 to 6"):
+        whole_number("--count", text, least=1, most=6)
+
+
+def test_a_checkpoint_is_one_of_two_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file.pt").touch()
+    for which in ("best", "last", str(tmp_path / "file.pt")):
+        check_checkpoint(which)
+    with pytest.raises(UserError, match="no such checkpoint"):
+        check_checkpoint("newest")

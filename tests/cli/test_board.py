@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ import pytest
 
 from lightkit.cli import board
 from lightkit.detached import ports, systemd
-from lightkit.detached.boards import RunningBoard, desk_of
+from lightkit.detached.boards import RunningBoard, board_files
 from lightkit.detached.ports import free_port
 from tests.conftest import ROOT, Outcome
 from tests.ports import reserved_port
@@ -101,9 +102,9 @@ def test_mistakes(cli: Cli, project: Path, words: list[str], message: str) -> No
 
 def test_a_board_is_found_again(cli: Cli, project: Path) -> None:
     (project / "outputs").mkdir()
-    desk = desk_of(project / "outputs", "127.0.0.1")
-    with desk.taken():
-        desk.announce(RunningBoard(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
+    files = board_files(project / "outputs", "127.0.0.1")
+    with files.locked():
+        files.announce(RunningBoard(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
         for words in ([], ["--detach"], ["--port", "7007"]):
             done = cli("board", *words)
             assert done.code == 0
@@ -131,12 +132,12 @@ def test_the_board_of_another_user_is_warned_of(
 ) -> None:
     theirs = ports.Holder(6006, "bob", is_ours=False, shows="/home/bob/outputs")
     monkeypatch.setattr(ports, "holder", lambda _: theirs)
-    board._warn(6006)
+    board._warn_of_port(6006)
     told = capsys.readouterr().err
     assert "port 6006 is taken by a TensorBoard of bob, which shows /home/bob/outputs" in told
     assert "is not yours" in told
     monkeypatch.setattr(ports, "holder", lambda _: ports.Holder(6006, "ada", is_ours=True, shows=None))
-    board._warn(6006)
+    board._warn_of_port(6006)
     assert capsys.readouterr().err == ""
 
 
@@ -154,7 +155,7 @@ def test_what_systemd_would_end(
 ) -> None:
     monkeypatch.setattr(systemd, "fate", lambda: fate)
     monkeypatch.setattr(systemd, "scope_command", lambda command: ["systemd-run", *command])
-    assert board._kept(["x"]) == expected
+    assert board._outliving_logout(["x"]) == expected
     assert told in capsys.readouterr().err
 
 
@@ -195,8 +196,8 @@ def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: C
                 seen += piece
     os.close(ours)
     assert started.returncode == 0, seen
-    desk = desk_of(project / "outputs", "127.0.0.1")
-    found = desk.board()
+    files = board_files(project / "outputs", "127.0.0.1")
+    found = files.board()
     assert found is not None
     try:
         assert f"http://127.0.0.1:{found.port}/".encode() in seen
@@ -207,7 +208,7 @@ def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: C
         done = cli("board", "--stop")
     assert done.out.startswith("ended: TensorBoard over")
     assert page(found.port) is None
-    assert desk.board() is None
+    assert files.board() is None
 
 
 @pytest.mark.slow
@@ -219,4 +220,29 @@ def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, project: Path) 
         done = cli("board", "--detach", "--port", str(taken.getsockname()[1]))
     assert done.code == 2
     assert "cannot listen there" in done.err
-    assert desk_of(project / "outputs", "127.0.0.1").board() is None
+    assert board_files(project / "outputs", "127.0.0.1").board() is None
+
+
+def test_the_board_of_a_folder_that_is_gone_is_ended_from_anywhere(cli: Cli, project: Path, tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    files, begun = board_files(shown, "0.0.0.0"), threading.Event()
+
+    def serve() -> None:
+        with files.locked():
+            files.announce(RunningBoard(shown, "0.0.0.0", 7007, 0.0, detached=True))
+            begun.set()
+            until(files.is_asked_to_end, "somebody who ends it")
+
+    server = threading.Thread(target=serve)
+    server.start()
+    begun.wait()
+    shown.rmdir()
+    for words in (["--stop"], ["--stop", "nosuch"], ["--stop", str(shown), "--host", "127.0.0.1"]):
+        done = cli("board", *words)
+        assert done.code == 2
+        assert "no board of yours shows this" in done.err
+        assert (str(shown) in done.err.partition("choices")[2]) == ("--host" not in words)
+    done = cli("board", "--stop", str(shown))
+    server.join()
+    assert (done.code, done.out) == (0, f"ended: TensorBoard over {shown}, port 7007\n")

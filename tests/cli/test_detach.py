@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,6 @@ import pytest
 
 from lightkit.detached import detach
 from lightkit.detached.detach import Detached
-from lightkit.runs.lock import boot_id
-from lightkit.sweep.job import Job
-from lightkit.sweep.journal import Journal
 from tests.conftest import Outcome
 from tests.detached.made import make_sweep
 
@@ -111,32 +105,3 @@ def test_what_has_ended_already_has_said_so(cli: Cli, begun: Begun, project: Pat
 def test_what_was_killed_has_said_nothing(cli: Cli, begun: Begun) -> None:
     begun(None, 1)
     assert "error: the process has ended before it had begun" in cli(*MAKE).err
-
-
-def left_behind(folder: Path, boot: str | None) -> None:
-    """Let the holder of a lock have ended without giving it up."""
-    facts = {"pid": 1, "host": socket.gethostname(), "boot": boot, "born": 1}
-    (folder / ".lock").write_text(f"process 1 on here\n{json.dumps(facts)}\n")
-
-
-def test_all_that_was_lost_goes_on_and_nothing_else(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs, sweep = project / "outputs", project / "outputs" / "sweeps" / "2026-01-31" / "13-00-00-many"
-    for place in ("lost", "died", "other", "sweeps/2026-01-31/13-00-00-many/job"):
-        earlier(project, place)
-    with Journal(sweep) as journal:
-        journal.head(options={})
-        journal.plan([Job("job", sweep / "job", (), "")])
-    for folder in (outputs / "lost", outputs / "other", sweep, sweep / "job"):
-        left_behind(folder, "of another day")
-    left_behind(outputs / "died", boot_id())
-    started = list[list[str]]()
-
-    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[bytes]:
-        assert not check
-        started.append(command[3:])
-        return subprocess.CompletedProcess(command, 2 if command[-1].endswith("other") else 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert cli("resume", "-d", "--all-lost").code == 2
-    resumed = [["resume", "-d", str(outputs / name)] for name in ("lost", "other")]
-    assert sorted(started) == [*resumed, ["sweep", "resume", "-d", str(sweep)]]

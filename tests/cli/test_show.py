@@ -40,7 +40,7 @@ def test_worst_of_a_run(cli: Cli, project: Path) -> None:
     ("args", "told"),
     [
         (["everything"], "choices:  data, results, worst"),
-        (["data", "--count", "0"], "expected: 1 to 1000"),
+        (["data", "--count", "0"], "expected: a whole number from 1 to 1000"),
         (["data", "--count", "x"], "--count: not a whole number"),
         (["data", "--epoch", "-1"], "--epoch"),
         (["data", "--split", "vali"], "val"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from lightkit.cli.terminal import SHORTEST, fitting, table, width
+from lightkit.cli.terminal import SHORTEST, fitting, json_text, table, width
 from tests.conftest import Outcome
 
 TITLES = ("name", "best", "folder")
@@ -92,3 +92,14 @@ def test_no_control_character_of_others_reaches_the_terminal(
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed), printed
     assert "evil" in printed or "fake row" in printed
     assert "\nfake row" not in printed
+
+
+def test_a_table_cuts_itself_where_it_is_told_which_columns() -> None:
+    assert table(TITLES, ROWS, cut=[0, 2], columns=60) == table(TITLES, fitting(TITLES, ROWS, columns=[0, 2], width=60))
+    assert table(TITLES, ROWS, columns=60) == table(TITLES, ROWS)
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    content = {"loss": float("nan"), "rows": [float("inf"), 1], "folder": Path("a"), "name": "ü"}
+    assert json_text(content, one_line=True) == '{"loss": null, "rows": [null, 1], "folder": "a", "name": "ü"}'
+    assert json.loads(json_text(content)) == {"loss": None, "rows": [None, 1], "folder": "a", "name": "ü"}

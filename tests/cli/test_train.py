@@ -101,19 +101,6 @@ def test_a_folder_without_a_name_is_not_the_working_directory(cli: Cli, project:
     assert not (project / "config.yaml").exists()
 
 
-def test_leave_for_another_rate_is_for_that_rate(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Any, list[str]]] = []
-    monkeypatch.setattr(
-        "lightkit.cli.train.start", lambda cfg, *_, **__: seen.append((cfg.optim.lr, [*cfg.resume.override])) or 0
-    )
-    (project / "run").mkdir()
-    shown = cli("train", "--cfg", "job", "optim.lr=0.1", "resume.override=[optim.lr,'model.*']")
-    (project / "run" / "config.yaml").write_text(shown.out)
-    for typed in ([], ["optim.lr=0.5"], ["optim.lr=0.5", "resume.override=[optim.lr]"]):
-        assert cli("resume", "run", *typed).code == 0
-    assert seen == [(0.1, ["optim.lr", "model.*"]), (0.5, ["model.*"]), (0.5, ["optim.lr"])]
-
-
 def test_the_time_in_hydra_run_dir(cli: Cli, runner: Any, project: Path) -> None:
     done = cli("train", "hydra.run.dir=mine/${now:%Y}-${name}")
     assert done.code == 0, done.err

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.cli import tunnel
-from lightkit.cli.tunnel import Way, way
+from lightkit.cli.tunnel import Route, find_route
 from lightkit.common.errors import UserError
 
 HERE = "10.0.0.2"
@@ -19,7 +19,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "_is_here", lambda address: address == HERE)
 
 
-def line(found: Way, *, host: str = "127.0.0.1", local: int = 7007) -> str:
+def line(found: Route, *, host: str = "127.0.0.1", local: int = 7007) -> str:
     return found.lines(7007, host=host, local=local)[0][1]
 
 
@@ -43,7 +43,7 @@ def test_the_line_of_the_connection(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert line(way()) == expected
+    assert line(find_route()) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_the_line_of_the_connection(
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("10.0.0.2", "10.0.0.2"), ("localhost", "localhost")],
 )
 def test_the_end_of_the_tunnel_is_where_the_board_listens(host: str, target: str) -> None:
-    assert line(way(), host=host) == f"ssh -L 7007:{target}:7007 ada@box"
+    assert line(find_route(), host=host) == f"ssh -L 7007:{target}:7007 ada@box"
 
 
 def test_another_port_on_the_laptop_and_machines_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", f"10.0.0.1 50000 {HERE} 2222")
-    found = way("grace@login:2022,inner").lines(7007, host="127.0.0.1", local=16006)
+    found = find_route("grace@login:2022,inner").lines(7007, host="127.0.0.1", local=16006)
     text = "\n".join(line for _, line in found)
     assert found[0][1] == f"ssh -J grace@login:2022,inner -p 2222 -L 16006:127.0.0.1:7007 ada@{HERE}"
     assert [name for name, _ in found if name] == ["from a laptop", "PuTTY", "Xshell"]
@@ -73,7 +73,7 @@ def test_another_port_on_the_laptop_and_machines_in_between(monkeypatch: pytest.
 @pytest.mark.parametrize("text", ["", "a b", "-oProxyCommand=x", "host:0", "host:99999", "a@", "host;rm", "a,,b"])
 def test_what_is_no_machine(text: str) -> None:
     with pytest.raises(UserError, match="not a machine"):
-        way(text)
+        find_route(text)
 
 
 def test_which_addresses_are_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

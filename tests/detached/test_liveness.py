@@ -320,3 +320,10 @@ def test_a_sweep_that_cannot_be_read(tmp_path: Path) -> None:
     found = look(tmp_path)
     assert found.state == "failed"
     assert "no sweep here" in found.error
+
+
+def test_a_run_is_described_in_a_line(folder: Path) -> None:
+    end(folder, "finished", steps=16)
+    assert look(folder).describe(folder.parent) == "12-00-00-a finished after 16 steps"
+    end(folder, "failed", steps=8, reason="CUDA error")
+    assert look(folder).describe(Path("/elsewhere")) == f"{folder} failed at step 8: CUDA error"

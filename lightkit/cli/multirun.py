@@ -53,7 +53,7 @@ _STUDY = "optuna"
 """The sweeper that lets Optuna choose the jobs."""
 
 
-def sweep(options: argparse.Namespace) -> int:
+def multirun(options: argparse.Namespace) -> int:
     """Check every job, then run them; with `--cfg`, print them instead.
 
     Args:
@@ -125,7 +125,7 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
         end: Whether to start nothing, and to end the jobs that an earlier process has left in a queue.
 
     Returns:
-        As `sweep`.
+        As `multirun`.
 
     Raises:
         UserError: Another process runs it (exit code 75), or it cannot be read.

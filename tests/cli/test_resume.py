@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.runs.lock import boot_id
+from lightkit.sweep.job import Job
+from lightkit.sweep.journal import Journal
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+def test_leave_for_another_rate_is_for_that_rate(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, list[str]]] = []
+    monkeypatch.setattr(
+        "lightkit.cli.resume.start", lambda cfg, *_, **__: seen.append((cfg.optim.lr, [*cfg.resume.override])) or 0
+    )
+    (project / "run").mkdir()
+    shown = cli("train", "--cfg", "job", "optim.lr=0.1", "resume.override=[optim.lr,'model.*']")
+    (project / "run" / "config.yaml").write_text(shown.out)
+    for typed in ([], ["optim.lr=0.5"], ["optim.lr=0.5", "resume.override=[optim.lr]"]):
+        assert cli("resume", "run", *typed).code == 0
+    assert seen == [(0.1, ["optim.lr", "model.*"]), (0.5, ["model.*"]), (0.5, ["optim.lr"])]
+
+
+def earlier(project: Path, place: str) -> None:
+    (project / "outputs" / place).mkdir(parents=True)
+    (project / "outputs" / place / "config.yaml").write_text("name: run\n")
+
+
+def left_behind(folder: Path, boot: str | None) -> None:
+    """Let the holder of a lock have ended without giving it up."""
+    facts = {"pid": 1, "host": socket.gethostname(), "boot": boot, "born": 1}
+    (folder / ".lock").write_text(f"process 1 on here\n{json.dumps(facts)}\n")
+
+
+def test_all_that_was_lost_goes_on_and_nothing_else(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs, sweep = project / "outputs", project / "outputs" / "sweeps" / "2026-01-31" / "13-00-00-many"
+    for place in ("lost", "died", "other", "sweeps/2026-01-31/13-00-00-many/job"):
+        earlier(project, place)
+    with Journal(sweep) as journal:
+        journal.head(options={})
+        journal.plan([Job("job", sweep / "job", (), "")])
+    for folder in (outputs / "lost", outputs / "other", sweep, sweep / "job"):
+        left_behind(folder, "of another day")
+    left_behind(outputs / "died", boot_id())
+    started = list[list[str]]()
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[bytes]:
+        assert not check
+        started.append(command[3:])
+        return subprocess.CompletedProcess(command, 2 if command[-1].endswith("other") else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert cli("resume", "-d", "--all-lost").code == 2
+    resumed = [["resume", "-d", str(outputs / name)] for name in ("lost", "other")]
+    assert sorted(started) == [*resumed, ["sweep", "resume", "-d", str(sweep)]]
+
+
+def test_after_a_reboot_one_is_told_that_this_folder_is_no_project(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli("resume", "-d", "--all-lost")
+    assert done.code == 0
+    assert done.out.startswith("no run has ended with its machine\nthis folder is no project")
