@@ -73,28 +73,27 @@ def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, Mem
 
     A group that was training when the run was killed stays together, with those of it that have been written since.
     """
+    begun = [_named(file) for file in (run.place.path / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}")]
+    fresh = [
+        member
+        for member in members
+        if not any(member.name in names for names in begun)
+        and member.name not in finished
+        and not has_checkpoints(run.place.member(member.name).path)
+    ]
+    parts = [*([member for member in members if member.name in names] for names in sorted(begun)), fresh]
+    groups = [group for part in parts for group in _by_kind(part)]
+    return [group for group in groups if len(group) > 1 and not all(member.name in finished for member in group)]
+
+
+def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:
+    """Group members that differ in seeds and rows alone."""
     groups: dict[str, list[RunMember]] = {}
     for member in members:
-        common = {key: value for key, value in leaves(member.values).items() if not is_own(key)}
-        key = [common, [*leaves(member.values)]]
+        values = leaves(member.values)
+        key = [{name: value for name, value in values.items() if not is_own(name)}, [*values]]
         groups.setdefault(json.dumps(key, default=str), []).append(member)
-    open_ones = [
-        _named(file) for file in sorted((run.place.path / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}"))
-    ]
-    found = list[list[RunMember]]()
-    for group in groups.values():
-        begun = {name for names in open_ones for name in names}
-        found += [[member for member in group if member.name in names] for names in open_ones]
-        found.append(
-            [
-                member
-                for member in group
-                if member.name not in begun
-                and member.name not in finished
-                and not has_checkpoints(run.place.member(member.name).path)
-            ]
-        )
-    return [group for group in found if len(group) > 1 and not all(member.name in finished for member in group)]
+    return [*groups.values()]
 
 
 def _named(file: Path) -> list[str]:
