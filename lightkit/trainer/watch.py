@@ -17,7 +17,7 @@ from lightkit.device.ranks import Ranks
 from lightkit.finetune.audit.formatting import format_line, format_names
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.step_record import StepRecord
-from lightkit.trainer.watched import EvaluationState, Faults, Moment, WatchedModel
+from lightkit.trainer.watched import EvaluationState, Faults, WatchedMoment, WatchedModel
 
 ENOUGH_STEPS = 3
 """Optimizer steps after which what trains must have moved: what begins at zero holds the gradients of others back."""
@@ -73,8 +73,8 @@ class Watcher(NoWatch):
         self.every, self.action = every, action
         self._tell, self._phase_start, self._see = tell, phase_start, see
         self._record: StepRecord | None = None
-        self._before: Moment | None = None  # since when what trains must have moved
-        self._last: Moment | None = None
+        self._before: WatchedMoment | None = None  # since when what trains must have moved
+        self._last: WatchedMoment | None = None
         self._next_look = self._next_evaluation = 0
         self._told: set[tuple[str, str]] = set()
 
@@ -88,16 +88,16 @@ class Watcher(NoWatch):
         if self._record is None:
             self._record = StepRecord(learner.optimizer, self._see(learner).largest)
         if self._before is None or self._last is None or state.rollbacks != self._before.rollbacks:
-            self._before = self._last = Moment(self._see(learner), self._record.steps)
+            self._before = self._last = WatchedMoment(self._see(learner), self._record.steps)
         elif state.step == self._next_look and state.step > self._last.step:
             self._look(self._see(learner), self._before, self._last, self._record)
         if (state.step + 1) % self.every == 0 or state.step + 1 == learner.timetable.total_steps:
             self._next_look = state.step + 1
             self._record.listen()
 
-    def _look(self, seen: WatchedModel, before: Moment, last: Moment, record: StepRecord) -> None:
+    def _look(self, seen: WatchedModel, before: WatchedMoment, last: WatchedMoment, record: StepRecord) -> None:
         """Compare everything with how it was at the look before, and what moves with how it was some steps ago."""
-        now, learner = Moment(seen, record.steps), seen.learner
+        now, learner = WatchedMoment(seen, record.steps), seen.learner
         faults: Faults = {"": [*_step_faults(now, last), *_differing_ranks(learner, now)]}
         began, enough = self._phase_start(), now.taken - before.taken >= ENOUGH_STEPS
         mixed = began > before.step or (now.trains != before.trains and began < before.step)
@@ -157,7 +157,7 @@ def _name_members(members: Sequence[str], *, of: Sequence[str]) -> str:
     return f"member{'s' * (len(members) > 1)} {format_names(members)}: "
 
 
-def _step_faults(now: Moment, last: Moment) -> list[str]:
+def _step_faults(now: WatchedMoment, last: WatchedMoment) -> list[str]:
     """Say where the optimizer has not taken one step a window."""
     steps, windows = now.steps - last.steps, now.windows - last.windows
     if steps == windows:
@@ -166,7 +166,9 @@ def _step_faults(now: Moment, last: Moment) -> list[str]:
     return [f"the optimizer took {steps} step{'s' * (steps != 1)} for {what} of batches"]
 
 
-def _movement_faults(seen: WatchedModel, now: Moment, before: Moment, gradients: Mapping[int, Tensor] | None) -> Faults:
+def _movement_faults(
+    seen: WatchedModel, now: WatchedMoment, before: WatchedMoment, gradients: Mapping[int, Tensor] | None
+) -> Faults:
     """Say of each model what rests and has moved, and what trains and has not.
 
     Args:
@@ -235,7 +237,7 @@ def _why_idle(parameter: Tensor, rate: float, gradient: Tensor | None) -> int:
     return STUCK if rate * min(size, 1.0) > VISIBLE * torch.finfo(own.dtype).eps * greatest else TOO_SMALL
 
 
-def _differing_ranks(learner: Learner, now: Moment) -> list[str]:
+def _differing_ranks(learner: Learner, now: WatchedMoment) -> list[str]:
     """Say which weights are not the same in all processes, where each is to hold a copy."""
     ranks = learner.engine.ranks
     if ranks.size == 1 or any(map(is_shard, learner.model.parameters())):

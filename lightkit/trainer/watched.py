@@ -62,7 +62,7 @@ class WatchedModel:
         return {"": found}
 
 
-class Moment:
+class WatchedMoment:
     """What a look keeps for the next one.
 
     Args:
