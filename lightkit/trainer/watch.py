@@ -17,7 +17,7 @@ from lightkit.device.ranks import Ranks
 from lightkit.finetune.audit.formatting import format_line, format_names
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.step_record import StepRecord
-from lightkit.trainer.watched import EvaluationState, Faults, WatchedMoment, WatchedModel
+from lightkit.trainer.watched import EvaluationState, Faults, WatchedModel, WatchedMoment
 
 ENOUGH_STEPS = 3
 """Optimizer steps after which what trains must have moved: what begins at zero holds the gradients of others back."""
