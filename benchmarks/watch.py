@@ -38,12 +38,17 @@ class InTurn(NoWatch):
     active = False
 
     def __init__(self) -> None:
-        self.watcher = Watcher(EVERY, action="stop")
+        self._watcher: Watcher | None = None
 
     def on_step(self, learner: Learner) -> None:
         """Look where that is due, or do nothing."""
-        if self.active or self.watcher._window is not None:  # a look that has begun is brought to its end
-            self.watcher.on_step(learner)
+        if self.active:
+            self._watcher = self._watcher or Watcher(EVERY, action="stop")
+            self._watcher.on_step(learner)
+        elif self._watcher is not None:
+            self._watcher = None
+            learner.optimizer._optimizer_step_pre_hooks.clear()  # which count steps
+            learner.optimizer._optimizer_step_post_hooks.clear()
 
 
 class Blocks(Callback):

@@ -222,8 +222,10 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
     if steps * _SHARE < _MEASURED:
         speed = 2.0 if size <= _SMALL else 0.9
         return speed, f"{size:,} parameters a model, and too few steps to measure"
-    together = _timed_stack(stack)
-    alone = _timed_alone(learners[0])
+    own_stack = Stack([StackMember(member.name, member.learner) for member in stack.active])  # which copies the weights
+    together = _timed(own_stack.learner, VectorStepper(own_stack, NoSpans()))
+    one = _copy(learners[0])
+    alone = _timed(one, PlainStepper(one, Guard(one.engine.device), NoSpans()))
     if together is None or alone is None:
         return None, "steps cannot be measured on copies"
     ratio = alone * len(learners) / together
@@ -231,18 +233,6 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
         ratio,
         f"a step of all {len(learners)} takes {together * 1e3:.2g} ms, one after the other {ratio:.2g} times that",
     )
-
-
-def _timed_stack(stack: Stack) -> float | None:
-    """Measure a step of the stack on a copy, in seconds."""
-    own = Stack([StackMember(member.name, member.learner) for member in stack.active])  # which copies the weights
-    return _timed(own.learner, VectorStepper(own, NoSpans()))
-
-
-def _timed_alone(learner: Learner) -> float | None:
-    """Measure a step of a member on a copy, in seconds."""
-    own = _copy(learner)
-    return _timed(own, PlainStepper(own, Guard(own.engine.device), NoSpans()))
 
 
 def _copy(learner: Learner) -> Learner:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torchensemble
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 
 from lightkit.checkpoint.export import write_state_dict
 from lightkit.checkpoint.reading import reason
@@ -153,7 +153,11 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
         raise UserError(what, key=str(path), received=path.name, expected=expected, family="file")
     try:
         size, state = int(content["n_estimators"]), content["model"]
-        states = [_below(state, f"{_ESTIMATORS}{number}.") for number in range(size)]
+        prefixes = [f"{_ESTIMATORS}{number}." for number in range(size)]
+        states = [
+            {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            for prefix in prefixes
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError("the file is not one of torchensemble", key=str(path), family="file") from error
     if not all(states) or not states:
@@ -162,23 +166,16 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
     return TorchEnsembleFile(named["kind"], task, states)
 
 
-def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def _shapes(network: nn.Module) -> tuple[tuple[str, Size], ...]:
-    return tuple((name, tensor.shape) for name, tensor in network.state_dict().items())
-
-
 def _check(estimators: Sequence[nn.Module], scales: Sequence[float], task: str, kind: str) -> None:
     """Refuse an ensemble that torchensemble does not have."""
     names = list(dict.fromkeys(type(network).__name__ for network in estimators))
     own = any(type(network).__module__.startswith("lightkit.ensemble.") for network in estimators)
+    shapes = {tuple((name, tensor.shape) for name, tensor in one.state_dict().items()) for one in estimators}
     problems = (
         (task not in _TASKS, "targets of this kind", task, " or ".join(_TASKS)),
         (kind not in _CLASSES.values(), "this method", kind, ", ".join(_CLASSES)),
         (own, "members that are ensembles, or scale their inputs", ", ".join(names), "single networks"),
-        (len({_shapes(one) for one in estimators}) * len(names) > 1, "unlike members", ", ".join(names), "one kind"),
+        (len(shapes) * len(names) > 1, "unlike members", ", ".join(names), "one kind"),
         (
             max(scales) - min(scales) > 1e-6 * max(scales),
             "members of unlike weight",

@@ -76,13 +76,7 @@ def select(
     """
     check_range("rounds", rounds, low=1)
     check_choice("mode", mode, ("min", "max"))
-    if not len(predictions):
-        raise UserError("there is nothing to select from", argument="members", received=0)
-    common = ~predictions.isnan().any(-1).any(0)
-    if not common.any():
-        fix = "select among members that were trained on the same rows, or predicted the same split"
-        raise UserError("no row was predicted by all members", argument="members", fix=fix)
-    candidates, truth = predictions[:, common], targets[common]
+    candidates, truth = _common_rows(predictions, targets)
     if metric is None and task == "multiclass":  # its log-likelihood asks for the true class only
         chosen = truth.reshape(1, -1, 1).long().expand(len(candidates), -1, 1)
         candidates = candidates.gather(2, chosen) / candidates.sum(2, keepdim=True)
@@ -116,6 +110,17 @@ def select(
     weights = torch.tensor(order).bincount(minlength=len(candidates)).double() / len(order)
     scores = tuple(1 - error if mode == "max" else error for error in errors[: len(order)])
     return Selection(tuple(weights.tolist()), tuple(order), scores, len(truth))
+
+
+def _common_rows(predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep the rows that all candidates predicted; refuse where there are none."""
+    if not len(predictions):
+        raise UserError("there is nothing to select from", argument="members", received=0)
+    common = ~predictions.isnan().any(-1).any(0)
+    if not common.any():
+        fix = "select among members that were trained on the same rows, or predicted the same split"
+        raise UserError("no row was predicted by all members", argument="members", fix=fix)
+    return predictions[:, common], targets[common]
 
 
 def _values(found: list[float]) -> Tensor:

@@ -181,7 +181,8 @@ def _deal_groups(groups: Tensor, classes: Tensor | None, folds: int, seed: int) 
     The sum of squares of what the folds have of each class, as a share of the class, is kept small, greedily.
     """
     _, group = groups.unique(return_inverse=True)
-    kinds, kind = (1, torch.zeros_like(group)) if classes is None else _numbered(classes)
+    kind = torch.zeros_like(group) if classes is None else classes.unique(return_inverse=True)[1]
+    kinds = int(kind.max()) + 1
     count = int(group.max()) + 1
     sizes = (group * kinds + kind).bincount(minlength=count * kinds).reshape(count, kinds).double()
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -196,8 +197,3 @@ def _deal_groups(groups: Tensor, classes: Tensor | None, folds: int, seed: int) 
         filled[place] += sizes[at].sum()
         chosen[at] = place
     return chosen[group]
-
-
-def _numbered(classes: Tensor) -> tuple[int, Tensor]:
-    values, number = classes.unique(return_inverse=True)
-    return len(values), number

@@ -120,6 +120,11 @@ class Stack:
         scheduler = copy.copy(first.scheduler)
         scheduler.optimizer = optimizer
         kept = first.average.decay if isinstance(first.average, Ema) else None
+        metrics = {
+            split: StackedMetrics(own, len(members))
+            for split, own in first.metrics.items()
+            if isinstance(own, SplitMetrics)
+        }
         self.learner = replace(
             first,
             data=replace(first.data, train=self.loader),  # type: ignore[arg-type]
@@ -128,7 +133,7 @@ class Stack:
             task=StackedTask(self.computation),
             optimizer=optimizer,
             scheduler=scheduler,
-            metrics={split: StackedMetrics(own, len(members)) for split, own in _metrics(first).items()},  # type: ignore[misc]
+            metrics=metrics,  # type: ignore[arg-type]
             average=NoAverage() if kept is None else Ema(self.model, kept),
             callbacks={},
             store=None,
@@ -217,10 +222,6 @@ def stacked_optimizer(learner: Learner, model: StackedModel) -> Optimizer:
     ]
     known = inspect.signature(type(optimizer)).parameters
     return type(optimizer)(groups, **{name: value for name, value in optimizer.defaults.items() if name in known})
-
-
-def _metrics(learner: Learner) -> dict[str, SplitMetrics]:
-    return {split: part for split, part in learner.metrics.items() if isinstance(part, SplitMetrics)}
 
 
 def member_contents(

@@ -22,6 +22,7 @@ from lightkit.trainer import Trainer
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
+from lightkit.trainer.watch import NoWatch
 
 
 class VectorStepper:
@@ -79,6 +80,7 @@ class VectorTrainer(Trainer):
         services: See `Trainer`; the logger only shows the progress of all.
         monitor: See `Trainer`.
         mode: See `Trainer`.
+        watch: See `Trainer`.
         judged: Called with the name of a member and its monitored value.
     """
 
@@ -89,10 +91,11 @@ class VectorTrainer(Trainer):
         *,
         monitor: str,
         mode: str,
+        watch: NoWatch | None = None,
         judged: Callable[[str, float], None] = lambda name, value: None,
     ) -> None:
         stepper, guard = VectorStepper(stack, services.spans), NoGuard(torch.device("cpu"))
-        super().__init__(stack.learner, services, monitor=monitor, mode=mode, guard=guard, stepper=stepper)
+        super().__init__(stack.learner, services, monitor=monitor, mode=mode, guard=guard, watch=watch, stepper=stepper)
         self.stack, self._counted, self._judged = stack, self._samples(), judged
 
     def _samples(self) -> int:
@@ -155,24 +158,40 @@ class VectorTrainer(Trainer):
             self.state.last |= {name: sum(own[name] for own in values) / len(values) for name in values[0]}
 
     def _settle(self) -> None:
-        """Keep the weights of members at their best and at their end; at the end of an epoch these leave the stack."""
+        """Find members that are lost or have ended, and keep the weights that are to stay of the others.
+
+        At the end of an epoch members that are lost or have ended leave the stack.
+        """
         stack, state = self.stack, self.state
         closes = self.finished or state.samples_done == 0
-        for member, fine in zip(stack.active, stack.finite()):
+        for member, finite in zip(stack.active, stack.finite()):
             self._follow(member)
-            member.state.closed_step = state.step if closes else state.closed_step
-            member.lost = member.lost or (None if fine else f"a weight is no longer finite at step {state.step}")
-        sound = [member for member in stack.active if member.lost is None]
-        ended = [member for member in sound if closes and (self.finished or member.state.stop_reason)]
-        kept = [member for member in sound if member.improved or member in ended]
-        for member, saved in zip(kept, stack.contents(kept)):
+            if closes:
+                member.state.closed_step = state.step
+            if not finite and member.lost is None:
+                member.lost = f"a weight is no longer finite at step {state.step}"
+        ended = [member for member in stack.active if closes and member.lost is None and self._has_ended(member)]
+        self._keep_weights(ended)
+        if closes and not self.finished:
+            self._let_go([member for member in stack.active if member.lost or member in ended])
+
+    def _has_ended(self, member: StackMember) -> bool:
+        """Tell whether the last step of a member was taken, or something ended its training."""
+        return self.finished or member.state.stop_reason is not None
+
+    def _keep_weights(self, ended: Sequence[StackMember]) -> None:
+        """Keep the weights of members at their best so far, and at their end."""
+        active = self.stack.active
+        kept = [member for member in active if member in ended or (member.improved and member.lost is None)]
+        for member, saved in zip(kept, self.stack.contents(kept)):
             member.best = saved if member.improved else member.best
             member.last = saved if member in ended else None
-        for member in stack.active:
+        for member in active:
             member.improved = False
-        if closes and not self.finished:
-            gone = [member for member in stack.active if member.lost or member in ended]
-            if gone:
-                stack.leave(gone)
-            if not stack.active:
-                self.stop("all members have ended")
+
+    def _let_go(self, gone: Sequence[StackMember]) -> None:
+        """Take members out of the stack; without any left, training ends."""
+        if gone:
+            self.stack.leave(gone)
+        if not self.stack.active:
+            self.stop("all members have ended")

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import AUDIT_FAILED
-from lightkit.common.modules import has_statistics
-from lightkit.common.shards import is_shard, part, reshard
-from lightkit.finetune.audit.fingerprints import Fingerprints
-from lightkit.finetune.audit.formatting import format_line
+from lightkit.common.shards import is_shard, part
+from lightkit.device.ranks import Ranks
+from lightkit.finetune.audit.formatting import format_line, format_names
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.step_record import StepRecord, counted_steps
+from lightkit.trainer.step_record import StepRecord
+from lightkit.trainer.watched import EvaluationState, Faults, WatchedModel, WatchedMoment
 
 ENOUGH_STEPS = 3
 """Optimizer steps after which what trains must have moved: what begins at zero holds the gradients of others back."""
 VISIBLE = 32
 """How many times the resolution of a number a step must be to show: gradients may be clipped, and rates may fall."""
-UNREACHED, ZERO, TOO_SMALL, STUCK = range(4)
+UNREACHED, ZERO, TOO_SMALL, STUCK, NOT_FINITE = range(5)
 """Why a parameter did not move, from what needs least of a gradient to what needs most."""
 
 
@@ -44,13 +45,12 @@ class Watcher(NoWatch):
 
     - What trains has moved since the last look, by any bit; what is frozen has not, nor have the statistics of norm
       layers in eval mode.
-    - The optimizer has taken one step for each window of batches. Most of PyTorch's count their steps, so all are
-      known. Each call in the window before a look is counted too.
+    - The optimizer has taken one step for each window of batches, whoever asked for it.
     - All processes hold the same weights, where each holds a copy.
     - An evaluation leaves weights, buffers, gradients and modes as they are. The first is looked at, and later ones
       when a look is due.
 
-    A look waits for the device. Between two of them nothing is done, and nothing but a few numbers for each tensor is
+    A look waits for the device. Between two of them steps are counted, and nothing but a few numbers for each tensor is
     kept. All processes of a run look at the same steps, and come to the same verdict.
 
     Args:
@@ -58,6 +58,7 @@ class Watcher(NoWatch):
         action: `warn` tells what does not hold and goes on, `stop` ends the run.
         tell: Takes lines about what does not hold, each once.
         phase_start: Gives the step before which what trains has changed last.
+        see: Returns what there is to read of a learner.
     """
 
     def __init__(
@@ -67,13 +68,15 @@ class Watcher(NoWatch):
         action: str = "warn",
         tell: Callable[[str], None] = lambda line: None,
         phase_start: Callable[[], int] = lambda: 0,
+        see: Callable[[Learner], WatchedModel] = WatchedModel,
     ) -> None:
         self.every, self.action = every, action
-        self._tell, self._phase_start = tell, phase_start
-        self._before: _Moment | None = None
-        self._window: StepRecord | None = None
-        self._next_evaluation = 0
-        self._told: set[str] = set()
+        self._tell, self._phase_start, self._see = tell, phase_start, see
+        self._record: StepRecord | None = None
+        self._before: WatchedMoment | None = None  # since when what trains must have moved
+        self._last: WatchedMoment | None = None
+        self._next_look = self._next_evaluation = 0
+        self._told: set[tuple[str, str]] = set()
 
     def on_step(self, learner: Learner) -> None:
         """See `NoWatch.on_step`; the first call, before any step, is where watching begins.
@@ -81,37 +84,31 @@ class Watcher(NoWatch):
         Raises:
             UserError: Something does not hold, and the run is to end (exit status 6).
         """
-        step, before, window = learner.state.step, self._before, self._window
-        if window is not None:
-            window.end()
-            self._window = None
-        if before is None or learner.state.rollbacks != before.rollbacks:
-            self._before = _Moment(learner)
-        elif window is not None and step > before.step:
-            self._look(learner, before, window)
-        if self._due(learner, step + 1):
-            self._window = StepRecord(learner.optimizer)
+        state = learner.state
+        if self._record is None:
+            self._record = StepRecord(learner.optimizer, self._see(learner).largest)
+        if self._before is None or self._last is None or state.rollbacks != self._before.rollbacks:
+            self._before = self._last = WatchedMoment(self._see(learner), self._record.steps)
+        elif state.step == self._next_look and state.step > self._last.step:
+            self._look(self._see(learner), self._before, self._last, self._record)
+        if (state.step + 1) % self.every == 0 or state.step + 1 == learner.timetable.total_steps:
+            self._next_look = state.step + 1
+            self._record.listen()
 
-    def _due(self, learner: Learner, step: int) -> bool:
-        return step % self.every == 0 or step == learner.timetable.total_steps
-
-    def _look(self, learner: Learner, before: _Moment, window: StepRecord) -> None:
-        """Compare everything with how it was at the look before; `window` tells of the optimizer's newest step."""
-        now = _Moment(learner)
-        taken = now.step - before.step - (now.skipped - before.skipped)
-        faults = [*_step_faults(now, before, taken, window.steps), *_differing_ranks(learner, now)]
-        began = self._phase_start()
+    def _look(self, seen: WatchedModel, before: WatchedMoment, last: WatchedMoment, record: StepRecord) -> None:
+        """Compare everything with how it was at the look before, and what moves with how it was some steps ago."""
+        now, learner = WatchedMoment(seen, record.steps), seen.learner
+        faults: Faults = {"": [*_step_faults(now, last), *_differing_ranks(learner, now)]}
+        began, enough = self._phase_start(), now.taken - before.taken >= ENOUGH_STEPS
         mixed = began > before.step or (now.trains != before.trains and began < before.step)
         if not mixed:
-            changed = before.prints.changed(now.prints)
-            if any(map(is_shard, learner.model.parameters())):  # each process sees its own part
-                changed = set(learner.engine.ranks.unite(sorted(changed)))
-            faults += _frozen_faults(now, before, changed)
-            if taken >= ENOUGH_STEPS and window.steps:
-                faults += _idle_faults(learner, now, before, changed, window.gradients)
-        if mixed or taken >= ENOUGH_STEPS:
+            gradients = record.gradients if enough else None
+            for member, own in _movement_faults(seen, now, before, gradients).items():
+                faults.setdefault(member, []).extend(own)
+        if mixed or enough:
             self._before = now
-        self._report(learner, faults)
+        self._last = now
+        self._report(seen, faults)
 
     @contextmanager
     def evaluation(self, learner: Learner) -> Iterator[None]:
@@ -124,15 +121,22 @@ class Watcher(NoWatch):
             yield
             return
         self._next_evaluation = learner.state.step + self.every
-        before = _EvaluationState(learner)
+        seen = self._see(learner)
+        before = EvaluationState(seen)
         yield
-        self._report(learner, before.faults(_EvaluationState(learner)))
+        self._report(seen, before.faults(EvaluationState(seen)))
 
-    def _report(self, learner: Learner, faults: Iterable[str]) -> None:
+    def _report(self, seen: WatchedModel, faults: Faults) -> None:
         """Tell what any process has found, or end the run."""
-        lines = [line for line in learner.engine.ranks.unite(faults) if line not in self._told]
-        self._told.update(lines)
-        where = f"after step {learner.state.step}"
+        faults[""] = seen.learner.engine.ranks.unite(faults.get("", ()))
+        whose: dict[str, list[str]] = {}
+        for member, texts in faults.items():
+            for text in texts:
+                if (member, text) not in self._told:
+                    whose.setdefault(text, []).append(member)
+                    self._told.add((member, text))
+        lines = [_name_members(members, of=seen.members) + text for text, members in whose.items()]
+        where = f"after step {seen.learner.state.step}"
         if lines and self.action == "stop":
             raise UserError(
                 f"training does not do what it says ({where})" + "".join(f"\n      {line}" for line in lines),
@@ -144,62 +148,71 @@ class Watcher(NoWatch):
             self._tell(f"watch ({where}): {line}")
 
 
-class _Moment:
-    """What a look keeps for the next one."""
-
-    def __init__(self, learner: Learner) -> None:
-        model, state = learner.model, learner.state
-        reshard(model)
-        self.step, self.rollbacks = state.step, state.rollbacks
-        self.skipped = state.skipped + learner.engine.skipped()
-        self.trains = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        self.held = dict(_statistics(model))
-        self.prints = Fingerprints({**dict(model.named_parameters()), **self.held})
-        groups = learner.optimizer.param_groups
-        self.rates = {id(parameter): float(group["lr"]) for group in groups for parameter in group["params"]}
-        self.counted = counted_steps(learner.optimizer)
+def _name_members(members: Sequence[str], *, of: Sequence[str]) -> str:
+    """Say before a fault which models it is one of: nothing where it is not that of single ones."""
+    if members[0] == "":
+        return ""
+    if len(members) == len(of) > 1:
+        return "all members: "
+    return f"member{'s' * (len(members) > 1)} {format_names(members)}: "
 
 
-def _statistics(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the running statistics of norm layers in eval mode by name."""
-    for path, module in model.named_modules():
-        if has_statistics(module) and not module.training:
-            yield from ((f"{path}.{name}".lstrip("."), buffer) for name, buffer in module.named_buffers(recurse=False))
+def _step_faults(now: WatchedMoment, last: WatchedMoment) -> list[str]:
+    """Say where the optimizer has not taken one step a window."""
+    steps, windows = now.steps - last.steps, now.windows - last.windows
+    if steps == windows:
+        return []
+    what = "one window" if windows == 1 else f"{windows} windows"
+    return [f"the optimizer took {steps} step{'s' * (steps != 1)} for {what} of batches"]
 
 
-def _step_faults(now: _Moment, before: _Moment, taken: int, called: int) -> list[str]:
-    """Say where the optimizer has not taken one step a window: by its own count, or else in the newest window."""
-    if now.counted is not None and now.counted - (before.counted or 0) != taken:
-        return [f"the optimizer took {now.counted - (before.counted or 0)} steps for {taken} windows of batches"]
-    return [f"the optimizer took {called} steps for one window of batches"] if called > 1 else []
+def _movement_faults(
+    seen: WatchedModel, now: WatchedMoment, before: WatchedMoment, gradients: Mapping[int, Tensor] | None
+) -> Faults:
+    """Say of each model what rests and has moved, and what trains and has not.
 
-
-def _frozen_faults(now: _Moment, before: _Moment, changed: set[str]) -> list[str]:
-    frozen = [name for name, trains in now.trains.items() if not trains and name in changed]
-    held = [name for name in now.held if name in before.held and name in changed]
-    return [
-        *format_line("frozen, but moved:", frozen),
-        *format_line("statistics of norm layers in eval mode moved:", held),
-    ]
+    Args:
+        seen: The models.
+        now: How they are.
+        before: How they were.
+        gradients: What is known of the newest gradients; None says nothing of what trains.
+    """
+    parameters = {name: p for name, p in seen.learner.model.named_parameters() if p.requires_grad and p.numel()}
+    known = {name: gradients[id(p)] for name, p in parameters.items() if gradients and id(p) in gradients}
+    rates = {name: max(rate, before.rates.get(name, 0.0)) for name, rate in now.rates.items()}
+    faults: Faults = {}
+    for member, changed in seen.changed(before.prints, now.prints).items():
+        frozen = [name for name, trains in now.trains.items() if not trains and name in changed]
+        held = [name for name in now.held if name in before.held and name in changed]
+        faults[member] = [
+            *format_line("frozen, but moved:", frozen),
+            *format_line("statistics of norm layers in eval mode moved:", held),
+        ]
+        if gradients is not None and not parameters.keys() <= changed:
+            own = seen.of_member(parameters, member), seen.of_member(known, member)
+            faults[member] += _idle_faults(*own, rates, changed, seen.learner.engine.ranks)
+    return faults
 
 
 def _idle_faults(
-    learner: Learner, now: _Moment, before: _Moment, changed: set[str], gradients: Mapping[int, Tensor]
+    parameters: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    rates: Mapping[str, float],
+    changed: set[str],
+    ranks: Ranks,
 ) -> list[str]:
-    """Say what trains and has not moved, unless its learning rate is 0.
+    """Say which of the parameters that train have not moved, unless their learning rates are 0.
 
     Steps that are too small for the numbers are no fault of a single parameter: a bias before a norm layer has hardly a
-    gradient. They are one of half of the network.
+    gradient. They are one of half of the network. Where a gradient is not finite, others tell.
     """
-    parameters = {name: p for name, p in learner.model.named_parameters() if p.requires_grad and p.numel()}
-    rates = {number: max(rate, before.rates.get(number, 0.0)) for number, rate in now.rates.items()}
-    outside = [name for name, p in parameters.items() if id(p) not in rates and name not in changed]
-    idle = {name: p for name, p in parameters.items() if rates.get(id(p)) and name not in changed}
-    verdicts = {name: _why_idle(p, rates[id(p)], gradients.get(id(p))) for name, p in idle.items()}
+    outside = [name for name in parameters if name not in rates and name not in changed]
+    idle = {name: p for name, p in parameters.items() if rates.get(name) and name not in changed}
+    verdicts = {name: _why_idle(p, rates[name], gradients.get(name)) for name, p in idle.items()}
     if any(map(is_shard, idle.values())):  # each process sees its own part: what moves most counts
-        said = learner.engine.ranks.unite(f"{verdict} {name}" for name, verdict in verdicts.items())
+        said = ranks.unite(f"{verdict} {name}" for name, verdict in verdicts.items())
         verdicts = {name: int(verdict) for verdict, name in (text.split(" ", 1) for text in sorted(said))}
-    by_why = {why: [name for name, verdict in verdicts.items() if verdict == why] for why in range(4)}
+    by_why = {why: [name for name, verdict in verdicts.items() if verdict == why] for why in range(5)}
     small, trained = by_why[TOO_SMALL], sum(p.numel() for p in parameters.values())
     mostly = 2 * sum(parameters[name].numel() for name in small) >= trained
     return [
@@ -216,13 +229,15 @@ def _why_idle(parameter: Tensor, rate: float, gradient: Tensor | None) -> int:
     size = float(gradient) if gradient is not None else None
     if not size:
         return UNREACHED if size is None else ZERO
+    if not math.isfinite(size):
+        return NOT_FINITE
     own = part(parameter.detach())
-    largest = float(own.abs().max()) if own.numel() else 0.0
+    greatest = float(own.abs().max()) if own.numel() else 0.0
     # A step along the gradient, and one of the size of the rate, would both have shown.
-    return STUCK if rate * min(size, 1.0) > VISIBLE * torch.finfo(own.dtype).eps * largest else TOO_SMALL
+    return STUCK if rate * min(size, 1.0) > VISIBLE * torch.finfo(own.dtype).eps * greatest else TOO_SMALL
 
 
-def _differing_ranks(learner: Learner, now: _Moment) -> list[str]:
+def _differing_ranks(learner: Learner, now: WatchedMoment) -> list[str]:
     """Say which weights are not the same in all processes, where each is to hold a copy."""
     ranks = learner.engine.ranks
     if ranks.size == 1 or any(map(is_shard, learner.model.parameters())):
@@ -231,33 +246,3 @@ def _differing_ranks(learner: Learner, now: _Moment) -> list[str]:
     own = [f"{name}\n{sums}" for name, sums in now.prints.values().items() if name in now.trains]
     counts = Counter(text.partition("\n")[0] for text in ranks.unite(own))
     return format_line("not the same in all processes:", [name for name, count in counts.items() if count > 1])
-
-
-class _EvaluationState:
-    """What an evaluation must leave alone."""
-
-    def __init__(self, learner: Learner) -> None:
-        model, main = learner.model, learner.engine.ranks.main
-        reshard(model)
-        # What other processes have as a whole too, such as a buffer, rank 0 overwrites with its own.
-        own = {
-            name: tensor
-            for name, tensor in model.state_dict(keep_vars=True).items()
-            if isinstance(tensor, Tensor) and (main or isinstance(tensor, nn.Parameter) or is_shard(tensor))
-        }
-        parameters = dict(model.named_parameters())
-        self.prints = Fingerprints(own)
-        self.modes = {path: module.training for path, module in model.named_modules()}
-        self.gradients = {name for name, parameter in parameters.items() if parameter.grad is not None}
-        self.trains = {name for name, parameter in parameters.items() if parameter.requires_grad}
-
-    def faults(self, now: _EvaluationState) -> list[str]:
-        """List what is not as it was here."""
-        modes = [path or "the model" for path, mode in now.modes.items() if self.modes.get(path, mode) != mode]
-        left = sorted(now.gradients - self.gradients)
-        return [
-            *format_line("an evaluation changed", sorted(self.prints.changed(now.prints))),
-            *format_line("an evaluation left gradients, which the next step takes:", left),
-            *format_line("an evaluation changed what trains:", sorted(now.trains ^ self.trains)),
-            *format_line("an evaluation left in another mode:", modes),
-        ]

@@ -63,6 +63,21 @@ def test_hooks_are_called(register):
     assert calls == [register]
 
 
+@pytest.mark.parametrize("step", [take_step, lambda optimizer: optimizer.step()], ids=["short", "usual"])
+def test_a_hook_may_change_the_call(step):
+    def closure():
+        weight.grad = torch.full((2,), 3.0)
+        return 0.0
+
+    seen = []
+    weight, optimizer = one()
+    optimizer.register_step_pre_hook(lambda own, args, kwargs: (args, {"closure": closure}))
+    optimizer.register_step_post_hook(lambda own, args, kwargs: seen.append((args == (optimizer,), list(kwargs))))
+    step(optimizer)
+    assert weight.tolist() == pytest.approx([0.7, 0.7])
+    assert seen == [(True, ["closure"])]
+
+
 def test_hooks_on_all_optimizers_are_called():
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -14,7 +14,6 @@ from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
 from lightkit.trainer import Callback, Ema, StepOutput, Supervised
 from lightkit.trainer.guard import SkipGuard
-from lightkit.trainer.step_record import StepRecord, counted_steps
 from lightkit.trainer.watch import Watcher
 from tests.trainer.parts import CPU, network, trainer
 from tests.trainer.test_guard import Bad, bad_run, rollback
@@ -238,7 +237,8 @@ def test_an_optimizer_that_steps_twice(every: int) -> None:
     model = network()
     run, told = watched(every, model=model, optimizer=Twice(model.parameters(), lr=0.01, momentum=0.9))
     run.fit()
-    assert told == [f"watch (after step {every}): the optimizer took 2 steps for one window of batches"]
+    windows = "one window" if every == 1 else "4 windows"
+    assert told == [f"watch (after step {every}): the optimizer took {2 * every} steps for {windows} of batches"]
 
 
 def test_an_optimizer_that_steps_twice_and_counts() -> None:
@@ -248,7 +248,8 @@ def test_an_optimizer_that_steps_twice_and_counts() -> None:
     assert told == ["watch (after step 4): the optimizer took 8 steps for 4 windows of batches"]
 
 
-def test_a_callback_that_steps_once_more_between_two_looks() -> None:
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_a_callback_that_steps_once_more_between_two_looks(kind: Made) -> None:
     def again(trainer: Any) -> None:
         for parameter in trainer.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -256,15 +257,18 @@ def test_a_callback_that_steps_once_more_between_two_looks() -> None:
         trainer.optimizer.zero_grad()
 
     model = network()
-    run, told = watched(model=model, optimizer=Adam(model.parameters()), callbacks=[Each(again, at=2)])
+    run, told = watched(model=model, optimizer=kind(model.parameters()), callbacks=[Each(again, at=2)])
     run.fit()
     assert told == ["watch (after step 4): the optimizer took 5 steps for 4 windows of batches"]
 
 
-def test_a_callback_that_always_steps_once_more_with_an_optimizer_that_does_not_count() -> None:
-    run, told = watched(callbacks=[Each(lambda trainer: trainer.optimizer.step())])
+def test_a_window_without_a_step() -> None:
+    model = network()
+    run, told = watched(model=model, optimizer=SGD(model.parameters(), lr=0.1))
+    update = run.stepper.update
+    run.stepper.update = lambda **options: update(**options) if run.state.step != 5 else None
     run.fit()
-    assert told == ["watch (after step 4): the optimizer took 2 steps for one window of batches"]
+    assert told == ["watch (after step 8): the optimizer took 3 steps for 4 windows of batches"]
 
 
 def test_an_optimizer_of_ones_own_that_calls_its_base() -> None:
@@ -272,33 +276,6 @@ def test_an_optimizer_of_ones_own_that_calls_its_base() -> None:
     run, told = watched(model=model, optimizer=Own(model.parameters(), lr=0.01))
     run.fit()
     assert told == []
-
-
-def test_steps_are_counted_until_the_end_only() -> None:
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = SGD([weight], lr=1.0)
-    record = StepRecord(optimizer)
-    optimizer.step()
-    SGD([weight], lr=1.0).step()
-    record.end()
-    optimizer.step()
-    assert record.steps == 1
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
-
-
-def test_the_count_of_an_optimizer() -> None:
-    weight = nn.Parameter(torch.ones(1))
-    weight.grad = torch.ones(1)
-    optimizer = Adam([weight])
-    assert counted_steps(optimizer) is None
-    optimizer.step()
-    optimizer.step()
-    assert counted_steps(optimizer) == 2
-    assert counted_steps(SGD([weight])) is None
-    plain = SGD([weight])
-    plain.param_groups[0]["step"] = 7
-    assert counted_steps(plain) == 7
 
 
 class Evaluating(Supervised):
@@ -354,8 +331,8 @@ def test_the_first_evaluation_is_looked_at_and_then_those_that_are_due() -> None
     at: list[int] = []
 
     class Counting(Watcher):
-        def _report(self, learner: Any, faults: Any) -> None:
-            at.append(learner.state.step)
+        def _report(self, seen: Any, faults: Any) -> None:
+            at.append(seen.learner.state.step)
 
     run = trainer(watch=Counting(5), timetable={"epochs": 3, "validate_unit": "step", "validate_every": 2})
     run.fit()
@@ -421,11 +398,10 @@ def test_processes_whose_weights_differ() -> None:
     run = trainer()
     run.engine.ranks = ranks = Two()
     watch = Watcher(1, tell=told.append)
-    watch.on_step(run.learner)
-    run.state.step = 1
-    watch.on_step(run.learner)
-    assert told == []
-    ranks.other = ["4.weight\n(1, 2)"]
-    run.state.step = 2
-    watch.on_step(run.learner)
+    for step in range(3):
+        run.state.step = step
+        ranks.other = ["4.weight\n(1, 2)"] if step == 2 else []
+        watch.on_step(run.learner)
+        run.optimizer.step()
+        assert told == [] or step == 2
     assert told[0] == "watch (after step 2): not the same in all processes: 4.weight"

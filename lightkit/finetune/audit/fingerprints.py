@@ -7,6 +7,7 @@ with a probability below 2^-60. Equal bits always give equal sums, NaN included,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -32,19 +33,34 @@ def fingerprint(tensor: Tensor) -> Tensor:
         Shape (2,), int64, on the device of the tensor, which is not waited for.
     """
     own = part(tensor.detach())
-    total = torch.zeros(2, dtype=torch.int64, device=own.device)
-    weights = _weights(own.device)
     if own.layout is not torch.strided:
         own = own.to_dense()
     if own.is_complex():
         own = torch.view_as_real(own.resolve_conj())
     if own.ndim > 1 and not own.is_contiguous():  # in the order of memory it can be read without a copy
         own = own.permute(sorted(range(own.ndim), key=own.stride, reverse=True))
-    integers = own.resolve_neg().reshape(-1).view(_INTEGERS[own.element_size()])
-    for piece in integers.split(weights.shape[1]):
-        piece = piece.to(torch.int64)
-        total = total * _GOLDEN + (weights[:, : piece.numel()] * piece).sum(1)
-    return total
+    return _sums(own.resolve_neg().reshape(1, -1))[0]
+
+
+def row_fingerprints(tensor: Tensor) -> Tensor:
+    """Compute the fingerprint of each row of a stack of real, dense tensors `(M, ...)`; see `fingerprint`.
+
+    Returns:
+        Shape (M, 2), int64. That of a row does not depend on the others.
+    """
+    return _sums(tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:])).contiguous())
+
+
+def _sums(rows: Tensor) -> Tensor:
+    """Compute two sums over the bits of each row: of `(M, N)` numbers `(M, 2)`."""
+    weights, found = _weights(rows.device), list[Tensor]()
+    integers = rows.view(_INTEGERS[rows.element_size()])
+    for block in integers.split(max(1, weights.shape[1] // max(1, integers.shape[1]))):
+        total = torch.zeros(2, len(block), dtype=torch.int64, device=rows.device)
+        for piece in block.split(weights.shape[1], dim=1):
+            total = total * _GOLDEN + (weights[:, None, : piece.shape[1]] * piece.to(torch.int64)).sum(2)
+        found.append(total)
+    return torch.cat(found, 1).T
 
 
 class Fingerprints:

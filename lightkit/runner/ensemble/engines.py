@@ -24,8 +24,9 @@ from lightkit.common.processes import lightkit_command, lightkit_path, usable_cp
 from lightkit.config import to_yaml
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.ensemble.group_training import Trained
 from lightkit.runner.ensemble.predictions import HELD_OUT, keep_outputs
-from lightkit.runner.ensemble.together import Trained, train_together
+from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session

@@ -103,18 +103,11 @@ def import_torchensemble(file: Path, like: Path, cfg: DictConfig, folder: Path, 
     rule, weight = rule_of(found.kind, vote=vote, size=len(found.states))
     weight *= shrinkage if found.kind.endswith("GradientBoosting") else 1.0
     names = [f"{number:02}" for number in range(len(found.states))]
-    own = _single(cfg)
+    own: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    OmegaConf.update(own, "ensemble", {"_target_": "lightkit.ensemble.methods.NoEnsemble"}, merge=False)
     members = [StoredMember(name, to_yaml(own), weight, state) for name, state in zip(names, found.states)]
     stored = StoredEnsemble(members, rule, data.info.task, tuple(data.info.class_names))
     _write_run(folder, own, data, stored, source=file)
-
-
-def _single(cfg: DictConfig) -> DictConfig:
-    """Return the configuration of a single model."""
-    changed: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    OmegaConf.update(changed, "ensemble", {"_target_": "lightkit.ensemble.methods.NoEnsemble"}, merge=False)
-    found: DictConfig = changed
-    return found
 
 
 def _write_run(folder: Path, cfg: DictConfig, data: Data, stored: StoredEnsemble, *, source: Path) -> None:

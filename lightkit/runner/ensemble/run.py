@@ -152,7 +152,8 @@ class EnsemblePlan:
         """
         run = self.run
         together.write(run.place.path / run_files.PREDICTIONS_HELD_OUT)
-        values = {name: value for split in self._splits() for name, value in self._measured(together, split).items()}
+        splits = ("train", "val") if run.cfg.trainer.test == "none" else ("train", "val", "test")
+        values = {name: value for split in splits for name, value in self._measured(together, split).items()}
         parameters = self._store(done, shares)
         self._record(done, [], shares)
         outcome = Outcome(
@@ -195,10 +196,6 @@ class EnsemblePlan:
     def _takes_last(self, result: MemberResult) -> bool:
         """Tell whether the last weights of a member count, and not its best."""
         return bool(result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last")
-
-    def _splits(self) -> Sequence[str]:
-        """Return the splits to measure the ensemble on: not the test split where the run is not to be tested."""
-        return ("train", "val") if self.run.cfg.trainer.test == "none" else ("train", "val", "test")
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""

@@ -104,9 +104,13 @@ class StackingPlan(EnsemblePlan):
         if chosen == STACK:
             together, shares = known[meta], {meta: 1.0}
         else:
-            weights = greedy if chosen == GREEDY else _uniform(len(bases))
+            weights = greedy if chosen == GREEDY else torch.full((len(bases),), 1 / len(bases), dtype=torch.float64)
             together = combined(own, weights, "soft")
-            shares = _of_networks(bases, weights)
+            shares = {
+                name: weight / len(base.networks)
+                for base, weight in zip(bases, weights.tolist())
+                for name in base.networks
+            }
         self.found = {"stacking": self._told(chosen, bases, greedy), **self._price(done, bases, known)}
         networks = {name for base in bases for name in base.networks}
         counted = [result for result in done if result.member.name in networks]
@@ -225,16 +229,6 @@ class StackingPlan(EnsemblePlan):
             gain = f"{change}{refit['val_loss_of_folds']:.4f}" if "val_loss" in refit else ""
             lines.append(f"training on all rows took {took}{gain}")
         return lines
-
-
-def _uniform(count: int) -> Tensor:
-    return torch.full((count,), 1 / count, dtype=torch.float64)
-
-
-def _of_networks(bases: Sequence[Base], weights: Tensor) -> dict[str, float]:
-    """Return the weight of each network, by those of the bases."""
-    shares = zip(bases, weights.tolist())
-    return {name: share / len(base.networks) for base, share in shares for name in base.networks}
 
 
 def _loss(predictions: MemberPredictions, task: str) -> float | None:

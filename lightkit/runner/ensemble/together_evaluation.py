@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
+from lightkit.checkpoint import content
 from lightkit.data import Loader
 from lightkit.ensemble.stack import StackMember
 from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
@@ -17,6 +19,41 @@ from lightkit.runner.ensemble.predictions import Outputs
 from lightkit.runner.session import Session
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.interrupt import AskedToEnd
+
+
+def evaluate_ended(
+    parts: Sequence[StackMember], splits: Sequence[str], *, cfg: DictConfig, saves: bool, run: Session
+) -> dict[str, list[Outputs]]:
+    """Load the weights that count into the models of members that have ended, and test them.
+
+    Args:
+        parts: The members; the values of their tests are logged.
+        splits: Splits whose outputs are needed.
+        cfg: The configuration of all.
+        saves: Whether there are checkpoints, and so best weights.
+        run: The run.
+
+    Returns:
+        The outputs of each by split.
+    """
+    test = cfg.trainer.test
+    bests = saves and cfg.checkpoint.keep_best > 0 and test != "last"
+    for part in parts:
+        saved = part.best if bests and part.best is not None else part.last
+        assert saved is not None, "ended"
+        content.load_model(part.learner.model, content.model_state(saved))
+    tested = test != "none" and parts[0].learner.data.test is not None
+    figures = bool(cfg.metrics.figures) and test != "none"
+    outputs: dict[str, list[Outputs]] = {}
+    for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
+        found, values = evaluate_together(parts, split, collect=split in splits or figures, run=run)
+        if found:
+            outputs[split] = found
+        if split == "test" and tested:
+            for part, own in zip(parts, values):
+                part.state.last.update(own)
+                part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
+    return outputs
 
 
 def evaluate_together(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.finetune.audit.fingerprints import Fingerprints, fingerprint
+from lightkit.finetune.audit.fingerprints import Fingerprints, fingerprint, row_fingerprints
 
 KINDS = [
     torch.float32,
@@ -98,3 +98,13 @@ def test_draws_no_random_numbers_and_needs_no_gradient() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     assert not fingerprint(weight).requires_grad
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("shape", [(4,), (4, 0), (4, 7, 5), (3, 40_000), (2, 70_000)], ids=str)
+def test_a_row_has_the_fingerprint_that_it_has_alone(kind: torch.dtype, shape: tuple[int, ...]) -> None:
+    rows = (torch.randn(shape) * 5).to(kind)
+    found = row_fingerprints(rows)
+    assert found.shape == (len(rows), 2)
+    assert all(own.equal(fingerprint(row)) for own, row in zip(found, rows))
+    assert row_fingerprints(rows[1:]).equal(found[1:])

@@ -87,7 +87,7 @@ class Killed(Exception):
 def test_after_a_kill_the_rows_are_those_of_a_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    monkeypatch.setattr("lightkit.runner.ensemble.together.SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr("lightkit.runner.ensemble.group_training.SECONDS_BETWEEN_SAVES", 0.0)
     options = ["ensemble=bagging", f"ensemble.engine={engine}", "checkpoint.every_steps=5", "ensemble.vote=hard"]
     options += ["trainer.validate_every=3", "trainer.validate_unit=step"]
     train(tmp_path / "whole", *options)
