@@ -14,7 +14,7 @@ from lightkit.cli.terminal import complain, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.text import slug
+from lightkit.common.text import slug, three_digits
 from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
     if cfg.device.batch_size == "max":  # auto: the samples of a step are given, and the fewest parts are the fastest
 
         def tell(speed: Any) -> None:
-            complain(f"{speed.size} samples: {speed.samples:.3g} a second")
+            complain(f"{speed.size} samples: {three_digits(speed.samples)} a second")
 
         fast = find_throughput(cfg, largest=found.size, ranks=cfg.device.nproc, tell=tell)
         suggested, reason = fast.suggested, "\n  ".join([*fast.reason.splitlines(), f"memory: {memory}"])
@@ -232,7 +232,7 @@ def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
     for size in sorted({*needed, *speeds}):
         rows.append([str(size), needed.get(size, ""), in_gib(found.limit) if size in needed else ""])
         if speeds:
-            rows[-1].append(f"{speeds[size]:.3g}" if size in speeds else "")
+            rows[-1].append(three_digits(speeds[size]) if size in speeds else "")
     numbers: dict[str, Any] = {
         "accumulate": found.accumulate,
         "largest": found.size,
@@ -262,11 +262,11 @@ def _find_workers(cfg: DictConfig, options: Namespace) -> Answer:
         raise UserError("not numbers of processes", key="--try", expected="such as 0,2,8", received=options.numbers)
 
     def tell(speed: Any) -> None:
-        complain(f"{speed.workers} processes: {speed.samples:.3g} samples a second")
+        complain(f"{speed.workers} processes: {three_digits(speed.samples)} samples a second")
 
     found = find_workers(cfg, numbers=numbers, tell=tell)
     rows = [
-        [str(speed.workers), f"{speed.samples:.3g}", f"{speed.waited:.0%}", f"{speed.first:.2f}"]
+        [str(speed.workers), three_digits(speed.samples), f"{speed.waited:.0%}", f"{speed.first:.2f}"]
         for speed in found.speeds
     ]
     content = {

@@ -44,6 +44,11 @@ def look_alike(text: str) -> str | None:
     return f"{odd!r} is {unicodedata.name(odd, 'no ASCII')}, not {plain_letters(odd)!r}"
 
 
+def three_digits(number: float) -> str:
+    """Write a number with three significant digits and no exponent: `0.314`, `87.1`, `12,700`."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def slug(text: str) -> str:
     """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters."""
     return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120] or "run"

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 from lightkit.finders.child import MeasuringProcess, alone
-from lightkit.finders.suggestion import LossAtRate, Range, ShortTraining, Suggestion, next_rate, read_range, suggest
+from lightkit.finders.suggestion import LossAtRate, RateRange, ShortTraining, Suggestion, next_rate, read_range, suggest
 
 if TYPE_CHECKING:
     from lightkit.device.ranks import Ranks
@@ -42,7 +42,7 @@ class FoundRate:
     """Steps of the run."""
 
     @property
-    def range(self) -> Range | None:
+    def range(self) -> RateRange | None:
         """What the steps with rising rates say; None where the loss falls with none of the rates."""
         return read_range(self.points)
 

@@ -33,7 +33,7 @@ class LossAtRate(NamedTuple):
     """Loss of the batch before the step."""
 
 
-class Range(NamedTuple):
+class RateRange(NamedTuple):
     """What steps with a rising rate say."""
 
     lowest: LossAtRate
@@ -69,7 +69,7 @@ class Suggestion(NamedTuple):
     """Why, in a sentence."""
 
 
-def read_range(points: Sequence[LossAtRate]) -> Range | None:
+def read_range(points: Sequence[LossAtRate]) -> RateRange | None:
     """Tell where the loss is lowest, and where it rises; None where it falls with no rate.
 
     Args:
@@ -89,12 +89,12 @@ def read_range(points: Sequence[LossAtRate]) -> Range | None:
     steepest = 1 + min(range(len(slopes)), key=slopes.__getitem__)
     risen = max(losses[lowest] + 0.25 * fall, 0.0)
     harmful = next((rates[i] for i in range(lowest + 1, len(rates)) if losses[i] > risen), None)
-    return Range(
+    return RateRange(
         LossAtRate(rates[lowest], losses[lowest]), LossAtRate(rates[steepest], losses[steepest]), start, harmful
     )
 
 
-def next_rate(found: Range, tried: Sequence[ShortTraining]) -> float | None:
+def next_rate(found: RateRange, tried: Sequence[ShortTraining]) -> float | None:
     """Return the rate of the next short training; None where enough were made.
 
     The first one is a third of that with the lowest loss. From there it goes by factors of three to wherever the loss

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from lightkit.common.processes import lightkit_command
+from lightkit.common.text import three_digits
 from lightkit.finders.child import MeasuringProcess, alone
 
 KEY = "data.batch_size"
@@ -56,9 +57,9 @@ class FoundThroughput:
         """Sentences that say what speaks for that size, and what it changes."""
         chosen = next(speed for speed in self.speeds if speed.size == self.suggested)
         best = max(self.speeds, key=lambda speed: speed.samples)
-        head = f"{chosen.size}: {chosen.samples:.3g} samples a second"
+        head = f"{chosen.size}: {three_digits(chosen.samples)} samples a second"
         if best.size > chosen.size:
-            head += f"; the most is {best.samples:.3g} at {best.size}, less than {_SLOWER:.0%} more"
+            head += f"; the most is {three_digits(best.samples)} at {best.size}, less than {_SLOWER:.0%} more"
         elif chosen.size < self.largest:
             head += ", and no size that was tried has more"
         else:

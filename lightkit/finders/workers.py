@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig
 
 from lightkit.common.processes import lightkit_command, usable_cpus
+from lightkit.common.text import three_digits
 from lightkit.finders.child import MeasuringProcess, alone
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class FoundWorkers:
         chosen = next(speed for speed in self.speeds if speed.workers == self.suggested)
         less = [speed for speed in self.speeds if speed.workers < chosen.workers]
         gain = f", {chosen.samples / less[0].samples:.2g} times as many as with {less[0].workers}" if less else ""
-        head = f"{chosen.samples:.3g} samples a second{gain}"
+        head = f"{three_digits(chosen.samples)} samples a second{gain}"
         if chosen.waited < _SLOWER:
             return f"{head}; the computation does not wait for batches, so more bring nothing"
         end = "more processes bring no more"

@@ -15,11 +15,12 @@ class Runner:
 
     asked: list[tuple[str, Path, tuple[object, ...]]] = []
 
-    def __init__(self, cfg: Any, folder: Path, *, overrides: list[str]) -> None:
-        self.cfg, self.folder, self.overrides = cfg, folder, overrides
+    def __init__(self, cfg: Any, folder: Path, *, overrides: list[str], on_end: bool = True) -> None:
+        self.cfg, self.folder, self.overrides, self.on_end = cfg, folder, overrides, on_end
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Write the smallest run folder."""
+        assert not self.on_end, "what follows the end of a run, the command line calls"
         if self.cfg.extra.get("fail"):
             raise UserError("the data has a hole", key="data")
         self.asked.append(("run", self.folder, (resume, *self.overrides)))

@@ -46,7 +46,7 @@ def test_reasons() -> None:
         "32: 290 samples a second; the most is 310 at 64, less than 10% more",
         "a step sees 2 times the 16 of data.batch_size, an epoch has 4 steps: the learning rate is not adapted to that",
     ]
-    assert found(100, 200, 400, 800, 1600).reason.startswith("128: 1.6e+03 samples a second, the most, and no larger")
+    assert found(100, 200, 400, 800, 1600).reason.startswith("128: 1,600 samples a second, the most, and no larger")
     assert "an epoch has 1 step:" in found(100, 200, 400, 800, 1600).reason
     assert found(100, 200, 190, configured=16).reason == (
         "16: 200 samples a second, and no size that was tried has more"

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.text import three_digits
 from lightkit.doctor.after.history import History, Point, ends
 from lightkit.doctor.finding import Finding
 from lightkit.runs.catalog import has_members
@@ -238,7 +239,7 @@ def pace(history: History) -> Iterator[Finding]:
         return
     first, last = ends(points, 0.25)
     if last < _SLOWER * first:
-        measured = f"from {first:.3g} to {last:.3g} samples a second"
+        measured = f"from {three_digits(first)} to {three_digits(last)} samples a second"
         why = "the run became slower: heat, other work on the machine, or something that grows from step to step"
         fix = "lightkit gpus --watch; keep no tensors with their graphs between steps"
         yield Finding("pace", "warning", measured, why, fix=fix, numbers={"first": first, "last": last})
