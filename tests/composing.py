@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,8 +77,9 @@ def _keep(key: Any, known: _Known) -> None:
     _known[key] = known
     if _shared.is_dir():  # a process may outlive the tests
         begun = _shared / f"{os.getpid()}.tmp"
-        begun.write_bytes(pickle.dumps(known))
-        begun.replace(_shared / _digest(key))
+        with suppress(OSError):  # a test may leave no room
+            begun.write_bytes(pickle.dumps(known))
+            begun.replace(_shared / _digest(key))
 
 
 def _digest(key: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from lightkit.finders.suggestion import (
     MOST_TRAININGS,
     LossAtRate,
-    Range,
+    RateRange,
     ShortTraining,
     next_rate,
     read_range,
@@ -31,7 +31,7 @@ def curve(lowest: float = 0.05, *, start: float = 2.3, fall: float = 1.0, noise:
     return points
 
 
-def range_of(points: list[LossAtRate]) -> Range:
+def range_of(points: list[LossAtRate]) -> RateRange:
     found = read_range(points)
     assert found is not None
     return found
