@@ -127,7 +127,7 @@ class GroupTraining:
 
     def _open(self) -> MemberFiles:
         """Go on from the state that was saved, or begin the folders; returns what writes them."""
-        files = MemberFiles(self.run, self.members, self.cfg)
+        files = MemberFiles(self.run, self.members, self.cfg, self.stack.learner.timetable.total_steps)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])

@@ -99,11 +99,13 @@ class MemberFiles:
     """The members."""
     cfg: DictConfig
     """The configuration of the first member: that of all, but for what is each one's own."""
+    total_steps: int
+    """Steps of each member."""
 
     def __post_init__(self) -> None:
         run, cfg = self.run, self.cfg
         self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
-        self._facts = {**run.place.facts(), "seed": _STAND_IN}
+        self._facts = {**run.place.facts(), "total_steps": self.total_steps, "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
         self._overrides = typed or "[]\n"
