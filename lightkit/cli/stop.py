@@ -128,7 +128,7 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
 
         stop_sweep(folder)
         return
-    from lightkit.detached.liveness import look
+    from lightkit.detached.liveness import look, wait_until_free
     from lightkit.runs.catalog import runs_below
     from lightkit.sweep.state import is_locked
 
@@ -136,6 +136,8 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
     alive = [each for each in [folder, *runs_below(folder)] if is_locked(each)]
     for each in alive:
         if _ask(each, now=True):
-            _wait_for_end(each)
+            wait_until_free(each)
+    for each in reversed(alive):  # as long as one of its jobs lives, a sweep does
+        _wait_for_end(each)
     if not alive:
         say(f"nothing to stop: {look(folder).describe(project())}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class SweepDisplay:
         first = next(iter(record.jobs.values()), None)
         self.mode = JobProgress(first).mode if first is not None else "max"
         self._began = time.monotonic()
-        self._before: set[str] | None = None
+        self._before: float | None = None
 
     def started(self, state: JobState, again: str) -> None:
         """See `lightkit.sweep.controller.Display`."""
@@ -57,7 +57,7 @@ class SweepDisplay:
     def refresh(self, states: Mapping[str, JobState]) -> None:
         """See `lightkit.sweep.controller.Display`."""
         if self._before is None:
-            self._before = {name for name, state in states.items() if state.status in ENDED}
+            self._before = _done(states.values())
         self.console.live_table(lambda most: self.shown(states, most))
 
     def message(self, text: str) -> None:
@@ -79,15 +79,20 @@ class SweepDisplay:
         return headline(listed, self.mode, self._left(listed)), TITLES, rows
 
     def _left(self, states: Sequence[JobState]) -> float | None:
-        """Estimate the seconds to the end by what this part of the sweep has done."""
-        own = [state for state in states if state.job.name not in (self._before or ())]
-        done = sum(1.0 if state.status in ENDED else state.share or 0.0 for state in own)
-        return (time.monotonic() - self._began) * (len(own) - done) / done if done and done < len(own) else None
+        """Estimate the seconds to the end by what has been done since we look."""
+        done = _done(states)
+        gained, left = done - (self._before or 0.0), len(states) - done
+        return (time.monotonic() - self._began) * left / gained if gained > 0 and left > 0 else None
 
     def _line(self, state: JobState, said: str) -> str:
         place = self.places.setdefault(state.job.name, len(self.places) + 1)
         line = f"[{place}/{max(len(self.places), self.expected)}] {state.job.name}"
         return f"{line}  {said}" if said else line
+
+
+def _done(states: Iterable[JobState]) -> float:
+    """Sum up how much of jobs is done, in jobs."""
+    return sum(1.0 if state.status in ENDED else state.share or 0.0 for state in states)
 
 
 def headline(states: Sequence[JobState], mode: str, left: float | None = None) -> str:

@@ -69,6 +69,12 @@ def test_sweeps(cli: Cli, project: Path) -> None:
         assert process.wait() == -9
     assert f"killed process {process.pid}" in done.out
     assert cli("stop", "--now", "grid").out.startswith("nothing to stop: outputs/")
+    with going_on(sweep) as its_own, going_on(sweep / "seed=1") as job:
+        said = cli("stop", "--now", "grid").out.splitlines()
+        assert (its_own.wait(), job.wait()) == (-9, -9)
+    assert said[:2] == [f"killed process {its_own.pid}", f"killed process {job.pid}"]
+    assert "/seed=1 died" in said[2]
+    assert said[3].startswith("outputs/sweeps/2026-01-31/13-00-00-grid died; go on with:  lightkit sweep resume ")
 
 
 def test_waiting(cli: Cli, project: Path) -> None:
