@@ -60,7 +60,8 @@ class TensorBoardLogger(Logger):
         self._layout = Layout()
         self._made: Any = None
         self._epoch_at: int | None = None
-        self._opening: Any = None
+        self._settings: dict[str, bool | float | str] | None = None
+        self._opened = False
         self._carried: tuple[int, set[str]] = (-1, set())
 
     @property
@@ -71,6 +72,10 @@ class TensorBoardLogger(Logger):
             _put_first(self._files(), int(time.time()), socket.gethostname())
             leave_failures_to_the_writer()
             self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
+        if self._settings is not None and not self._opened:
+            self._opened = True
+            self._made.file_writer.add_summary(session_start(self._settings))
+            self._made.flush()
         return self._made
 
     def _files(self) -> list[Path]:
@@ -103,8 +108,10 @@ class TensorBoardLogger(Logger):
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
-        opening = [] if self._opening is None else [Event(wall_time=now, summary=self._opening)]  # a rollback keeps it
-        rewind.publish(self.folder / name, step, [*events, *carried, *opening])
+        if self._settings is not None:  # a rollback keeps it
+            carried.append(Event(wall_time=now, summary=session_start(self._settings)))
+            self._opened = True
+        rewind.publish(self.folder / name, step, [*events, *carried])
         for cut in cuts:
             cut.apply()
 
@@ -139,16 +146,15 @@ class TensorBoardLogger(Logger):
     def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
 
-        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first. It
-        is on the disk at once, for a run that is killed. As long as there is no end, the status is unknown.
+        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first. The
+        settings are written with the first thing that is logged, and at once on the disk, for a run that is killed. As
+        long as there is no end, the status is unknown.
         """
-        self._opening = session_start(columns(params, overrides))
-        self._writer.file_writer.add_summary(self._opening)
-        self._made.flush()
+        self._settings, self._opened = columns(params, overrides), False
 
     def end(self, status: str) -> None:
         """Give the session in the HParams tab its status; TensorBoard takes the first that it reads of a run."""
-        if self._opening is not None:
+        if self._settings is not None:
             self._writer.file_writer.add_summary(session_end(status))
             self._made.flush()
 

@@ -139,6 +139,8 @@ def test_a_run_has_its_hyperparameters_from_the_start_and_its_status_from_the_en
     logger = TensorBoardLogger(tmp_path)
     logger.start(0)
     logger.hparams({"seed": 3})
+    assert list(tmp_path.iterdir()) == [], "TensorBoard is imported when there is something to show"
+    logger.scalars({"train/loss": 1.0}, step=1, epoch=0)
     assert session(tmp_path) == (3, UNKNOWN), "as of a run that is killed"
     logger.end("failed")
     assert session(tmp_path) == (3, FAILURE)
@@ -154,6 +156,7 @@ def test_a_resumed_run_is_one_session_with_the_settings_it_goes_on_with(tmp_path
     logger.close()
     resumed = log(tmp_path, 3, 4, resume=2)
     resumed.hparams({"seed": 4})
+    resumed.scalars({"train/loss": 1.0}, step=4, epoch=0)
     assert session(tmp_path) == (4, UNKNOWN)
     row = {"step": 2, "epoch": 0, "time": 1.0, "train/loss": 2.0, "val/f1/a cat": 0.5}
     resumed.start(2, [row])  # a rollback
