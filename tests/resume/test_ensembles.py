@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from lightkit.common.errors import UserError
 from lightkit.config import load_run
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.runner import Runner, ensemble
+from lightkit.runner import Runner
+from lightkit.runner.ensemble import run as ensemble_run
 from lightkit.runner.proving.job import traced_runner
 from lightkit.runner.proving.trace import Moment, kill
 from lightkit.runs.folder import RunFolder
@@ -133,7 +134,7 @@ def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[]
         pytest.param(MemberPredictions, "write", 1, id="the predictions of a member"),
         pytest.param(RunFolder, "write_result", 1, id="the result of a member"),
         pytest.param(MemberPredictions, "write", 3, id="the predictions of all"),
-        pytest.param(ensemble, "write_ensemble", 0, id="the file of all"),
+        pytest.param(ensemble_run, "write_ensemble", 0, id="the file of all"),
         pytest.param(RunFolder, "write_result", 3, id="the result of all"),
     ],
 )

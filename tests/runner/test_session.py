@@ -44,7 +44,7 @@ def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
 @pytest.mark.thorough
 def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[list[str]]()
-    monkeypatch.setattr("lightkit.runner.member.conclude", lambda *_, overrides, **__: told.append([*overrides]))
+    monkeypatch.setattr("lightkit.loggers.Loggers.hparams", lambda _, __, overrides: told.append([*overrides]))
     runner(tmp_path / "run", "optim.lr=0.01").run()
     for _ in range(2):
         longer = load_run(tmp_path / "run", ["trainer.epochs=4"])
