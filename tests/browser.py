@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -16,6 +17,8 @@ from typing import Any
 from tests.waiting import until
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+RELOAD_SECONDS = 40
+"""What a page has at first to show what it is waited for."""
 _TEXT = """
 (() => {
   const found = [];
@@ -80,9 +83,24 @@ class Page:
         self._send.close()
         self._receive.close()
 
-    def open(self, url: str) -> None:
-        """Go to a page."""
-        self.call("Page.navigate", url=url)
+    def open(self, url: str, *words: str) -> None:
+        """Go to a page, and wait until all words are on it.
+
+        What a page asks for once, and a busy machine does not answer in time, never comes: it is loaded again, with
+        twice the patience each time.
+        """
+        asked, patience = float("-inf"), RELOAD_SECONDS / 2
+
+        def is_there() -> bool:
+            nonlocal asked, patience
+            if time.monotonic() > asked + patience:
+                asked, patience = time.monotonic(), 2 * patience
+                self.call("Page.navigate", url="about:blank")  # else a change behind `#` loads nothing
+                self.call("Page.navigate", url=url)
+            text = self.text()
+            return all(word in text for word in words)
+
+        until(is_there, f"{words}")
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a line of JavaScript."""
@@ -95,10 +113,6 @@ class Page:
     def count(self, selector: str) -> int:
         """Count the elements that a CSS selector finds."""
         return int(self.evaluate(f"{_COUNT}({json.dumps(selector)})") or 0)
-
-    def wait_for(self, *words: str) -> str:
-        """Wait until all words are on the page; returns its text."""
-        return str(until(lambda: (text := self.text()) and all(word in text for word in words) and text, f"{words}"))
 
     def wait_for_elements(self, selector: str, least: int) -> None:
         """Wait until a CSS selector finds so many elements."""

@@ -72,11 +72,14 @@ class TensorBoardLogger(Logger):
             _put_first(self._files(), int(time.time()), socket.gethostname())
             leave_failures_to_the_writer()
             self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
+            self._write_settings()
+        return self._made
+
+    def _write_settings(self) -> None:
         if self._settings is not None and not self._opened:
             self._opened = True
             self._made.file_writer.add_summary(session_start(self._settings))
             self._made.flush()
-        return self._made
 
     def _files(self) -> list[Path]:
         """List the event files in the order in which TensorBoard reads them."""
@@ -151,6 +154,8 @@ class TensorBoardLogger(Logger):
         long as there is no end, the status is unknown.
         """
         self._settings, self._opened = columns(params, overrides), False
+        if self._made is not None:
+            self._write_settings()
 
     def end(self, status: str) -> None:
         """Give the session in the HParams tab its status; TensorBoard takes the first that it reads of a run."""

@@ -182,32 +182,28 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @needs_browser
 @pytest.mark.slow
 def test_the_layout_draws_training_and_validation_in_one_chart(address: str, page: Page) -> None:
-    page.open(f"{address}#custom_scalars")
     charts = ("loss", "accuracy", "learning rate", "gradient norm", "samples per second", "GPU: utilisation (%)")
     # squares for training and diamonds for validation, in each run and chart
     pairs = [f"◼\ntrain/{name} (lr={rate})\n◆\nval/{name} (lr={rate})\n" for name in charts[:2] for rate in RATES]
-    page.wait_for("training and validation", "optimization", "machine", *charts, *pairs)
+    page.open(f"{address}#custom_scalars", "training and validation", "optimization", "machine", *charts, *pairs)
     page.wait_for_elements("vz-line-chart2, vz-line-chart", len(charts))
 
 
 @needs_browser
 @pytest.mark.slow
 def test_curves(address: str, page: Page) -> None:
-    page.open(f"{address}?forceSVG=true#timeseries")
-    page.wait_for("lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed")
+    page.open(f"{address}?forceSVG=true#timeseries", "lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed")
     page.wait_for_elements("scalar-card", 4)
 
 
 @needs_browser
 @pytest.mark.slow
 def test_pictures(address: str, page: Page) -> None:
-    page.open(f"{address}#images")
-    page.wait_for("view/train/images", "view/test/roc", "lr=0.01")
+    page.open(f"{address}#images", "view/train/images", "view/test/roc", "lr=0.01")
     page.wait_for_elements("tf-image-loader", 2)
 
 
 @needs_browser
 @pytest.mark.slow
 def test_hyperparameters(address: str, page: Page) -> None:
-    page.open(f"{address}#hparams")
-    page.wait_for("optim.lr", "0.01", "0.1", "seed")
+    page.open(f"{address}#hparams", "optim.lr", "0.01", "0.1", "seed")
