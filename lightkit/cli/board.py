@@ -161,7 +161,6 @@ def _since(found: RunningBoard) -> str:
 
 def _serve(files: BoardFiles, folder: Path, options: Namespace, *, port: int | None, route: Route) -> int:
     """Run TensorBoard over the runs by their short names until it is to end; return the exit status."""
-    from lightkit.detached.ports import free_port
     from lightkit.detached.tensorboard import named_runs, serving
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -169,23 +168,22 @@ def _serve(files: BoardFiles, folder: Path, options: Namespace, *, port: int | N
 
     signal.signal(signal.SIGTERM, end)
     is_detached = options.ready is not None
-    with _locked(files, needed=is_detached) as files:
-        port = free_port(options.host, wanted=port, passed=_warn_of_port)
-        with (
-            named_runs(folder, files.runs) as runs,
-            serving(runs, host=options.host, port=port, tell=complain),
-        ):
-            found = RunningBoard(folder, options.host, port, time.time(), detached=is_detached)
-            files.announce(found)
-            if is_detached:
-                os.close(options.ready)
-            else:
-                _print_addresses(found, route, local=_port("", options.local_port), is_new=True, ends="Ctrl-C ends it.")
-            try:
-                while not files.is_asked_to_end():
-                    time.sleep(_LOOK_SECONDS)
-            except KeyboardInterrupt:
-                return 0
+    with (
+        _locked(files, needed=is_detached) as files,
+        named_runs(folder, files.runs) as runs,
+        serving(runs, host=options.host, wanted=port, tell=complain, passed=_warn_of_port) as port,
+    ):
+        found = RunningBoard(folder, options.host, port, time.time(), detached=is_detached)
+        files.announce(found)
+        if is_detached:
+            os.close(options.ready)
+        else:
+            _print_addresses(found, route, local=_port("", options.local_port), is_new=True, ends="Ctrl-C ends it.")
+        try:
+            while not files.is_asked_to_end():
+                time.sleep(_LOOK_SECONDS)
+        except KeyboardInterrupt:
+            return 0
     return 0
 
 

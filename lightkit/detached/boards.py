@@ -91,8 +91,10 @@ class BoardFiles:
             with locked(self.place, f"{self.name}{_LOCK}"):
                 for ending in (_FACTS, _END):
                     self._file(ending).unlink(missing_ok=True)
-                yield
-                self._file(_FACTS).unlink(missing_ok=True)
+                try:
+                    yield
+                finally:
+                    self._file(_FACTS).unlink(missing_ok=True)
         except OSError as error:
             raise _unwritable(self.place, error) from error
 

@@ -16,8 +16,10 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.detached.ports import free_port
 from lightkit.runs.catalog import dated
 
+_TRIES = 5
 RELOAD_SECONDS = 5
 _USUAL = re.compile(
     r"^\s*$|TensorFlow installation not found|NOTE: Using experimental fast data|--load_fast=false"
@@ -50,14 +52,20 @@ class LineFilter(io.TextIOBase):
 
 
 @contextmanager
-def serving(runs: Path, *, host: str, port: int, tell: Callable[[str], None]) -> Iterator[None]:
+def serving(
+    runs: Path, *, host: str, wanted: int | None, tell: Callable[[str], None], passed: Callable[[int], None]
+) -> Iterator[int]:
     """Serve TensorBoard while inside.
 
     Args:
         runs: Folder with the runs.
         host: Address to listen on.
-        port: A free port.
+        wanted: The port that was asked for; None where any will do.
         tell: Takes what it complains about.
+        passed: Called with each of the usual ports that is taken.
+
+    Yields:
+        The port.
 
     Raises:
         UserError: It cannot listen there.
@@ -83,15 +91,20 @@ def serving(runs: Path, *, host: str, port: int, tell: Callable[[str], None]) ->
 
         tensorboard.main_lib.global_init()
         plugins = [OrderedScalars if it is CustomScalarsPlugin else it for it in tensorboard.default.get_plugins()]
-        board = tensorboard.program.TensorBoard(plugins=plugins)
-        board.configure(logdir=str(runs), host=host, port=port, reload_interval=RELOAD_SECONDS)
-        try:
-            board.launch()
-        except tensorboard.program.TensorBoardServerException as error:
-            fix = "another --port, or none for a free one"
-            raise UserError(error.msg, key=f"{host}:{port}", fix=fix, family="wrong-command") from error
+        for left in reversed(range(_TRIES)):
+            port = free_port(host, wanted=wanted, passed=passed)
+            board = tensorboard.program.TensorBoard(plugins=plugins)
+            board.configure(logdir=str(runs), host=host, port=port, reload_interval=RELOAD_SECONDS)
+            try:
+                board.launch()
+                break
+            except tensorboard.program.TensorBoardServerException as error:
+                if wanted is None and left:  # somebody took it since we looked
+                    continue
+                fix = "another --port, or none for a free one"
+                raise UserError(error.msg, key=f"{host}:{port}", fix=fix, family="wrong-command") from error
         sys.stderr.flush()
-        yield
+        yield port
 
 
 @contextmanager
