@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
-from lightkit.common.processes import lightkit_path
+from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.config import to_yaml
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -138,6 +138,22 @@ def failure(error: Exception) -> dict[str, Any]:
     if is_out_of_memory(error):
         return {"error": f"out of memory: {in_short(error)}", "exit_code": OUT_OF_MEMORY}
     return {"error": in_short(error), "exit_code": FAILED}
+
+
+def finder_process(
+    what: str, cfg: str, options: Mapping[str, Any], *, key: str, fix: str | None = None
+) -> MeasuringProcess:
+    """Make the process of a finder, `lightkit find --measure`.
+
+    Args:
+        what: What it measures: a name in `lightkit.finders.work.MEASURES`.
+        cfg: The configuration: see `alone`.
+        options: Arguments of that measurement.
+        key: See `MeasuringProcess`.
+        fix: See `MeasuringProcess`.
+    """
+    job = json.dumps({"what": what, "cfg": cfg, "options": options})
+    return MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=key, fix=fix)
 
 
 def alone(cfg: DictConfig, **values: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import lightkit_command
-from lightkit.finders.child import MeasuringProcess, alone
+from lightkit.finders.child import alone, finder_process
 from lightkit.finders.suggestion import LossAtRate, RateRange, ShortTraining, Suggestion, next_rate, read_range, suggest
 
 if TYPE_CHECKING:
@@ -43,12 +41,12 @@ class FoundRate:
 
     @property
     def range(self) -> RateRange | None:
-        """What the steps with rising rates say; None where the loss falls with none of the rates."""
+        """Return what the steps with rising rates say; None where the loss falls with none of the rates."""
         return read_range(self.points)
 
     @property
     def suggestion(self) -> Suggestion | None:
-        """The rate; None where there is none to suggest."""
+        """Return the suggested rate with its reason; None where there is none."""
         return suggest(self.trainings, short=self.short, total=self.total)
 
 
@@ -79,9 +77,8 @@ def find_lr(
         fix = "one of those in conf/optim, or a range of your own: train -m optim.lr=1e-4,1e-3,1e-2"
         raise UserError("the optimizer has no learning rate to look for", key="optim.lr", fix=fix)
     options = {"low": low, "high": high, "steps": steps}
-    job = json.dumps({"what": "lr", "cfg": alone(cfg), "options": options})
     points, trainings, lengths = list[LossAtRate](), list[ShortTraining](), {"short": 1, "total": 1}
-    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
+    with finder_process("lr", alone(cfg), options, key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
             if answer.get("end"):
                 lengths = {"short": answer["short"], "total": answer["total"]}

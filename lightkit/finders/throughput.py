@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from lightkit.common.processes import lightkit_command
 from lightkit.common.text import three_digits
-from lightkit.finders.child import MeasuringProcess, alone
+from lightkit.finders.child import alone, finder_process
 
 KEY = "data.batch_size"
 SECONDS = 1.0
@@ -107,9 +105,8 @@ def find_throughput(
     """
     configured = int(cfg.data.batch_size)
     options = {"sizes": candidates(largest, configured, least=ranks), "ranks": ranks, "configured": configured}
-    job = json.dumps({"what": "batch", "cfg": alone(cfg, data__num_workers=0), "options": options})
     speeds, rows = list[Throughput](), 0
-    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
+    with finder_process("batch", alone(cfg, data__num_workers=0), options, key=KEY) as child:
         for answer in child.answers():
             if answer.get("end"):
                 rows = answer["rows"]

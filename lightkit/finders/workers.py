@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from lightkit.common.processes import lightkit_command, usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.common.text import three_digits
-from lightkit.finders.child import MeasuringProcess, alone
+from lightkit.finders.child import alone, finder_process
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import Loader
@@ -101,9 +100,8 @@ def find_workers(
     """
     cpus, configured = usable_cpus(), int(cfg.data.num_workers)
     options = {"numbers": list(numbers or candidates(cpus, configured))}
-    job = json.dumps({"what": "workers", "cfg": alone(cfg, data__num_workers=0), "options": options})
     speeds, compute = list[Speed](), 0.0
-    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
+    with finder_process("workers", alone(cfg, data__num_workers=0), options, key=KEY) as child:
         for answer in child.answers():
             if answer.get("end"):
                 compute = answer["compute"]

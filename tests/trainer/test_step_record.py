@@ -9,17 +9,7 @@ from torch.optim import SGD, Adam
 
 from lightkit.device.stepping import take_step
 from lightkit.trainer.step_record import StepRecord
-
-
-class Twice(SGD):
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        return super().step(closure)
-
-
-class Own(SGD):
-    def step(self, closure: Any = None) -> Any:
-        return super().step(closure)
+from tests.trainer.test_watch import Own, Twice
 
 
 @pytest.mark.parametrize(("kind", "each"), [(SGD, 1), (Adam, 1), (Own, 1), (Twice, 2)])
