@@ -16,13 +16,13 @@ from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
 from lightkit.data.missing import MissingPolicy
+from lightkit.data.row_sets import KNOWN, split_named
 from lightkit.data.tensors import TensorData, check_scale
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
 _NUMBERS = ("multilabel", "regression")
 """Tasks whose targets are numbers."""
 _MOST_CLASSES = 20
-_SPLITS = ("train", "val", "test")
 
 
 def csv(
@@ -65,7 +65,7 @@ def csv(
         add_indicator: Add a 0/1 feature for each column that lacks values in training rows, after the others.
         val_path: File of the validation rows.
         test_path: File of the test rows.
-        split_column: Column that says `train`, `val` or `test`.
+        split_column: Column that says `train`, `val` or `test`, or another name of these (`validation`, `dev`).
         target_scale: Regression targets are divided by this.
 
     Raises:
@@ -260,6 +260,7 @@ def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Ten
             received=split_column,
             fix="leave out val_path and test_path",
         )
-    parts = _numbered(tables["train"], split_column, _SPLITS, "not a split", argument="split_column")
-    rows = {name: (parts == i).nonzero()[:, 0] for i, name in enumerate(_SPLITS)}
-    return {name: found for name, found in rows.items() if len(found)}
+    named = filter(split_named, tables["train"].names(split_column).found())  # in capitals too
+    known = [*dict.fromkeys([*KNOWN, *named])]
+    parts = _numbered(tables["train"], split_column, known, "not a split", argument="split_column")
+    return {name: found for i, name in enumerate(known) if len(found := (parts == i).nonzero()[:, 0])}

@@ -36,7 +36,7 @@ class SampleData:
         self.base = base
         self.draws: bool = getattr(base, "draws", True)
         self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
-        self.splits: Mapping[str, Tensor] = getattr(base, "splits", None) or {}
+        self.splits: Mapping[str, Any] | None = getattr(base, "splits", None)
         targets = _known_targets(base)
         info = getattr(base, "info", None)
         self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets)
@@ -72,7 +72,8 @@ def as_source(dataset: Any) -> Any:
     """
     source = dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        source = TensorData(*dataset.tensors)
+        kept: dict[str, Any] = {name: getattr(dataset, name, None) for name in ("splits", "strata")}
+        source = TensorData(*dataset.tensors, **kept)
     elif not isinstance(dataset, (Taker, SampleData)):
         if isinstance(dataset, IterableDataset):
             raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.data.row_sets import split_sets
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")
 _NAMES = ("train", "val", "test")
@@ -72,7 +74,7 @@ def split_rows(
     num_rows: int,
     *,
     strata: Tensor | None = None,
-    given: Mapping[str, Tensor] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, Tensor]:
     """Assign rows to the splits that are not left out, in rising order; no row is in two splits.
 
@@ -80,12 +82,12 @@ def split_rows(
         spec: How to split.
         num_rows: Rows of the data set.
         strata: `(N,)` int64 groups whose shares `stratified` and `fold` keep.
-        given: Splits the data set brings with it.
+        given: Splits the data set brings with it, see `lightkit.data.row_sets.split_sets`.
 
     Raises:
-        UserError: A split would be empty, a class has too few rows, or the data set lacks what `spec` asks for.
+        UserError: A split would be empty, a class has too few rows, the data set lacks what `spec` asks for, or its own
+            splits are wrong.
     """
-    given = dict(given or {})
     if spec.by == "stratified" and strata is None:
         raise UserError(
             "only classes can be stratified, and the class of each row is not known",
@@ -96,7 +98,7 @@ def split_rows(
     if spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata)
     else:
-        splits = _by_share(spec, num_rows, strata=strata, given=given)
+        splits = _by_share(spec, num_rows, strata=strata, given=split_sets(given, num_rows, argument="dataset.splits"))
     if spec.per_class is not None:
         splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
     if spec.limit is not None:
@@ -122,7 +124,7 @@ def _by_share(
             received="file",
             choices=[way for way in WAYS if way != "file"],
         )
-    splits = {name: rows for name, rows in given.items() if name in _NAMES}
+    splits = dict(given)
     pool = splits.pop("train", torch.arange(num_rows))
     drawn = {name: getattr(spec, name) for name in ("val", "test") if getattr(spec, name) > 0 and name not in splits}
     if spec.by == "file":

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class TensorData:
         y: Targets: `(N,)` int64 classes, `(N, L)` float labels 0/1, `(N,)` float for `binary`, `(N,)` or `(N, K)`
             float.
         info: What the data is; `fingerprint` is filled in. None finds out from `x` and `y`.
-        splits: Rows of the splits the data set brings with it, by name (`train`, `val`, `test`).
+        splits: Rows of the splits the data set brings with it, by name; see `lightkit.data.row_sets.split_sets`.
         strata: `(N,)` int64 groups whose shares a stratified split keeps; None takes the classes.
         name: How messages call the data set.
         imputer: Fills in missing inputs, which are NaN until the training rows are known (`build_data`).
@@ -63,7 +63,7 @@ class TensorData:
         y: Tensor,
         info: DataInfo | None = None,
         *,
-        splits: Mapping[str, Tensor] | None = None,
+        splits: Mapping[str, Any] | None = None,
         strata: Tensor | None = None,
         name: str = "data set",
         imputer: Imputer | None = None,
@@ -77,7 +77,7 @@ class TensorData:
         self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
-        self.x, self.y, self.splits = x, y, dict(splits or {})
+        self.x, self.y, self.splits = x, y, {} if splits is None else splits
         self.strata = strata if strata is not None or info.task != "multiclass" else y
         mark = info.fingerprint or fingerprint([x, y, info.task])
         self.info = dataclasses.replace(info, fingerprint=mark)

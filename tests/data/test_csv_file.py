@@ -126,7 +126,7 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
         ),
         (ROWS, {"split_column": ""}, "split_column: .*no such column"),
         (ROWS, {"split_column": "part"}, "split_column: .*no such column"),
-        (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, val, test"),
+        (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, training, val"),
     ],
 )
 def test_bad_tables(write: Write, rows: list[str], settings: dict[str, Any], text: str) -> None:

@@ -30,31 +30,12 @@ _SPLIT_FIX = "leave repeated rows out of the data set, or give it splits of its 
 def check(patient: Patient) -> Iterator[Finding]:
     """Look for rows of validation and test in the training split."""
     sample = patient.sample
-    yield from find_shared_rows(sample)
     if sample.is_tokens and sample.data.info.task == "language_modeling":
         yield from find_repeated_text(sample)
         return
     yield from find_duplicates(sample)
     yield from find_near_duplicates(sample)
     yield from find_shared_groups(sample)
-
-
-def find_shared_rows(sample: DataSample) -> Iterator[Finding]:
-    """Find rows that are in two splits by their numbers."""
-    names = sample.splits
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            both = int(torch.isin(sample.data.rows[other], sample.data.rows[one]).sum())
-            if both:
-                yield Finding(
-                    EXACT,
-                    "error",
-                    f"{both:,} rows are both in {one} and in {other}",
-                    why="a score on rows that were learned from says nothing about new ones",
-                    key="data.dataset",
-                    fix="the `splits` of the data set must not share rows",
-                    numbers={"shared": both, "splits": [one, other]},
-                )
 
 
 def find_duplicates(sample: DataSample) -> Iterator[Finding]:

@@ -42,14 +42,6 @@ def test_few_repeated_rows_are_a_warning_and_one_of_many_a_note(examine: Examine
         assert next(finding.status for finding in found if finding.check == EXACT) == status
 
 
-def test_a_row_number_in_two_splits_is_an_error(examine: Examine) -> None:
-    base = table()
-    base.splits = {"train": torch.arange(300), "test": torch.arange(250, 400)}
-    found = bad(examine(base, "overlap", split={"val": 0}), EXACT)
-    assert found[0].status == "error"
-    assert "50 rows are both in train and in test" in found[0].measured
-
-
 def test_coarse_rows_that_are_equal_by_chance_raise_no_alarm(examine: Examine) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(2, (600, 6), generator=generator).float()
