@@ -6,13 +6,13 @@ import argparse
 import json
 import pickle
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size
+from lightkit.checkpoint.foreign import foreign_format
 from lightkit.checkpoint.reading import DamagedError, check_bytes, entry_of, reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
@@ -41,6 +41,7 @@ def kind_of(path: Path) -> str:
         return SAFETENSORS
     if head[:1] == b"\x80":
         return PICKLE
+    _refuse_foreign(path)
     what = "the file is empty" if not head else "it is neither a safetensors file nor one written by torch.save"
     raise unreadable(path, what)
 
@@ -60,6 +61,7 @@ def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
     if kind == SAFETENSORS:
         return _open_safetensors(path)
     if kind == ARCHIVE:
+        _refuse_foreign(path)
         _check_archive(path)
     try:
         if trust:  # the only place where a file may run code, as the caller has said so for this very file
@@ -79,6 +81,12 @@ def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
 def unreadable(path: Path, why: str) -> UserError:
     """Make the error of a file that cannot be read."""
     return UserError(f"no weights can be read from it: {why}", key=str(path), exit_code=UNREADABLE)
+
+
+def _refuse_foreign(path: Path) -> None:
+    foreign = foreign_format(path)
+    if foreign is not None:
+        raise UserError(foreign.what, key=str(path), fix=foreign.fix, exit_code=UNREADABLE)
 
 
 def _open_plain(path: Path, kind: str) -> Any:
@@ -105,13 +113,8 @@ def _open_safetensors(path: Path) -> Any:
 def _check_archive(path: Path) -> None:
     try:
         check_bytes(path, entry_of(path))
-        with zipfile.ZipFile(path) as archive:
-            names = {name.rpartition("/")[2] for name in archive.namelist()}
     except DamagedError as error:
         raise unreadable(path, str(error)) from error
-    if "constants.pkl" in names:
-        what = "it is a TorchScript program, which holds code"
-        raise UserError(what, key=str(path), fix="save its `state_dict()` with torch.save", exit_code=UNREADABLE)
 
 
 def _holds_code(path: Path, asked: str) -> UserError:

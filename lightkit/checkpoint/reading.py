@@ -14,6 +14,7 @@ import torch
 import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_content
 from lightkit.checkpoint.files import sha256
+from lightkit.checkpoint.foreign import foreign_format
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -89,7 +90,10 @@ def check_bytes(path: Path, entry: Entry | None) -> None:
 
 
 def _check_archive(path: Path, *, crc: bool = True) -> None:
-    """Check what the file would take, and its own CRCs, where no manifest knows its checksum."""
+    """Check what the file is and would take, and its own CRCs, where no manifest knows its checksum."""
+    foreign = foreign_format(path)
+    if foreign is not None:
+        raise DamagedError(f"{foreign.what}. {foreign.fix}")
     try:
         check_archive_size(path)
         with zipfile.ZipFile(path) as archive:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import select
-import stat
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.pasted import explain_traceback, handed_in
 from lightkit.cli.terminal import complain, json_text, say, width
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import DONE, FAILED
@@ -52,10 +50,6 @@ examples:
   lightkit train 2>&1 | lightkit doctor -
   lightkit doctor < traceback.txt""",
 }
-_TABLES = (".csv", ".tsv")
-_TABLE = "lightkit doctor data=csv"
-_PIPE_SECONDS = 1.0
-"""How long a pipe that nobody asked to read may be silent before it is left alone."""
 
 
 def doctor(args: list[str]) -> int:
@@ -69,38 +63,15 @@ def doctor(args: list[str]) -> int:
     asked = args
     options = parser.read([text for text in asked if text != "-"])
     words = options.overrides
-    text = _traceback(words, dash="-" in asked)
+    text = handed_in(words, dash="-" in asked)
     if text is not None:
-        return _explain(text, as_json=options.json)
+        return explain_traceback(text, as_json=options.json)
     if len(words) == 1 and "=" not in words[0] and not words[0].startswith(("~", "+")):
         from lightkit.doctor.after.run import look_back
 
         folder = _run(words[0])
         return _show(look_back(folder), options, began=time.monotonic())
     return _examine(options)
-
-
-def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
-    """Return the text of a traceback that was handed in; None where the run itself is meant."""
-    if len(words) == 1 and Path(words[0]).is_file():
-        if Path(words[0]).suffix in _TABLES:
-            what, fix = "this is a table, not a traceback", f"{_TABLE} data.dataset.path={words[0]}"
-            raise UserError(what, received=words[0], fix=f"{fix} data.dataset.target=COLUMN")
-        content = Path(words[0]).read_bytes()
-        marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as Windows writes what is redirected to a file
-        return content.decode("utf-16" if marked else "utf-8", errors="replace")
-    if dash:
-        return sys.stdin.read()
-    if words or sys.stdin is None or sys.stdin.closed:
-        return None
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):
-        return None
-    silent = stat.S_ISFIFO(mode) and not select.select([sys.stdin], [], [], _PIPE_SECONDS)[0]
-    if silent or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        return None
-    return sys.stdin.read() or ("" if stat.S_ISREG(mode) else None)
 
 
 def _run(text: str) -> Path:
@@ -118,19 +89,6 @@ def _run(text: str) -> Path:
             error.fix = f"{error.fix}; of images: lightkit doctor data=image_folder data.dataset.root={text} model=cnn"
         error.args = (error.render(),)
         raise
-
-
-def _explain(text: str, *, as_json: bool) -> int:
-    from lightkit.doctor.after.traceback import explain
-    from lightkit.doctor.after.traceback import lines as lines_of
-
-    found = explain(text)
-    if as_json:
-        say(json_text(found.to_json()))
-    else:
-        for line in lines_of(found, width() or 110):
-            say(line)
-    return DONE if found.known else FAILED
 
 
 def _examine(options: Any) -> int:

@@ -1,4 +1,4 @@
-"""`lightkit explain`: causes and fixes of an error by its code, from the page of the manual that lists them all."""
+"""`lightkit explain`: causes and fixes of an error: by its code from the page of the manual, or by its text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.pasted import explain_traceback, handed_in
 from lightkit.cli.terminal import json_text, say, table
 from lightkit.common.error_families import FAMILIES, Family
 from lightkit.common.errors import UserError
@@ -13,12 +14,16 @@ from lightkit.common.errors import UserError
 HELP = {
     "explain": """\
 usage: lightkit explain [CODE ...] [--json]
+       lightkit explain TEXT | FILE | - [--json]
 
 What an error means, what usually causes it, and how to mend it. The code stands in the last line that an error prints.
-Without a code, all of them are listed.
+An error of PyTorch or of another package has no code: paste its text in quotes, name a file with it, or hand it in by
+standard input. Without anything, all codes are listed.
 
 arguments:
   CODE    a code such as LK101, or its name such as unknown-key; several are explained one after the other
+  TEXT    an error message or a traceback
+  FILE    a file with one; `-` reads standard input
 
 options:
   --json  as JSON
@@ -26,7 +31,9 @@ options:
 examples:
   lightkit explain                 every code with its name
   lightkit explain LK101
-  lightkit explain unknown-key LK403 --json""",
+  lightkit explain unknown-key LK403 --json
+  lightkit explain "RuntimeError: expected device cuda:0 but got device cpu"
+  lightkit explain < traceback.txt""",
 }
 
 PAGE = "reference/errors.md"
@@ -36,7 +43,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def explain(args: list[str]) -> int:
-    """Print the sections of the codes, or a list of them all.
+    """Print the sections of the codes, what is known of a text, or a list of all codes.
 
     Raises:
         UserError: There is no such code.
@@ -44,7 +51,10 @@ def explain(args: list[str]) -> int:
     parser = Parser("explain")
     parser.add_argument("codes", nargs="*")
     parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = parser.read([text for text in args if text != "-"])
+    pasted = _pasted(options.codes, dash="-" in args)
+    if pasted is not None:
+        return explain_traceback(pasted, as_json=options.json)
     asked = list(dict.fromkeys(_family(text) for text in options.codes))
     texts = sections() if asked else {}
     if options.json:
@@ -58,12 +68,31 @@ def explain(args: list[str]) -> int:
     return 0
 
 
+def _pasted(words: list[str], *, dash: bool) -> str | None:
+    """Return the text of an error that was handed in; None where codes are asked for, or nothing is."""
+    if any(_is_code(word) for word in words):
+        return None
+    text = handed_in(words, dash=dash)
+    if text is not None or not words:
+        return text or None
+    # Here, not above: what is known takes a moment to read.
+    from lightkit.doctor.after.traceback import explain as look_up
+
+    text = " ".join(words)
+    found = look_up(text)
+    return text if found.known or found.message or len(text.split()) > 3 else None
+
+
+def _is_code(text: str) -> bool:
+    return any(text.lower() in (family.code.lower(), family.slug) for family in FAMILIES)
+
+
 def _family(text: str) -> Family:
     for family in FAMILIES:
         if text.lower() in (family.code.lower(), family.slug):
             return family
     names = [name for family in FAMILIES for name in (family.code, family.slug)]
-    key, fix = "lightkit explain", "lightkit explain lists all of them"
+    key, fix = "lightkit explain", "lightkit explain lists all of them; the text of another error goes in quotes"
     raise UserError("no such code", key=key, received=text, choices=names, fix=fix)
 
 

@@ -113,3 +113,41 @@ def test_the_text_of_the_error_comes_first_also_with_a_traceback(cli: Cli, monke
     lines = cli("train", "trainer.epoch=5").err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-1] == "more: lightkit explain LK101"
+
+
+PASTED = "TypeError: pic should be PIL Image or ndarray. Got <class 'torch.Tensor'>"
+
+
+@pytest.mark.parametrize("how", ["quoted", "words", "file", "dash", "input"])
+def test_the_text_of_an_error_is_explained_however_it_is_handed_in(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    file = project / "error.txt"
+    file.write_text(f"Traceback (most recent call last):\n{PASTED}\n")
+    args = {"quoted": [PASTED], "words": PASTED.split(), "file": [str(file)], "dash": ["-"], "input": []}[how]
+    with file.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        done = cli("explain", *args)
+    assert done.code == 0
+    assert "\ntransform of another kind of picture\n" in done.out
+    assert "ToTensor() once" in done.out
+
+
+def test_the_name_of_an_error_is_enough(cli: Cli) -> None:
+    assert "process at the other end of a pipe" in cli("explain", "BrokenPipeError").out
+
+
+def test_pasted_text_as_json(cli: Cli) -> None:
+    found = json.loads(cli("explain", PASTED, "--json").out)
+    assert [each["name"] for each in found["known"]] == ["transform of another kind of picture"]
+
+
+def test_text_that_nobody_knows_is_no_code(cli: Cli) -> None:
+    done = cli("explain", "ValueError: nobody knows this one")
+    assert done.code == 1
+    assert "not an error that is known here" in done.out
+
+
+def test_pasted_output_of_lightkit_leads_to_its_code(cli: Cli) -> None:
+    done = cli("explain", "error: optim.lrr: unknown key\nmore: lightkit explain LK101")
+    assert "lightkit explain LK101 says more" in done.out

@@ -19,6 +19,10 @@ class Known:
     """How to mend it, in PyTorch."""
     key: str = ""
     """What does so in lightkit, where there is something: a key with a value, or a command."""
+    beside: str = ""
+    """Regular expression that has to be in the text as well."""
+    unless: str = ""
+    """Regular expression that must not be in the text."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightkit.doctor.after.known import Known
+from lightkit.doctor.after.known_data import STARTED
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 names the line; device.name=cpu says what is wrong with it"
 
@@ -38,8 +39,12 @@ MACHINE: tuple[Known, ...] = (
     ),
     Known(
         "tensors on different devices",
-        r"(Expected all tensors to be on the same device|Input type \(torch\.cuda\.\w+\) and weight type "
-        r"\(torch\.\w+\)|tensors? to be on the same device, but found)",
+        r"(Expected all tensors to be on the same device|"
+        r"Input type \((torch\.cuda\.\w+\) and weight type \(torch\.\w+\)|torch\.\w+\) and weight type \(torch\.cuda)|"
+        r"tensors? to be on the same device, but found|[Ee]xpected (object of )?device( type)? \w+(:\d+)? but got|"
+        r"not at the same device, found input tensor at|on the same device as the indexed tensor|"
+        r"Expected a '\w+' device type for generator|[Pp]laceholder storage has not been allocated on MPS|"
+        r"lengths'? argument should be a 1D CPU)",
         "the model or a tensor made in it is on the CPU, the other one on the GPU",
         "model.to(device), x.to(device); tensors of a model in register_buffer, new ones with device=x.device",
         "lightkit moves model, loss and batches; look for tensors that forward or a task makes itself",
@@ -102,13 +107,6 @@ MACHINE: tuple[Known, ...] = (
         "data sets give CPU tensors; lightkit moves the batch",
     ),
     Known(
-        "reading worker killed",
-        r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (is killed by signal: (?P<signal>\w[\w ]*)|exited unexpectedly)",
-        "a worker process died: memory ran out (Killed), /dev/shm is full (Bus error), or native code crashed",
-        "num_workers=0 shows the error itself; docker run --shm-size=8g; fewer workers",
-        "data.num_workers=0 once, then fewer than before",
-    ),
-    Known(
         "process ended by the system",
         r"((^|\] ?)Killed$|oom-kill|Out of memory: Killed process|\(exit ?code: -9\)|signal 9\b|SIGKILL)",
         "the memory of the machine ran out, and Linux ended the largest process; or a scheduler did, at a limit",
@@ -123,70 +121,10 @@ MACHINE: tuple[Known, ...] = (
         "data.num_workers=0; device.compile=none; lightkit env lists versions",
     ),
     Known(
-        "paging file of Windows",
-        r"WinError 1455",
-        "each worker loads PyTorch's libraries, and Windows sets memory aside for all of them",
-        "num_workers=0, or fewer; a larger paging file",
-        "data.num_workers=0",
-    ),
-    Known(
-        "picture that cannot be read",
-        r"(cannot identify image file|image file is truncated|broken data stream when reading image)",
-        "a file in the folder is no picture, or was not copied to its end; macOS leaves files named ._NAME behind",
-        "find . -name '._*' -delete; PIL.Image.open(path).verify() over all files names the others",
-    ),
-    Known(
         "certificate or download",
         r"(CERTIFICATE_VERIFY_FAILED|HTTP Error (403|404|429|503)|urlopen error|Max retries exceeded with url)",
         "weights or data were to be downloaded, and the server, a proxy or its certificate says no",
         "download the file by hand to where it is looked for (~/.cache/torch/hub/checkpoints); pip install -U certifi",
-    ),
-    Known(
-        "shared memory full",
-        r"(unable to (open|write to|mmap) .*shared memory|insufficient shared memory \(shm\))",
-        "workers exchange batches through /dev/shm, which is small in containers",
-        "docker run --shm-size=8g or --ipc=host; torch.multiprocessing.set_sharing_strategy('file_system')",
-        "data.num_workers=0, or fewer and smaller batches ahead: data.prefetch_factor=1",
-    ),
-    Known(
-        "too many open files",
-        r"(Too many open files|received 0 items of ancdata)",
-        "workers hand tensors over as open files, and the limit of the shell is low",
-        "ulimit -n 65536; torch.multiprocessing.set_sharing_strategy('file_system')",
-        "fewer data.num_workers",
-    ),
-    Known(
-        "processes without main guard",
-        r"(attempt has been made to start a new process before the\s+current process has finished|freeze_support\(\))",
-        "each worker imports the script again, and starts workers there (Windows, macOS)",
-        "if __name__ == '__main__': around what the script does",
-        "lightkit train needs none",
-    ),
-    Known(
-        "what cannot be handed to a process",
-        r"(Can't (pickle|get) (local object|attribute|<function)|cannot pickle '(?P<kind>[\w.]+)' object)",
-        "a worker gets the data set as a copy, which a lambda, an open file or a lock in it does not allow",
-        "a function of a module in place of the lambda; open files in __getitem__, not in __init__",
-        "data.num_workers=0",
-    ),
-    Known(
-        "samples of different sizes",
-        r"stack expects each tensor to be equal size",
-        "samples of one batch differ in shape: pictures of different sizes, texts of different lengths",
-        "Resize((h, w)) with both sides, or a collate_fn that pads (torch.nn.utils.rnn.pad_sequence)",
-        "a `collate_fn` attribute of the data set",
-    ),
-    Known(
-        "sample of a kind that makes no batch",
-        r"default_collate: batch must contain .*found <class '(?P<kind>[^']*)'>",
-        "__getitem__ gives {kind}, of which no batch can be made: a missing transform, or a missing return",
-        "ToTensor() for pictures; return x, y on every path",
-    ),
-    Known(
-        "empty data set",
-        r"num_samples should be a positive integer value, but got num_samples=0",
-        "the data set has no samples: a path that does not exist, a pattern that matches nothing, a filter",
-        "print(len(dataset)) and the path",
     ),
     Known(
         "weights of another model",
@@ -218,6 +156,61 @@ MACHINE: tuple[Known, ...] = (
         "the file was not written or copied to its end",
         "copy or download it again; compare sizes",
         "lightkit resume takes the newest whole checkpoint by itself",
+    ),
+    Known(
+        "DataParallel of a model elsewhere",
+        r"module must have its parameters and buffers on device (?P<wants>\S+) \(device_ids\[0\]\) but found one "
+        r"of them "
+        r"on device:? (?P<got>[\w:]+)|all tensors must be on devices\[0\]",
+        "nn.DataParallel wants all of the model on its first GPU, {wants}; something of it is on {got}: it was wrapped "
+        "before it was moved, or device_ids does not begin with the GPU it is on",
+        "nn.DataParallel(model.to('cuda:0'), device_ids=[0, 1]); tensors of the model as parameters or register_buffer",
+        "device=ddp, which is faster, moves the model by itself",
+    ),
+    Known(
+        "model saved whole",
+        r"(Can't get attribute '(?P<name>[\w.]+)' on <module '(?P<module>[\w.]+)'|"
+        r"SourceChangeWarning|GLOBAL __main__\.(?P<global>\w+) was not an allowed global)",
+        "the model itself was saved, not its weights: the file only says where its class `{name}{global}` stood, and "
+        "there is none now: it was in another script or notebook, or was renamed",
+        "import the class under the same module name before the file is opened with weights_only=False; then save "
+        "model.state_dict() for good, and bring it back by {name}{global}(...) and load_state_dict",
+        "finetune.weights.path=FILE of a state_dict",
+        unless=STARTED,
+    ),
+    Known(
+        "weights where a model belongs",
+        r"'(collections\.)?(OrderedDict|dict)' object has no attribute '(eval|to|cuda|cpu|parameters|train|"
+        r"forward|state_dict"
+        r"|named_parameters|modules|children)'",
+        "the file holds weights (a state_dict), not the model",
+        "model = Net(...); model.load_state_dict(weights); of a checkpoint the entry that holds the weights",
+        "finetune.weights.path=FILE takes either",
+    ),
+    Known(
+        "optimizer of another model",
+        r"loaded state dict (contains a parameter group that doesn't match|has a different number of parameter groups)",
+        "the state of the optimizer was saved for other parameters, or other groups of them",
+        "build the model and its frozen parts as they were, the optimizer after that; or load the weights alone",
+        "resume.override and finetune.weights.path: the former goes on, the latter begins with weights alone",
+    ),
+    Known(
+        "file named like a package",
+        r"(partially initialized module '(?P<module>\w+)' has no attribute|"
+        r"cannot import name '(?P<what>\w+)' from partially initialized module)",
+        "a file of your own has the name of a package (torch.py, random.py, datasets.py) and is imported in its place; "
+        "or two of your modules import each other",
+        "rename the file, and delete __pycache__ beside it",
+    ),
+    Known(
+        "name that this version does not have",
+        r"(module '(?P<module>torch\w*(\.\w+)*|numpy|transformers)' has no attribute '(?P<name>\w+)'|"
+        r"ImportError: cannot import name '(?P<what>\w+)' from '(?P<package>[\w.]+)')",
+        "{name}{what} is not in the installed version of {module}{package}: the code was written for an older or newer "
+        "one",
+        "python -m pip show PACKAGE; the changes between the versions, or the version that the code names",
+        "lightkit env lists versions",
+        unless=r"partially\s+initialized",
     ),
     Known(
         "wrapped model",

@@ -44,7 +44,7 @@ MODELS: tuple[Known, ...] = (
     Known(
         "output that is a tuple",
         r"('tuple' object has no attribute '(dim|size|shape|log_softmax|view|softmax|to|flatten)'|must be Tensor, not "
-        r"(tuple|\w+Output)\b)",
+        r"(tuple|\w+Outputs?)\b)",
         "a layer or model gives several things, as nn.LSTM, nn.MultiheadAttention and models of transformers do",
         "out, state = lstm(x); out.logits for a model of transformers",
     ),
@@ -142,7 +142,8 @@ MODELS: tuple[Known, ...] = (
         "numbers of different precision",
         r"(expected scalar type Float but found Double|mat1 and mat2 must have the same dtype|"
         r"expected m1 and m2 to have the same dtype|Found dtype Double but expected Float|"
-        r"Input type \((double|torch\.DoubleTensor|c10::\w+)\) and bias type)",
+        r"Input type \((double|torch\.DoubleTensor|c10::\w+)\) and bias type|"
+        r"weight type \(torch(\.cuda)?\.(Half|BFloat16|Double)Tensor\) should be the same)",
         "NumPy computes in float64, PyTorch's weights are float32",
         "torch.as_tensor(x, dtype=torch.float32) in the data set; x.float()",
         "device.precision says what the network computes in",
@@ -261,6 +262,136 @@ MODELS: tuple[Known, ...] = (
         r"input\.size\(-1\) must be equal to input_size\. Expected (?P<wants>\d+), got (?P<got>\d+)",
         "a recurrent layer takes {wants} numbers a step and got {got}",
         "input_size={got}; with batch_first=True inputs are (batch, time, features)",
+    ),
+    Known(
+        "channels of a norm",
+        r"running_mean should contain (?P<got>\d+) elements not (?P<wants>\d+)|Given "
+        r"normalized_shape=\[(?P<shape>[\d, ]+)\], "
+        r"expected input with shape \[[^\]]*\], but got input of size\s*\[(?P<size>[\d, ]+)\]",
+        "a norm was made for another width ({wants}{shape}) than arrives ({got}{size})",
+        "nn.BatchNorm2d(channels of the layer before it); nn.LayerNorm(x.shape[-1])",
+    ),
+    Known(
+        "width of an attention",
+        r"was expecting embedding dimension of (?P<wants>\d+), but got (?P<got>\d+)",
+        "an attention layer takes {wants} numbers a position and got {got}",
+        "embed_dim={got}, or a linear layer in front of it",
+    ),
+    Known(
+        "mask of an attention",
+        r"The shape of the \dD attn_mask is .*?, but should be \((?P<wants>[\d, ]+)\)",
+        "the mask does not have the shape ({wants}); without batch_first=True positions come first, not the batch",
+        "nn.MultiheadAttention(..., batch_first=True); a mask of (positions, positions)",
+    ),
+    Known(
+        "dimensions of a permutation",
+        r"number of dim(ension)?s (in the tensor input )?(does not|don't) match( the length of the desired "
+        r"ordering| in perm)",
+        "permute names more or fewer dimensions than the tensor has: a picture without its channel or its batch",
+        "print(x.shape) in front of the line; x.unsqueeze(0)",
+    ),
+    Known(
+        "indexed more often than it has dimensions",
+        r"(too many indices for tensor of dimension|invalid index of a 0-dim tensor)",
+        "a tensor has fewer dimensions than it is indexed by; the loss has none at all",
+        "loss.item() in place of loss[0] or loss.data[0]; print(x.shape) in front of the line",
+    ),
+    Known(
+        "whole numbers where floats belong",
+        r"(could not infer output dtype\. Input dtype must be either a floating|Can only calculate the mean of "
+        r"floating types|"
+        r"result type \w+ can't be cast to the desired output type (Long|Int|Byte)|"
+        r"Expected floating point type for target with class probabilities)",
+        "floats are needed, and int64 came: targets of a loss for yes or no, pictures as bytes; or class numbers that "
+        "are shaped like the outputs, which cross entropy takes for probabilities",
+        "y.float() for BCE and MSE; y of (N,) without one-hot for cross entropy; x.float() / 255 for pictures",
+    ),
+    Known(
+        "floats where whole numbers belong",
+        r"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int",
+        "an embedding takes int64 numbers of rows, and floats came",
+        "x.long(): no scaling and no .float() for tokens and categories",
+    ),
+    Known(
+        "weights of the classes",
+        r"weight tensor should be defined either for all (?P<wants>\d+) classes or no classes but got weight "
+        r"tensor of shape: "
+        r"\[(?P<got>\d+)\]",
+        "the loss has weights for {got} classes, and the outputs are {wants}",
+        "one weight for each class, and as many outputs as there are classes",
+    ),
+    Known(
+        "model without forward",
+        r"Module \[(?P<name>\w+)\] is missing the required \"forward\" function",
+        "{name} has no method `forward`: it is spelt otherwise, or indented into __init__",
+        "def forward(self, x): in the class, one level in",
+    ),
+    Known(
+        "arguments of a call",
+        r"[\w>]\(\) (missing \d+ required (positional|keyword-only) arguments?|takes (from \d+ "
+        r"to )?\d+ "
+        r"positional arguments? but \d+ (was|were) given|got an unexpected keyword argument)",
+        "a function or layer is called with other arguments than it takes; a container such as nn.Sequential hands on "
+        "one only",
+        "compare the call with the line of its `def`; super().__init__() without further arguments",
+        "a task of your own calls a model with several inputs: trainer.task._target_=my_module.MyTask",
+    ),
+    Known(
+        "what an optimizer takes",
+        r"(can't optimize a non-leaf Tensor|optimizer can only optimize Tensors, but one of the params is|"
+        r"params argument given to the optimizer should be an iterable)",
+        "the optimizer got a model, a single tensor or a result of a computation",
+        "Adam(model.parameters()), [tensor] for one; a leaf: torch.zeros(3, device=device, requires_grad=True)",
+    ),
+    Known(
+        "more steps than the schedule has",
+        r"Tried to step \d+ times\. The (specified number of )?total (number of )?steps is (?P<total>\d+)",
+        "scheduler.step() is called more often than the {total} steps it was made for: after a resume, or in the wrong "
+        "loop",
+        "total_steps=epochs * len(loader), one step() a batch; load the scheduler's state_dict on a resume",
+        "lightkit's schedules know the length of the run",
+    ),
+    Known(
+        "copy of a computed tensor",
+        r"Only Tensors created explicitly by the user( \(graph leaves\))? support the deepcopy protocol",
+        "a module keeps a result of a computation as an attribute, and is copied",
+        "no self.x = output in forward, or .detach(); copy.deepcopy of the model before its first forward",
+    ),
+    Known(
+        "tensor that the loss does not depend on",
+        r"[Tt]ensors?( at index \d+)? appears? to not have been used in the graph",
+        "a gradient is asked for with regard to something that took no part",
+        "torch.autograd.grad(..., allow_unused=True), or the tensor that forward really used",
+    ),
+    Known(
+        "sizes of a matrix product",
+        r"(Expected size for first two dimensions of batch2 tensor to be: \[(?P<wants>[\d, ]+)\] but got: "
+        r"\[(?P<got>[\d, ]+)\]|"
+        r"size mismatch, (m1|got input))",
+        "two matrices or batches of them do not fit: the last dimension of one has to be the last but one of the other",
+        "print both shapes; transpose(1, 2) for attention: q @ k.transpose(-2, -1)",
+    ),
+    Known(
+        "probabilities that are none",
+        r"(probability tensor contains either `inf`, `nan` or element < 0|to satisfy the constraint .*found "
+        r"invalid values)",
+        "a distribution got NaN, infinite or negative numbers: training has diverged before, or logits came for "
+        "probabilities",
+        "torch.isfinite(x).all() in front of it; Categorical(logits=x), softplus for a scale",
+        "trainer.nonfinite.action=rollback goes back to a state that was whole",
+    ),
+    Known(
+        "step without a checked gradient",
+        r"No inf checks were recorded for this optimizer",
+        "a GradScaler steps an optimizer whose parameters have no gradient: nothing was scaled, or all is frozen",
+        "scaler.scale(loss).backward() before scaler.step(optimizer), and the parameters that train in that optimizer",
+        "device.precision=fp16 does so by itself",
+    ),
+    Known(
+        "tensor of inference mode",
+        r"(Inplace update to inference tensor outside InferenceMode|Inference tensors cannot be saved for backward)",
+        "a tensor made in torch.inference_mode() takes part in training",
+        "torch.no_grad() there, or x.clone() outside",
     ),
 )
 """What is known, in the order in which a tutorial meets it."""

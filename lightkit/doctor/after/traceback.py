@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightkit.doctor.after.known import Recognised
+from lightkit.doctor.after.known import Known, Recognised
+from lightkit.doctor.after.known_data import DATA
 from lightkit.doctor.after.known_machine import MACHINE
 from lightkit.doctor.after.known_models import MODELS
 
+EVERY = (*MODELS, *DATA, *MACHINE)
+"""All that is known."""
 _MOST = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[(?:rank|default)\d+\]: ?", re.M)
@@ -72,8 +75,8 @@ def explain(text: str) -> Explained:
     """
     text = _RANK.sub("", _COLOURS.sub("", text)).replace("\r\n", "\n")
     found = list[tuple[int, Recognised]]()
-    for known in (*MODELS, *MACHINE):
-        match = re.search(_SPACE.sub(r"\\s+", known.pattern), text, re.M)
+    for known in EVERY:
+        match = _match(known, text)
         if match is not None:
             numbers = {name: value or "" for name, value in match.groupdict().items()}
             says = text[text.rfind("\n", 0, match.start()) + 1 : match.end()] + text[match.end() :].partition("\n")[0]
@@ -85,6 +88,12 @@ def explain(text: str) -> Explained:
     codes = [code for match in _CODE.finditer(text) for code in match[1].split()]
     recognised = tuple(each for _, each in found[:_MOST])
     return Explained(messages[-1] if messages else "", _own_place(text), recognised, tuple(dict.fromkeys(codes)))
+
+
+def _match(known: Known, text: str) -> re.Match[str] | None:
+    if (known.beside and not re.search(known.beside, text)) or (known.unless and re.search(known.unless, text)):
+        return None
+    return re.search(_SPACE.sub(r"\\s+", known.pattern), text, re.M)
 
 
 def _own_place(text: str) -> str:
