@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+import lightkit.data.class_folders as class_folders
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
@@ -15,43 +17,44 @@ from lightkit.data.info import DataInfo, fingerprint
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-_SPLITS = ("train", "val", "test")
-
 
 class ImageFolder:
     """Image files below `root`, the class of each named by its folder; read one by one.
 
-    With folders `train` and `val` or `test` in `root`, these are the splits and hold the class folders. Images are
-    scaled so that their shorter side is `size`, cut to the middle square, and come as `(channels, size, size)` in [0,
-    1].
+    With folders `train` and `val` or `test` in `root`, or other names of these (`lightkit.data.row_sets.SPLIT_NAMES`),
+    these are the splits and hold the class folders. Images are scaled so that their shorter side is `size`, cut to the
+    middle square, and come as `(channels, size, size)` in [0, 1]. Files and folders whose name begins with a dot are
+    left out.
 
     Args:
         root: The folder.
         size: Pixels a side.
         channels: 3 for colour, 1 for grey.
+        split_folders: Name of the folder of each split, where their names do not tell; `{}` says that all folders are
+            classes.
 
     Raises:
-        UserError: There is no such folder, no class folder, or a class without images.
+        UserError: There is no such folder, no class folder, a class without images, or folders of which it cannot be
+            said whether they are splits or classes.
     """
 
     draws = False
 
-    def __init__(self, root: str, size: int = 64, channels: int = 3) -> None:
+    def __init__(
+        self, root: str, size: int = 64, channels: int = 3, *, split_folders: Mapping[str, str] | None = None
+    ) -> None:
         check_image_size(size, channels)
         folder = Path(root).expanduser()
         if not folder.is_dir():
             raise UserError("there is no such folder", argument="root", received=str(folder), family="data-not-found")
-        parts = {name: folder / name for name in _SPLITS if (folder / name).is_dir()}
-        split = "train" in parts and len(parts) > 1
+        parts = class_folders.split_folders(folder, split_folders)
         self.size, self.channels = size, channels
-        self.classes = _class_names(parts["train"] if split else folder)
-        found = {n: _find(p, self.classes) for n, p in (parts if split else {"train": folder}).items()}
-        self.files = [file for files, _ in found.values() for file in files]
-        self._numbers = [number for _, numbers in found.values() for number in numbers]
+        self.classes, found = class_folders.class_files(parts)
+        pairs = [pair for own in found.values() for pair in own]
+        self.files, self._numbers = [file for file, _ in pairs], [number for _, number in pairs]
         self.targets = torch.tensor(self._numbers)
-        pieces = torch.arange(len(self.files)).split([len(files) for files, _ in found.values()])
-        self.splits: dict[str, Tensor] = dict(zip(found, pieces, strict=True)) if split else {}
+        pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
+        self.splits = {} if parts == {"train": folder} else dict(zip(found, pieces, strict=True))
         listing = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in self.files]
         mark = fingerprint([size, channels, listing])
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
@@ -111,43 +114,3 @@ def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
     levels = levels.transpose(2, 0, 1) if channels == 3 else levels[None]
     pixels = np.empty(levels.shape, np.float32)
     return torch.from_numpy(np.divide(levels, np.float32(255), out=pixels, dtype=np.float32))
-
-
-def _class_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the class folders, sorted."""
-    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
-    if not names:
-        raise UserError(
-            "the folder holds no class folders",
-            argument="root",
-            received=str(folder),
-            expected="one folder a class with its images",
-            family="data-not-found",
-        )
-    return names
-
-
-def _find(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """Find the images in the class folders of a folder, with the numbers of their classes."""
-    files: list[Path] = []
-    numbers: list[int] = []
-    for name in _class_names(folder):
-        if name not in classes:
-            raise UserError(
-                f"{folder} has a class that the training part lacks",
-                argument="root",
-                received=name,
-                choices=classes,
-            )
-        images = sorted(file for file in (folder / name).rglob("*") if file.suffix.lower() in SUFFIXES)
-        if not images:
-            raise UserError(
-                "a class folder holds no images",
-                argument="root",
-                received=str(folder / name),
-                expected=", ".join(sorted(SUFFIXES)),
-                family="data-not-found",
-            )
-        files += images
-        numbers += [classes.index(name)] * len(images)
-    return files, numbers
