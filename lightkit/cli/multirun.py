@@ -17,6 +17,7 @@ from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
+from lightkit.config.received import check_key
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder, locked
@@ -97,6 +98,7 @@ def multirun(options: argparse.Namespace) -> int:
         return carry_out(partial(_train_at_once, folder, jobs, names), folder, **ending)
     plain = [plain_job(job) for job in jobs]
     check_race(jobs[0].sweep, plain, study=bool(study))
+    check_key([job.cfg for job in jobs], project() / run_files.OUTPUTS / run_files.SWEEPS)
     folder = _folder(jobs, options, find_unfinished(project(), command))
     planned = [] if study else list(zip(names, jobs))
     head = {"command": command, "options": jobs[0].sweep, **study}

@@ -1,9 +1,8 @@
 """The mark of a run that this project wrote: a signature of its configuration that nobody else can make.
 
 The key is `lightkit/key` in the user's state folder (`$XDG_STATE_HOME`, `~/.local/state`), so it comes along in no
-archive, nor can a mark be made without it. Where that folder cannot be written, such as in a read-only home, the key is
-`outputs/.key` of the project together with the number and the time that the file system gave this very file: a file
-that was unpacked there has others. A mark also names the project, for whose modules alone it speaks.
+archive, nor can a mark be made without it. It counts only if nobody else can have written or read it. A mark also names
+the project, for whose modules alone it speaks.
 """
 
 from __future__ import annotations
@@ -13,53 +12,61 @@ import hmac
 import json
 import os
 import secrets
-import time
+import shlex
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit.common import run_files
-from lightkit.common.state import user_state
+from lightkit.common.state import belongs_to_us, make_user_state, user_state
 from lightkit.config.project import project_of, project_root
 
 _KEY_BYTES = 32
 _MOST_MARKS, _MOST_BYTES = 100, 1 << 16
-_PATIENCE_SECONDS = 1.0
+_ELSEWHERE = "XDG_STATE_HOME=FOLDER in the environment, a folder of yours that lasts"
 
 
-def mark(run: Path, text: str) -> None:
+def mark(run: Path, text: str) -> bool:
     """Sign a configuration that is about to be written into the folder of a run; those before it stay signed.
-
-    Nothing is signed where no key can be kept.
 
     Args:
         run: The folder.
         text: The configuration as YAML.
+
+    Returns:
+        Whether it is signed; nothing is where this user has no key that counts.
     """
     new = sign(text)
     if new is None:
-        return
+        return False
     found = [*(item for item in _read_marks(run) if item != new), new]
     temporary = run / f"{run_files.MARK}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
         lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         temporary.replace(run / run_files.MARK)
+    return True
 
 
 def sign(text: str) -> Mark | None:
-    """Return the mark of a configuration that this project writes; None where no key can be kept.
+    """Return the mark of a configuration that this project writes; None where this user has no key that counts.
 
     Args:
         text: The configuration as YAML.
     """
     root = project_root()
-    key = _key_of_user(make=True) or _key_of_project(root, make=True)
+    key, _ = _find_key(make=True)
     if key is None:
         return None
     project, inode = str(root or ""), _inode(root)
     return Mark(project, inode, _signature(key, project, inode, text))
+
+
+def key_problem() -> KeyProblem | None:
+    """Say why this user has no key that counts; None where there is one, or one can be made."""
+    return _find_key(make=True)[1]
 
 
 def is_marked(run: Path, text: str) -> bool:
@@ -82,13 +89,24 @@ def is_signed(run: Path, text: str, marks: Iterable[Mark]) -> bool:
         text: The configuration as YAML.
         marks: Marks that were kept elsewhere.
     """
+    key, _ = _find_key()
+    if key is None or not _is_ours(run):
+        return False
     root = project_root()
     homes = [home for home in (root, project_of(run)) if home is not None]
     names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
-    keys = [key for key in (_key_of_user(), *map(_key_of_project, homes)) if key is not None]
     ours = (item for item in marks if item.project in names or item.inode in inodes)
-    pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours for key in keys]
+    pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours]
     return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
+
+
+class KeyProblem(NamedTuple):
+    """Why no key counts."""
+
+    what: str
+    """What is wrong."""
+    fix: str
+    """What helps."""
 
 
 class Mark(NamedTuple):
@@ -140,39 +158,90 @@ def _inode(folder: Path | None) -> int:
         return 0
 
 
-def _key_of_user(*, make: bool = False) -> bytes | None:
-    """Return the key in the user's state folder; None where there is none, or none can be made."""
+def _is_ours(run: Path) -> bool:
+    """Tell whether nobody else owns the folder of a run, or the one that it will be made in."""
+    there = next((place for place in (run, *run.parents) if place.exists()), run)
+    try:
+        return belongs_to_us(there.stat())
+    except OSError:
+        return False
+
+
+def _find_key(*, make: bool = False) -> tuple[bytes | None, KeyProblem | None]:
+    """Return the user's key, and what is wrong where there is none that counts.
+
+    Args:
+        make: Make one where there is none.
+    """
     state = user_state()
-    found = _read_key(state / "key", make=make) if state is not None else None
-    return found[0] if found else None
+    if state is None:
+        return None, KeyProblem("this user has no home to keep a key in", _ELSEWHERE)
+    try:
+        if make:
+            _make_key(make_user_state(state))
+        return _read_key(state), None
+    except _Unsafe as error:
+        return None, error.problem
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not make:
+            return None, None
+        return None, KeyProblem(f"no key can be kept in {state}: {error.strerror}", _ELSEWHERE)
 
 
-def _key_of_project(root: Path | None, *, make: bool = False) -> bytes | None:
-    """Return the key of a project, bound to the file that holds it."""
-    found = _read_key(root / run_files.OUTPUTS / ".key", make=make) if root is not None else None
-    if found is None:
-        return None
-    content, facts = found
-    return hashlib.sha256(content + f"{facts.st_ino} {facts.st_ctime_ns}".encode()).digest()
+def _make_key(state: Path) -> None:
+    """Write a key where there is none. Of several processes the first one does; none sees half a key."""
+    path, temporary = state / "key", state / f"key.{os.getpid()}.{secrets.token_hex(4)}"
+    if os.path.lexists(path):
+        return
+    try:
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without a second name for a file
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def _read_key(path: Path, *, make: bool) -> tuple[bytes, os.stat_result] | None:
-    if make:
-        with suppress(OSError):  # it is there, or the folder cannot be written
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            try:
-                os.write(handle, secrets.token_bytes(_KEY_BYTES))
-            finally:
-                os.close(handle)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    with suppress(OSError):
-        while True:
-            with path.open("rb") as file:
-                content, facts = file.read(_KEY_BYTES + 1), os.fstat(file.fileno())
-            if len(content) == _KEY_BYTES:
-                return content, facts
-            if time.monotonic() > deadline:  # not another process that is just writing it: a disk that was full
-                return None
-            time.sleep(0.01)
-    return None
+def _read_key(state: Path) -> bytes:
+    """Read the key; whoever may write its folder, or read it, could make marks.
+
+    Raises:
+        _Unsafe: It does not count.
+        OSError: There is none, or it cannot be read.
+    """
+    path, folder = state / "key", state.stat()
+    if not belongs_to_us(folder):
+        raise _Unsafe(f"{state} belongs to another user", _ELSEWHERE)
+    if _is_open(folder, stat.S_IWGRP | stat.S_IWOTH):
+        raise _Unsafe(f"others may write to {state}", f"chmod 700 {shlex.quote(str(state))}")
+    anew = f"rm {shlex.quote(str(path))}, and the next run makes another key"
+    if path.is_symlink():
+        raise _Unsafe(f"the key {path} is a link", anew)
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # it may be a pipe
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not belongs_to_us(facts):
+            raise _Unsafe(f"the key {path} belongs to another user", anew)
+        if _is_open(facts, stat.S_IRWXG | stat.S_IRWXO):
+            raise _Unsafe(f"others may read or write the key {path}", anew)
+        content = file.read(_KEY_BYTES + 1) if stat.S_ISREG(facts.st_mode) else b""
+    if len(content) != _KEY_BYTES:
+        raise _Unsafe(f"{path} is damaged, or no key", anew)
+    return content
+
+
+def _is_open(facts: os.stat_result, bits: int) -> bool:
+    """Tell whether others have one of these rights; Windows does not tell by these bits."""
+    return os.name != "nt" and bool(facts.st_mode & bits)
+
+
+class _Unsafe(Exception):
+    """A key that does not count."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.problem = KeyProblem(what, fix)

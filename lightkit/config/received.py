@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.grants import withdraw
+from lightkit.config.marks import key_problem
 from lightkit.config.member_values import nested
 from lightkit.config.origins import shown
 from lightkit.config.project import project_folders, project_root, shipped_experiments
@@ -43,10 +44,12 @@ def unnamed(cfg: DictConfig, run: Path, wide: Trust, *, fix: str = BY_OVERRIDE) 
     refused = [target for target in targets if judge(target, narrow) and not judge(target, wide)]
     if not refused:
         return None
+    problem = key_problem()
     return UserError(
         "the run comes from elsewhere, and would build parts that only you can allow",
         key=shown(run),
-        expected="a run that this project wrote: on this machine, by this user, its config.yaml left as it was",
+        expected="a run that this project wrote: on this machine, by this user, its config.yaml left as it was"
+        + (f" (that cannot be told: {problem.what}; {problem.fix})" if problem else ""),
         received=", ".join(dict.fromkeys(refused)),
         fix=fix.format(", ".join(dict.fromkeys([*named, *refused]))),
         family="run-from-elsewhere",
@@ -66,6 +69,22 @@ def check_received(cfg: DictConfig, run: Path) -> None:
     error = unnamed(cfg, run, known_trust(run))
     if error is not None:
         raise error
+
+
+def check_key(jobs: Sequence[DictConfig], folder: Path) -> None:
+    """Refuse what other processes are to train, where these could not tell that it comes from this user.
+
+    Args:
+        jobs: Their configurations.
+        folder: The folder that they go to.
+
+    Raises:
+        UserError: This user has no key that counts, and one of them builds what needs one.
+    """
+    problem = key_problem()
+    if problem and any(cfg.trust or unnamed(cfg, folder, known_trust(folder)) for cfg in jobs):
+        what = f"the jobs could not know that this sweep is yours: {problem.what}"
+        raise UserError(what, key=shown(folder), fix=problem.fix, family="run-from-elsewhere")
 
 
 def known_trust(run: Path, entries: Sequence[str] = ()) -> Trust:

@@ -19,7 +19,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.state import user_state
+from lightkit.common.state import make_user_state, user_state
 
 # What locks and writes files is imported inside the functions: it brings more than the help of a command may take.
 
@@ -73,7 +73,8 @@ class BoardFiles:
             UserError: It cannot be made.
         """
         try:
-            self.place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_user_state(self.place.parent)
+            self.place.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise _unwritable(self.place, error) from error
 

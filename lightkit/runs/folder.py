@@ -17,6 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger, audit
 from lightkit.config import save
+from lightkit.config.marks import key_problem
 from lightkit.config.project import project_root
 from lightkit.loggers.environment import environment
 from lightkit.loggers.files import bad_lines, replace_file, write_json
@@ -43,6 +44,7 @@ _WRITTEN = (
     *_SUBFOLDERS,
     run_files.LOCK,
     run_files.JOB_LOCK,
+    f"{run_files.MARK}*",
     run_files.OUTPUT_LOG,
     run_files.LOG,
     f"{run_files.PROGRESS}*",
@@ -126,6 +128,8 @@ class RunFolder:
             save(cfg, self.path)
             lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
             replace_file(self.path / run_files.OVERRIDES, lines or "[]\n")
+            if (problem := key_problem()) and self.path.parent.name != run_files.MEMBERS:
+                _LOG.warning("a resume will take this run for one from elsewhere: %s; %s", *problem)
             now = environment(project=project_root(), seed=cfg.seed, **facts)
             write_json(self.path / run_files.ENVIRONMENT, now)
             self.is_recorded = True

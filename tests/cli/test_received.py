@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -177,17 +180,50 @@ def test_a_run_that_cannot_be_known_says_in_one_message_what_to_do(
     assert cli("eval", "run").code == 0  # as it is ours from then on
 
 
-def test_a_home_that_cannot_be_written_leaves_the_key_to_the_project(
+def forged(key: Path, project: Path, text: str) -> str:
+    """The mark that somebody makes with a key in the folder of a project."""
+    facts, inode = key.stat(), project.stat().st_ino
+    secret = hashlib.sha256(key.read_bytes() + f"{facts.st_ino} {facts.st_ctime_ns}".encode()).digest()
+    signed = json.dumps([str(project), inode, "\n".join(text.rstrip().split("\n")[1:])])
+    mac = hmac.new(secret, signed.encode(), hashlib.sha256).hexdigest()
+    return json.dumps({"project": str(project), "inode": inode, "mac": mac})
+
+
+@pytest.mark.parametrize("home_is_written", [True, False], ids=["with a home", "without"])
+def test_a_key_in_a_shared_folder_signs_nothing(
+    home: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home_is_written: bool
+) -> None:
+    assert cli("train", *TINY, "hydra.run.dir=outputs/theirs").code == 0
+    run, key = home / "outputs" / "theirs", home / "outputs" / ".key"
+    rewrite(run, lambda tree: tree.update(on_end=["touch", "canary"]))
+    (run / "config.yaml").write_text("# Whole.\n" + (run / "config.yaml").read_text())
+    key.write_bytes(bytes(32))
+    (run / ".mark").write_text(forged(key, home.resolve(), (run / "config.yaml").read_text()))
+    if not home_is_written:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert cli("resume", "outputs/theirs", "trainer.epochs=2").code == 0
+    assert not Path("canary").exists()
+
+
+def test_without_a_key_a_run_says_what_its_resume_will_need(
     home: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert cli("train", *TINY, *OWN, "hydra.run.dir=run").code == 0
-    assert cli("eval", "run").code == 0
-    # The same bytes in another file, as an archive would bring them.
-    (home / "outputs" / ".key").rename(home / "brought")
-    shutil.copy2(home / "brought", home / "outputs" / ".key")
-    assert cli("eval", "run").code == 2
+    done = cli("train", *TINY, *OWN, "hydra.run.dir=run")
+    assert done.code == 0
+    log = Path("run/run.log").read_text()
+    assert log.count("a resume will take this run for one from elsewhere") == 1
+    assert "XDG_STATE_HOME=FOLDER" in log
+    assert not (home / "outputs" / ".key").exists()
+    done = cli("eval", "run")
+    assert (done.code, done.err.count("fix:")) == (2, 1)
+    assert "XDG_STATE_HOME=FOLDER" in done.err
+    done = cli("train", "-m", *TINY, *OWN, "seed=1,2")  # its jobs would be refused one by one
+    assert done.code == 2
+    assert "XDG_STATE_HOME=FOLDER" in done.err
+    assert not (home / "outputs" / "sweeps").exists()
 
 
 class Boom:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,61 @@ def test_a_mark_does_not_outlive_its_key(project: Path, key: Path) -> None:
     assert not is_marked(project, TEXT)
 
 
+def as_link(key: Path) -> None:
+    key.rename(key.with_name("other"))
+    key.symlink_to("other")
+
+
+def as_pipe(key: Path) -> None:
+    key.unlink()
+    os.mkfifo(key, 0o600)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "is a link": (as_link, "is a link", "rm"),
+    "is a pipe": (as_pipe, "is damaged", "rm"),
+    "is a folder": (lambda key: (key.unlink(), key.mkdir(0o700)), "no key", "XDG_STATE_HOME"),
+    "is empty": (lambda key: key.write_bytes(b""), "is damaged", "rm"),
+    "is short": (lambda key: key.write_bytes(bytes(31)), "is damaged", "rm"),
+    "is long": (lambda key: key.write_bytes(bytes(33)), "is damaged", "rm"),
+    "others may read it": (lambda key: key.chmod(0o644), "others may read or write", "rm"),
+    "others may write it": (lambda key: key.chmod(0o620), "others may read or write", "rm"),
+    "the group may write beside it": (lambda key: key.parent.chmod(0o770), "others may write to", "chmod 700"),
+    "all may write beside it": (lambda key: key.parent.chmod(0o1777), "others may write to", "chmod 700"),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of POSIX")
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_key_counts_where_nobody_else_can_have_read_or_written_it(project: Path, key: Path, how: str) -> None:
+    mark(project, TEXT)
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    damage, what, fix = DAMAGES[how]
+    damage(key)
+    assert not is_marked(project, TEXT)
+    assert not mark(project, TEXT)
+    problem = marks.key_problem()
+    assert problem is not None
+    assert what in problem.what
+    assert problem.fix.startswith(fix)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("what", ["key", "folder of the key", "folder of the run"])
+def test_what_another_user_owns_makes_no_mark(project: Path, key: Path, what: str) -> None:
+    mark(project, TEXT)
+    assert is_marked(project, TEXT)
+    os.chown({"key": key, "folder of the key": key.parent, "folder of the run": project}[what], 12345, -1)
+    assert not is_marked(project, TEXT)
+    assert not is_marked(project / "not-there-yet", TEXT) or what != "folder of the run"
+
+
+def test_a_second_name_of_the_key_changes_nothing(project: Path, key: Path, tmp_path: Path) -> None:
+    mark(project, TEXT)
+    os.link(key, tmp_path / "backup")
+    assert is_marked(project, TEXT)
+
+
 def test_a_mark_is_for_one_project(project: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark(project, TEXT)
     other = tmp_path / "other"
@@ -65,20 +121,24 @@ def test_a_mark_is_for_one_project(project: Path, key: Path, tmp_path: Path, mon
 
 
 def test_processes_that_begin_together_share_one_key(project: Path, key: Path) -> None:
-    found: set[bytes | None] = set()
-    threads = [threading.Thread(target=lambda: found.add(marks._key_of_user(make=True))) for _ in range(8)]
+    found: set[object] = set()
+    threads = [threading.Thread(target=lambda: found.add(marks._find_key(make=True))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {key.read_bytes()}
+    assert found == {(key.read_bytes(), None)}
+    assert [*key.parent.iterdir()] == [key]
 
 
 def test_without_a_place_for_a_key_nothing_is_marked(project: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key.parent.parent.touch()
-    (project / "outputs").touch()
-    mark(project, TEXT)
+    assert not mark(project, TEXT)
     assert not (project / FILE).exists()
+    assert not (project / "outputs").exists()
+    problem = marks.key_problem()
+    assert problem is not None
+    assert "XDG_STATE_HOME=FOLDER" in problem.fix
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.delenv("HOME")
     assert not is_marked(project, TEXT)
