@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
 from lightkit.cli.sweep_table import SweepDisplay, report
 from lightkit.cli.terminal import complain, say
+from lightkit.cli.together import build_together
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
@@ -80,6 +80,7 @@ def multirun(options: argparse.Namespace) -> int:
         from lightkit.runner.seeds import check_seeds
 
         check_seeds([job.cfg for job in jobs])
+        build_together(jobs[0].sweep, Path())
     elif sweeper == _STUDY and launcher in ("basic", None):
         study = _study(jobs[0], options)
     elif {sweeper, launcher} - {"basic", None}:
@@ -93,16 +94,13 @@ def multirun(options: argparse.Namespace) -> int:
     command = command_of(
         options.overrides, source=source, config_dir=options.config_dir, config_name=options.config_name
     )
-    if at_once:
-        folder = _folder(jobs, options)
-        return carry_out(partial(_train_at_once, folder, jobs, names), folder, **ending)
     plain = [plain_job(job) for job in jobs]
     check_race(jobs[0].sweep, plain, study=bool(study))
     check_key([job.cfg for job in jobs], project() / run_files.OUTPUTS / run_files.SWEEPS)
     folder = _folder(jobs, options, find_unfinished(project(), command))
     planned = [] if study else list(zip(names, jobs))
-    head = {"command": command, "options": jobs[0].sweep, **study}
-    build = partial(build_engine, jobs[0].sweep, plain, folder)
+    head = {"command": command, "options": jobs[0].sweep, "at_once": at_once, **study}
+    build = partial(_engine, head, plain, folder)
     try:
         return carry_out(partial(_carry_out, folder, planned, build, head), folder, **ending)
     finally:
@@ -135,9 +133,16 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
     with _opened(folder) as journal:
         record = read_journal(folder)
         changed = {**record.head.get("options", {}), **options}
-        engine = build_engine(changed, list(record.jobs.values()), folder)
+        engine = _engine({**record.head, "options": changed}, list(record.jobs.values()), folder)
         journal.head(options=changed)
         return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
+
+
+def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
+    """Build what runs the jobs of a sweep, as its journal begins: `options`, and whether they train `at_once`."""
+    if head.get("at_once"):
+        return build_together(head["options"], folder)
+    return build_engine(head["options"], jobs, folder)
 
 
 def _carry_out(
@@ -286,16 +291,3 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
     if errors:
         raise UserErrors(errors.values())
     return jobs
-
-
-def _train_at_once(folder: Path, jobs: Sequence[Composed], names: Sequence[str]) -> int:
-    """Train all jobs at once in this process, which differ in their seed alone."""
-    from lightkit.config.hydra_values import job_environment
-    from lightkit.runner.seeds import train_seeds
-
-    os.environ.update(job_environment(jobs[0].hydra_cfg))
-    configs = {name: job.cfg for name, job in zip(names, jobs)}
-    train_seeds(configs, folder, {name: job.overrides for name, job in zip(names, jobs)})
-    planned = [Job(name, folder / name, tuple(job.overrides), "") for name, job in zip(names, jobs)]
-    report(folder, [look(job, Record(folder)) for job in planned])
-    return 0

@@ -35,6 +35,14 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped (SIGSTOP, Ctrl-Z) until somebody lets it go on; False where that is unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def own_part(size: int, replica: int, replicas: int) -> tuple[int, int]:
     """Return which samples of a batch one of several replicas of a model computes.
 

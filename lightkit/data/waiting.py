@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
+from lightkit.common.processes import is_stopped
 from lightkit.data.options import LoaderOptions
 
 FIRST_SECONDS = 60.0
@@ -95,6 +96,7 @@ class WorkerWatch:
         self.board = Board(options.num_workers)
         self._options, self._jobs, self._next = options, list[ReadJob](), 0
         self._due = FIRST_SECONDS
+        self._stopped = set[int]()
 
     def begin(self, jobs: list[ReadJob]) -> None:
         """Note the batches to come."""
@@ -104,6 +106,9 @@ class WorkerWatch:
         """Note that the next batch has come."""
         self._next += 1
         self._due = FIRST_SECONDS
+        if self._stopped:
+            self._stopped.clear()
+            _LOG.warning("batches come again (%s)", self._place(None))
 
     def look(self, waited: float, workers: Sequence[Any]) -> None:
         """Say, sparingly, that a batch has not come for so many seconds, and what the worker processes do.
@@ -112,11 +117,20 @@ class WorkerWatch:
             TimeoutError: It took longer than it may.
         """
         limit = self._options.timeout_seconds
+        if waited >= _PATIENCE_SECONDS:
+            self._look_for_stopped(workers)
         if waited >= self._due:
             self._due *= 2
             _LOG.warning("no batch for %.0f s (%s): %s", waited, self._place(None), self._busy(workers))
         if limit and waited >= limit:
             raise TimeoutError
+
+    def _look_for_stopped(self, workers: Sequence[Any]) -> None:
+        """Say of each worker process once that it is stopped: it never goes on by itself."""
+        stopped = {worker.pid for worker in workers if is_stopped(worker.pid)}
+        if stopped - self._stopped:
+            _LOG.warning("no batch comes (%s): %s", self._place(None), self._busy(workers))
+        self._stopped |= stopped
 
     def late_error(self, workers: Sequence[Any]) -> UserError:
         """Make the error about a batch that did not come in time."""
@@ -158,12 +172,16 @@ class WorkerWatch:
 
     def _busy(self, workers: Sequence[Any]) -> str:
         """Describe what the busy worker processes do, the longest first."""
-        busy = [number for number in range(len(workers)) if self.board.first(number) is not None]
+        pids = [worker.pid for worker in workers]
+        stopped = {number for number, pid in enumerate(pids) if is_stopped(pid)}
+        busy = [number for number in range(len(pids)) if number in stopped or self.board.first(number) is not None]
         if not busy:
             return f"all {len(workers)} workers wait for work, or hand over what they read"
-        busy.sort(key=self.board.seconds, reverse=True)
+        busy.sort(key=lambda number: (number in stopped, self.board.seconds(number)), reverse=True)
         return "; ".join(
-            f"worker {number} (pid {workers[number].pid}) has been {self.board.describe(number)} "
+            f"worker {number} (pid {pids[number]}) is stopped, until `kill -CONT {pids[number]}` lets it go on"
+            if number in stopped
+            else f"worker {number} (pid {pids[number]}) has been {self.board.describe(number)} "
             f"for {self.board.seconds(number):.0f} s"
             for number in busy
         )

@@ -68,3 +68,8 @@ class Layout:
             for category, found in self._charts.items()
         }
         return list(custom_scalars(charts).value)
+
+
+def layouts(values: Iterable[Any]) -> list[bytes]:
+    """Return the layouts among values of summaries, as they are written."""
+    return [value.tensor.string_val[0] for value in values if value.tag == TAG]

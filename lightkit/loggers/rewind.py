@@ -19,6 +19,7 @@ from typing import IO, Any
 from lightkit.common.disk import sync_folder
 from lightkit.loggers.events import read_events
 from lightkit.loggers.files import replace_bytes
+from lightkit.loggers.layout import layouts
 
 SCRATCH = "events"
 """What the names of unfinished files begin with; TensorBoard would read one whose name has `tfevents` in it."""
@@ -34,11 +35,13 @@ class Cut:
         path: The file.
         spans: Beginning and end of the stretches of bytes that stay.
         carried: Records of the step itself, to be moved to the new file.
+        layout: The last layout of charts among what stays; empty where there is none.
     """
 
     path: Path
     spans: list[tuple[int, int]] = field(default_factory=list)
     carried: list[Any] = field(default_factory=list)
+    layout: bytes = b""
 
     def keep(self, begin: int, end: int) -> None:
         """Let a stretch stay; join it with the one before where they touch."""
@@ -138,6 +141,7 @@ class _Sieve:
                     cut.carried.append(event)
             if not over and (event is None or (event.step < last and not _of_hparams(event))):
                 cut.keep(begin, end)
+                cut.layout = (layouts(event.summary.value) or [cut.layout])[-1] if event is not None else cut.layout
         return cut
 
 

@@ -19,7 +19,7 @@ from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
 from lightkit.loggers.events import leave_failures_to_the_writer
-from lightkit.loggers.layout import Layout
+from lightkit.loggers.layout import TAG, Layout, layouts
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""
@@ -100,14 +100,18 @@ class TensorBoardLogger(Logger):
         if not self._files():
             return
         from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        now, self._epoch_at = int(time.time()), None
+        now, self._epoch_at, known = int(time.time()), None, self._layout.unwritten()
         _put_first(self._files(), now, _AFTER)
         rows = [row for row in kept if row["step"] == step]
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
-        tags = {value.tag for event in events for value in event.summary.value}
+        told = {value.tag for event in events for value in event.summary.value}
+        tags = told | {TAG}
         tags |= {plain_tag(name) for row in rows for name in _values(row)}  # of tests in files of older versions
         cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
+        if TAG not in told and layouts(known) != [cut.layout for cut in cuts if cut.layout][-1:]:
+            events.append(Event(step=step, wall_time=now, summary=Summary(value=known)))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"

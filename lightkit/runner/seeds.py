@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,28 +16,44 @@ from omegaconf import DictConfig
 from lightkit.assembly import build_shared
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import public
+from lightkit.config import from_yaml, public
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.loggers.files import replace_file
 from lightkit.runner.ensemble.together import train_together
-from lightkit.runner.run import Runner
 from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder
+from lightkit.runs.reading import read_config, read_result
 
 _WORK = ".together"
-"""Folder beside those of the jobs with the state of all of them; it goes when they have ended."""
+"""Folder beside those of the jobs with the state of jobs that train at once; it goes when they have ended."""
+_FREE = ("seed", "name", "resume", "on_end")
+"""Keys in which jobs that train at once may differ: their seed, and what is no part of what is trained."""
 
 
 class JobFolders(RunFolder):
     """The folder of a sweep whose jobs train in one process: each job is a run of its own in it.
 
     Args:
-        path: Where what all jobs have in common is written while they train.
+        place: Where what all jobs have in common is written while they train, as the session has entered it.
+        sweep: Folder of the sweep.
+        overrides: What was typed for each job, by name.
     """
+
+    def __init__(self, place: RunFolder, sweep: Path, overrides: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(place.path)
+        self.is_begun, self._sweep, self._overrides = place.is_begun, sweep, overrides
+
+    @property
+    def whole(self) -> Path:
+        """Return the folder of the sweep."""
+        return self._sweep
 
     def member(self, name: str) -> RunFolder:
         """Return the folder of a job."""
-        return RunFolder(self.path.parent / name)
+        return RunFolder(self._sweep / name)
+
+    def typed_for(self, name: str, typed: Sequence[str]) -> Sequence[str]:
+        """Return what was typed for a job; of one that the sweep no longer names, what its folder says."""
+        return self._overrides.get(name) or self.member(name).typed()
 
 
 def check_seeds(jobs: Sequence[DictConfig]) -> None:
@@ -60,6 +77,12 @@ def check_seeds(jobs: Sequence[DictConfig]) -> None:
                 fix="leave hydra/launcher=vectorized out: the plain sweep trains one job after the other",
                 family="hydra",
             )
+    if (file := jobs[0].resume.file) is not None:
+        what, fix = "jobs that train at once begin anew", "resume.file=null, or no hydra/launcher=vectorized"
+        raise UserError(what, key="resume.file", received=file, fix=fix, family="hydra")
+    if jobs[0].device.nproc > 1:
+        what, fix = "jobs that train at once have one process", "device.nproc=1, or no hydra/launcher=vectorized"
+        raise UserError(what, key="device.nproc", received=jobs[0].device.nproc, fix=fix, family="hydra")
     if jobs[0].trainer.stop_at is not None:
         what, fix = "jobs that train at once do not pause", "trainer.stop_at=null, or no hydra/launcher=vectorized"
         raise UserError(what, key="trainer.stop_at", received=jobs[0].trainer.stop_at, fix=fix, family="hydra")
@@ -68,8 +91,19 @@ def check_seeds(jobs: Sequence[DictConfig]) -> None:
         raise UserError("jobs that train at once are plain runs", key="ensemble", fix=fix, family="hydra")
 
 
+def alike_jobs(jobs: Mapping[str, DictConfig]) -> list[list[str]]:
+    """Group jobs by name that differ in their seed alone: those of a sweep do not where a file has changed since."""
+    groups: dict[str, list[str]] = {}
+    for name, cfg in jobs.items():
+        groups.setdefault(_key(cfg), []).append(name)
+    return [*groups.values()]
+
+
 def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Train jobs at once, each with its own seed, and leave what they leave when each trains by itself.
+
+    Jobs that were training at once when they were interrupted go on together, from the state that all of them share,
+    also those of them that the sweep no longer names: with fewer of them the last bits would differ.
 
     Args:
         jobs: The configuration of each job by the name of its folder; they differ in their seed alone.
@@ -77,28 +111,56 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
         overrides: What was typed for each.
 
     Returns:
-        The content of each job's `result.json`, by name.
+        The content of the `result.json` of each job that was trained, by name. The others cannot train at once, or
+        have begun alone.
 
     Raises:
         UserError: A job is wrong, or training cannot go on.
         Interrupted: A signal asked the run to end.
     """
-    first, work = next(iter(jobs.values())), folder / _WORK
-    members = [RunMember(name, {"seed": int(cfg.seed)}) for name, cfg in jobs.items()]
-    runner = Runner(first, work)
-    with memory_released(), session(first, work, overrides=next(iter(overrides.values()))) as run:
-        run = replace(run, place=JobFolders(run.place.path))
+    first = next(iter(jobs.values()))
+    work = folder / _WORK / _key(first)
+    seeds = _begun(work, folder) | {name: int(cfg.seed) for name, cfg in jobs.items()}
+    members = [RunMember(name, {"seed": seed}) for name, seed in seeds.items()]
+    finished = {member.name: _result(folder, member) for member in members if member.name not in jobs}
+    finished = {name: found for name, found in finished.items() if found.result.get("status") == "finished"}
+    resumes = (work / run_files.TOGETHER).is_dir()
+    with memory_released(), session(first, work, overrides=next(iter(overrides.values())), resume=resumes) as run:
+        run = replace(run, place=JobFolders(run.place, folder, overrides))
         shared = build_shared(run.cfg, work, ranks=run.ranks, report=run.tell)
         run.stack.callback(shared.data.close)
-        found: list[MemberResult] = train_together(run, members, shared, runner.train_member, engine="vectorized")
+        left = lambda run, member, shared: MemberResult(member, folder / member.name, {})  # noqa: E731
+        trained = train_together(run, members, shared, left, finished=finished, engine="vectorized")
         run.members.close()
-    for result in found:
-        lines = "".join(f"- {json.dumps(text)}\n" for text in overrides[result.member.name])
-        with suppress(OSError):
-            replace_file(result.folder / run_files.OVERRIDES, lines or "[]\n")
     shutil.rmtree(work, ignore_errors=True)
-    return {result.member.name: result.result for result in found}
+    with suppress(OSError):  # that of other jobs may be in it
+        work.parent.rmdir()
+    return {found.member.name: found.result for found in trained if found.result and found.member.name in jobs}
+
+
+def _begun(work: Path, folder: Path) -> dict[str, int]:
+    """Return the seeds of the jobs that train at once already, by name, in their order.
+
+    The state of those of which one is not known any more is of no use: they begin again.
+    """
+    seeds: dict[str, int] = {}
+    for file in sorted((work / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}")):
+        try:
+            names = map(str, json.loads(file.read_text(encoding="utf-8")))
+            seeds |= {name: int(from_yaml(read_config(folder / name))["seed"]) for name in names}
+        except (OSError, ValueError, KeyError, TypeError):
+            shutil.rmtree(file.parent, ignore_errors=True)
+    return seeds
+
+
+def _result(folder: Path, member: RunMember) -> MemberResult:
+    return MemberResult(member, folder / member.name, read_result(folder / member.name))
 
 
 def _without_seed(cfg: DictConfig) -> dict[str, Any]:
-    return {key: value for key, value in public(cfg).items() if key not in ("seed", "name")}
+    return {key: value for key, value in public(cfg).items() if key not in _FREE}
+
+
+def _key(cfg: DictConfig) -> str:
+    """Return a short name for what jobs have in common that train at once."""
+    return hashlib.sha256(repr(_without_seed(cfg)).encode()).hexdigest()[:12]

@@ -135,7 +135,7 @@ class Session:
             yield
         except Interrupted as stop:
             self.members.close()
-            self.members.message(farewell(stop, self.place.path, saved=self.cfg.checkpoint.enabled))
+            self.members.message(farewell(stop, self.place.whole, saved=self.cfg.checkpoint.enabled))
             raise
 
     def finish(self, result: dict[str, Any], done: Sequence[MemberResult]) -> dict[str, Any]:
@@ -219,7 +219,8 @@ def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> N
 def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved | None]:
     """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
     found = newest(build_store(cfg, place.path), ranks)
-    plans = cfg.ensemble._target_ != ALONE  # its members have the checkpoints, if one got so far before it was killed
+    # Its members have the checkpoints, if one got so far before it was killed.
+    plans = cfg.ensemble._target_ != ALONE or (place.path / run_files.TOGETHER).is_dir()
     if found is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")

@@ -69,9 +69,18 @@ class RunFolder:
         self.path = Path(path)
         self.is_begun = self.is_recorded = False
 
+    @property
+    def whole(self) -> Path:
+        """Return the folder that a user names to go on with this run."""
+        return self.path
+
     def member(self, name: str) -> RunFolder:
         """Return the folder of one of several models that the run trains."""
         return type(self)(self.path / run_files.MEMBERS / name)
+
+    def typed_for(self, name: str, typed: Sequence[str]) -> Sequence[str]:
+        """Return what was typed for one of several models: what was typed for the run."""
+        return typed
 
     @contextmanager
     def begun(self, *, fresh: bool = False) -> Iterator[None]:

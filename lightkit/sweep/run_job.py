@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -57,22 +57,39 @@ def run_job(folder: Path, *, stop_at: str | None, train: Train) -> int:
         except BaseException as error:
             if not (isinstance(error, UserError) and error.exit_code == IN_USE):
                 stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-                _leave(folder, before, "interrupted" if stopped else "failed", str(error) or type(error).__name__)
+                leave_result(folder, before, "interrupted" if stopped else "failed", str(error) or type(error).__name__)
             raise
         if code:
-            _leave(folder, before, "failed", f"a process of the run ended with status {code}")
+            leave_result(folder, before, "failed", f"a process of the run ended with status {code}")
         return code
 
 
 def _train(
     folder: Path, config: str, overrides: Sequence[str], *, known: bool, stop_at: str | None, train: Train
 ) -> int:
+    from lightkit.runs.catalog import has_checkpoints, has_members
+
+    cfg = job_config(folder, config, known=known, stop_at=stop_at)
+    return train(cfg, folder, overrides=list(overrides), resume=has_checkpoints(folder) or has_members(folder))
+
+
+def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = None) -> DictConfig:
+    """Return the configuration of a job as it is to be trained.
+
+    Args:
+        folder: Folder of the job.
+        config: What the sweep has stored.
+        known: Whether this user has stored it; else what is in it is judged as that of somebody else.
+        stop_at: Where the job pauses; None runs to its end.
+
+    Raises:
+        UserError: It comes from elsewhere, and is wrong or runs code that is not trusted.
+    """
     from omegaconf import OmegaConf, open_dict
 
     from lightkit.config import check
     from lightkit.config.project import make_importable, project_root
     from lightkit.config.received import check_received, known_trust, without_grants
-    from lightkit.runs.catalog import has_checkpoints, has_members
 
     make_importable(project_root())
     cfg: DictConfig | Any = OmegaConf.create(config if known else without_grants(config))
@@ -84,7 +101,7 @@ def _train(
             cfg.trainer.stop_at = int(stop_at) if stop_at.isdecimal() else stop_at
     OmegaConf.set_struct(cfg, True)
     OmegaConf.set_readonly(cfg, True)
-    return train(cfg, folder, overrides=list(overrides), resume=has_checkpoints(folder) or has_members(folder))
+    return cast("DictConfig", cfg)
 
 
 def tie_to_sweep() -> None:
@@ -102,7 +119,7 @@ def tie_to_sweep() -> None:
         raise SystemExit(of_signal(signal.SIGHUP))
 
 
-def _leave(folder: Path, before: dict[str, Any], status: str, reason: str) -> None:
+def leave_result(folder: Path, before: dict[str, Any], status: str, reason: str) -> None:
     """Leave a result and a line in the log, where the run has not come so far as to do so itself."""
     from lightkit.loggers.files import write_json
     from lightkit.loggers.runlog import run_log

@@ -20,6 +20,10 @@ KEPT = "trainer.nonfinite"
 """Name of the kept states among the callbacks; with its dot it can be nobody else's."""
 
 
+_IN_VAIN = 3
+"""Times a run goes back and comes to the same step again: lower rates do not help there."""
+
+
 class RollBack(Exception):
     """Training has to go on from an earlier step."""
 
@@ -225,6 +229,7 @@ class RollbackGuard(Guard):
         self.limit, self.every, self.factor = limit, every, factor
         self._gather, self._apply, self._purge = gather, apply, purge
         self._kept, self._tell = kept or Kept(), tell
+        self._bad_step, self._in_vain = -1, 0
 
     def on_step(self, learner: Learner) -> None:
         """Keep a state now and then, and where there is none yet; a resumed run may have that of its first step."""
@@ -237,20 +242,36 @@ class RollbackGuard(Guard):
         self._kept.states = [*states[-1:], copied(self._gather())]
 
     def refuse(self, learner: Learner, batch: Any, position: int | None) -> None:
-        """Order the loop back; end the run past the limit."""
-        if learner.state.rollbacks >= self.limit or not self._kept.states:
-            raise self.error(learner, batch, position, after=f"; went back {learner.state.rollbacks} times before")
+        """Order the loop back; end the run past the limit, or where going back leads to the same step each time."""
+        if self._has_ended(learner):
+            raise self.error(learner, batch, position, after=self._before(learner))
         raise RollBack
 
     def refuse_weights(self, learner: Learner, name: str) -> None:
-        """Order the loop back; end the run past the limit."""
-        if learner.state.rollbacks >= self.limit or not self._kept.states:
-            raise self.weights_error(learner, name, after=f"; went back {learner.state.rollbacks} times before")
+        """Order the loop back; end the run past the limit, or where going back leads to the same step each time."""
+        if self._has_ended(learner):
+            raise self.weights_error(learner, name, after=self._before(learner))
         raise RollBack
+
+    def _has_ended(self, learner: Learner) -> bool:
+        """Tell whether there is no going back any more."""
+        return learner.state.rollbacks >= self.limit or self._times_here(learner) >= _IN_VAIN or not self._kept.states
+
+    def _times_here(self, learner: Learner) -> int:
+        """Return how many times in succession the run went back from this very step."""
+        return self._in_vain if learner.state.step + 1 == self._bad_step else 0
+
+    def _before(self, learner: Learner) -> str:
+        """Say how often the run has gone back."""
+        times, here = learner.state.rollbacks, self._times_here(learner)
+        said = f"; went back {times} time{'s' * (times != 1)} before"
+        in_vain = f", {here} times in succession from this very step: lower learning rates do not help"
+        return said + (in_vain if here > 1 else "")
 
     def roll_back(self, learner: Learner) -> None:
         """Put the older state back, with lower rates."""
         step, times = learner.state.step + 1, learner.state.rollbacks + 1
+        self._bad_step, self._in_vain = step, self._times_here(learner) + 1
         self._kept.states = self._kept.states[:1]
         self._apply(copied(self._kept.states[0]))
         learner.state.rollbacks = times

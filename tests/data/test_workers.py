@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import dataloader
 
 from lightkit.common.errors import UserError
+from lightkit.data import waiting
 from tests.data.pictures import Images, Silent, joined, same
 
 
@@ -78,6 +79,30 @@ def test_dead_worker_is_explained(made: Any) -> None:
     train.source.base.how = "label"
     with pytest.raises(UserError, match="the label of row 20 is out of range"):
         joined(train, 0)  # read by new processes
+
+
+def test_a_stopped_worker_is_named_and_let_go_on(
+    made: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
+    train = made(Images(), num_workers=1).train
+    whole = joined(train, 0)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    asked = waiting.WorkerWatch.look
+
+    def look(watch: Any, *args: Any) -> None:
+        asked(watch, *args)
+        if "is stopped" in caplog.text:
+            os.kill(worker.pid or 0, signal.SIGCONT)
+
+    monkeypatch.setattr(waiting.WorkerWatch, "look", look)
+    assert same(joined(train, 0), whole)
+    lines = [record.getMessage() for record in caplog.records]
+    told = f"worker 0 (pid {worker.pid}) is stopped, until `kill -CONT {worker.pid}` lets it go on"
+    assert [line.partition(": ")[2] for line in lines if line.startswith("no batch comes")] == [told]
+    assert lines[-1].startswith("batches come again")
 
 
 def test_a_worker_that_dies_raises_nothing_elsewhere(made: Any) -> None:

@@ -69,6 +69,16 @@ def test_a_resumed_run_has_the_whole_layout(tmp_path: Path, step: int) -> None:
     assert repeated(tmp_path) == {}
 
 
+@pytest.mark.parametrize("step", [2, 4, 8])
+def test_however_often_a_run_is_resumed_a_layout_is_written_once(tmp_path: Path, step: int) -> None:
+    log(tmp_path, ROWS)
+    once = [found for _, found in layouts(tmp_path)]
+    for _ in range(3):
+        log(tmp_path, [row for row in ROWS if row["step"] > step], resume=step)
+        assert [found for _, found in layouts(tmp_path)] == once
+        assert repeated(tmp_path) == {}
+
+
 def test_a_run_of_before_gets_one_when_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Layout, "unwritten", lambda _: [])

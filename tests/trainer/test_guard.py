@@ -182,6 +182,26 @@ def test_going_back_ends_at_its_limit() -> None:
     assert caught.value.exit_code == 3
 
 
+def test_going_back_to_the_same_step_again_and_again_ends_before_the_limit() -> None:
+    run = bad_run(Bad(3))
+    run = changed(run, guard=rollback(run, limit=1000))
+    with pytest.raises(UserError, match=r"at step 3 ") as caught:
+        run.fit()
+    assert "went back 3 times before, 3 times in succession from this very step: lower learning rates do not" in str(
+        caught.value
+    )
+    assert run.state.rollbacks == 3
+
+
+def test_going_back_from_another_step_counts_anew() -> None:
+    run = bad_run(Bad(3, times=2))
+    guard = rollback(run, limit=1000)
+    run = changed(run, guard=guard)
+    run.fit()
+    assert guard._times_here(run.learner) == 0
+    assert run.state.rollbacks == 2
+
+
 def bad_weight(run: Any, step: int) -> None:
     """Spoil a weight in the optimizer step that leads to `step`."""
     original, done = run.engine.step, []

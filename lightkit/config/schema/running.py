@@ -35,7 +35,8 @@ class NonfiniteConfig:
     are touched, `skip` leaves out the optimizer step (a GPU is waited for at every step), `rollback` goes back to an
     earlier step and on with lower learning rates."""
     limit: int = number(3, low=1)
-    """Steps that may be skipped, or times the run may go back, before it ends after all."""
+    """Steps that may be skipped, or times the run may go back, before it ends after all. A run that has gone back three
+    times in succession from the same step ends too, as lower learning rates do not help there."""
     every: int = number(100, low=1)
     """Optimizer steps between two states kept in memory to go back to, for `rollback`."""
     factor: float = number(0.5, above=0, high=1)

@@ -107,8 +107,6 @@ class MemberFiles:
         self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), "total_steps": self.total_steps, "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
-        self._overrides = typed or "[]\n"
         self._store = build_store(cfg, run.place.path)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
         self._together: Path | None = None
@@ -131,7 +129,9 @@ class MemberFiles:
                 for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
                     left.unlink()
                 save_text(self.texts.of(member), path)
-                (path / run_files.OVERRIDES).write_text(self._overrides, encoding="utf-8")
+                typed = self.run.place.typed_for(member.name, self.run.overrides)
+                lines = "".join(f"- {json.dumps(text)}\n" for text in typed)
+                (path / run_files.OVERRIDES).write_text(lines or "[]\n", encoding="utf-8")
                 text = self._environment.replace(str(_STAND_IN), str(seed))
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
             except OSError as error:
