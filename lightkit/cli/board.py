@@ -171,7 +171,7 @@ def _serve(files: BoardFiles, folder: Path, options: Namespace, *, port: int | N
     with (
         _locked(files, needed=is_detached) as files,
         named_runs(folder, files.runs) as runs,
-        serving(runs, host=options.host, wanted=port, tell=complain, passed=_warn_of_port) as port,
+        serving(runs, host=options.host, wanted=port, passed=_warn_of_port) as port,
     ):
         found = RunningBoard(folder, options.host, port, time.time(), detached=is_detached)
         files.announce(found)
@@ -204,7 +204,9 @@ def _warn_of_port(port: int) -> None:
     from lightkit.detached.ports import holder
 
     found = holder(port)
-    if found is not None and not found.is_ours:
+    if found is None:
+        complain(f"warning: port {port} is taken; the system does not tell by whom. Look only at the address below")
+    elif not found.is_ours:
         complain(f"warning: port {port} is taken by {found}: what http://127.0.0.1:{port}/ shows is not yours")
 
 

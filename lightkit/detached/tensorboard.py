@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.text import visible
 from lightkit.detached.ports import free_port
 from lightkit.runs.catalog import dated
 
@@ -36,32 +37,33 @@ class LineFilter(io.TextIOBase):
     """A stream that passes whole lines on, without those that TensorBoard prints every time.
 
     Args:
-        tell: Takes a line.
+        stream: Takes the others. It is given here, as `sys.stderr` may be this filter by the time of a line.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._left = tell, ""
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._left = stream, ""
 
     def write(self, text: str) -> int:
         """Take a piece of text."""
         *lines, self._left = (self._left + text).split("\n")
         for line in lines:
             if not _USUAL.search(line):
-                self._tell(line.rstrip())
+                self._stream.write(f"{visible(line.rstrip())}\n")
         return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream behind."""
+        self._stream.flush()
 
 
 @contextmanager
-def serving(
-    runs: Path, *, host: str, wanted: int | None, tell: Callable[[str], None], passed: Callable[[int], None]
-) -> Iterator[int]:
+def serving(runs: Path, *, host: str, wanted: int | None, passed: Callable[[int], None]) -> Iterator[int]:
     """Serve TensorBoard while inside.
 
     Args:
         runs: Folder with the runs.
         host: Address to listen on.
         wanted: The port that was asked for; None where any will do.
-        tell: Takes what it complains about.
         passed: Called with each of the usual ports that is taken.
 
     Yields:
@@ -70,7 +72,7 @@ def serving(
     Raises:
         UserError: It cannot listen there.
     """
-    with contextlib.redirect_stderr(LineFilter(tell)):
+    with contextlib.redirect_stderr(LineFilter(sys.stderr)):
         import tensorboard.default
         import tensorboard.main_lib
         import tensorboard.program

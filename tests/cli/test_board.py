@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from lightkit.cli import board
 from lightkit.detached import ports, systemd
-from lightkit.detached.boards import RunningBoard, board_files
+from lightkit.detached.boards import BoardFiles, RunningBoard, board_files
 from lightkit.detached.ports import free_port
 from tests.conftest import ROOT, Outcome
 from tests.ports import reserved_port
@@ -139,6 +140,90 @@ def test_the_board_of_another_user_is_warned_of(
     monkeypatch.setattr(ports, "holder", lambda _: ports.Holder(6006, "ada", is_ours=True, shows=None))
     board._warn_of_port(6006)
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(ports, "holder", lambda _: None)
+    board._warn_of_port(6006)
+    assert "does not tell by whom" in capsys.readouterr().err
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A board that listens as TensorBoard would, complains, and ends at once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what comes with TensorBoard is of long ago
+        import tensorboard.default
+        import tensorboard.program
+
+    class Program:
+        def __init__(self, **_: Any) -> None:
+            self.socket = socket.socket()
+
+        def configure(self, *, host: str, port: int, **_: Any) -> None:
+            self.place = host, port
+
+        def launch(self) -> None:
+            with self.socket:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.socket.bind(self.place)
+            sys.stderr.write("E1121 a file cannot be read\n")
+
+    monkeypatch.setattr(tensorboard.program, "TensorBoard", Program)
+    monkeypatch.setattr(BoardFiles, "is_asked_to_end", lambda _: True)
+    monkeypatch.setattr(ports, "_ASK_SECONDS", 0.1)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("owner", "said"),
+    [("other", "taken by a program of user 12345"), ("own", ""), ("unknown", "does not tell by whom")],
+)
+def test_beside_the_server_of_somebody_else_a_board_takes_the_next_port(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, count: int, owner: str, said: str
+) -> None:
+    (project / "outputs").mkdir()
+    owners = ports._owners
+    numbers = {"other": [12345], "own": [os.getuid()], "unknown": []}[owner]
+    with ExitStack() as stack:
+        taken = [stack.enter_context(reserved_port()) for _ in range(count)]
+        for port in taken:
+            listener = stack.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        free = stack.enter_context(reserved_port())
+        monkeypatch.setattr(ports, "USUAL_PORTS", [*taken, free])
+        monkeypatch.setattr(ports, "_owners", lambda port: numbers if port in taken else owners(port))
+        done = cli("board")
+        assert done.code == 0, done.err
+        assert f"http://127.0.0.1:{free}/" in done.out
+        assert "E1121 a file cannot be read\n" in done.err
+        assert done.err.count(said) == count if said else "warning" not in done.err
+        monkeypatch.setattr(ports, "USUAL_PORTS", taken)  # none of them is free: then any is
+        assert cli("board").code == 0
+        refused = cli("board", "--port", str(taken[0]))
+    assert refused.code == 2
+    assert f"127.0.0.1:{taken[0]}" in refused.err
+    assert (said if owner == "other" else "another --port") in refused.err.replace("(by", "taken by")
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.skipif(not Path("/proc/net/tcp6").is_file() or not socket.has_ipv6, reason="needs IPv6 and Linux")
+def test_a_port_that_is_taken_for_ipv6_only_is_passed(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "outputs").mkdir()
+    with socket.socket(socket.AF_INET6) as listener, reserved_port() as free:
+        try:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        listener.listen()
+        monkeypatch.setattr(ports, "USUAL_PORTS", [listener.getsockname()[1], free])
+        done = cli("board")
+    assert done.code == 0, done.err
+    assert f"http://127.0.0.1:{free}/" in done.out
 
 
 @pytest.mark.parametrize(
