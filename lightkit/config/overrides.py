@@ -7,7 +7,7 @@ sets every value, and every key, wherever it came from, is judged by our own che
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -171,8 +171,17 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
         fix = f"{group}={option} {group}.{rest}={value}"
         result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix, family="unknown-key"))
         return
-    result.values.append((key, text))
+    result.values += [(leaf, text) for leaf in _leaves(key, None if override.is_delete() else override.value())]
     result.texts.append(text if override.is_delete() else plain(text))
+
+
+def _leaves(key: str, value: object) -> Iterator[str]:
+    """Yield the keys that a value sets: of a mapping those in it, as it is merged with what is there."""
+    if not isinstance(value, dict) or not value:
+        yield key
+        return
+    for name, inner in value.items():
+        yield from _leaves(f"{key}.{name}", inner)
 
 
 def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -56,7 +57,9 @@ class Torch(Schedule):
         try:
             accepted = inspect.signature(scheduler).parameters
             wants = "total_steps" in accepted and accepted["total_steps"].default in (None, inspect.Parameter.empty)
-            made = scheduler(optimizer, **({"total_steps": total_steps} if wants else {}))
+            for group in optimizer.param_groups:
+                group.pop("initial_lr", None)  # some set the rate to begin with themselves, as CyclicLR its base_lr
+            made = _with_parts(scheduler, optimizer)(optimizer, **({"total_steps": total_steps} if wants else {}))
         except (TypeError, ValueError) as error:
             raise UserError(f"the scheduler cannot be made: {error}", argument="scheduler") from error
         if not isinstance(made, LRScheduler):
@@ -112,6 +115,14 @@ class Torch(Schedule):
                 argument="scheduler",
                 fix="one of lightkit's schedulers, such as scheduler=one_cycle, which can be made longer",
             )
+
+
+def _with_parts(scheduler: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
+    """Make the schedulers that one is made of, as SequentialLR and ChainedScheduler are."""
+    parts = getattr(scheduler, "keywords", {}).get("schedulers")
+    if not isinstance(parts, (list, tuple)):
+        return scheduler
+    return partial(scheduler, schedulers=[part(optimizer) if callable(part) else part for part in parts])
 
 
 def _plain(value: Any) -> Any:

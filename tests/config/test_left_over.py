@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose
@@ -77,3 +78,29 @@ def test_inherited_arguments_of_another_target_go_unless_they_are_said() -> None
     assert tree["model"] == {"_target_": "lightkit.models.CNN", "dropout": 0.1}
     drop_inherited(former, former, lambda key: False)
     assert former["model"] == {"_target_": "lightkit.models.MLP", "hidden": [3], "dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("group", "override", "gone"),
+    [
+        ("scheduler=torch", "scheduler.scheduler={_target_: torch.optim.lr_scheduler.%s}", "scheduler.scheduler.gamma"),
+        ("optim=adamw", "optim={_target_: torch.optim.SGD, momentum: 0.9}", "optim.betas"),
+    ],
+)
+def test_a_mapping_on_the_command_line_gets_no_argument_of_the_shipped_target(
+    group: str, override: str, gone: str
+) -> None:
+    for target in (
+        "OneCycleLR, max_lr: 0.1, total_steps: 100",
+        "CosineAnnealingLR, T_max: 100",
+        "CosineAnnealingWarmRestarts, T_0: 4",
+    ):
+        cfg = compose([group, override.replace("%s", target)]).cfg
+        node = OmegaConf.select(cfg, gone.rpartition(".")[0])
+        assert gone.rpartition(".")[2] not in node
+        assert node.get("_partial_", True) is True
+
+
+def test_what_a_mapping_on_the_command_line_says_itself_is_judged() -> None:
+    with pytest.raises(UserErrors, match=r"optim\.betas: torch\.optim\.SGD takes no such argument\n +at: +command"):
+        compose(["optim={_target_: torch.optim.SGD, betas: [0.9, 0.99]}"])

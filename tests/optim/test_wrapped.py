@@ -58,7 +58,14 @@ def test_a_scheduler_with_a_length_of_its_own_refuses_a_longer_run():
 
 
 @pytest.mark.parametrize(
-    ("name", "interval"), [("MultiStepLR", "epoch"), ("OneCycleLR", "step"), ("CosineAnnealingWarmRestarts", "step")]
+    ("name", "interval"),
+    [
+        ("MultiStepLR", "epoch"),
+        ("OneCycleLR", "step"),
+        ("CosineAnnealingWarmRestarts", "step"),
+        ("CyclicLR", "step"),
+        ("CyclicLR", "epoch"),
+    ],
 )
 def test_torch_schedulers_follow_torch(name, interval):
     kind = getattr(torch.optim.lr_scheduler, name)
@@ -66,6 +73,7 @@ def test_torch_schedulers_follow_torch(name, interval):
         "MultiStepLR": {"milestones": [1]},
         "OneCycleLR": {"max_lr": 1.0},
         "CosineAnnealingWarmRestarts": {"T_0": 4},
+        "CyclicLR": {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3, "cycle_momentum": False},
     }
     given = options[name]
     ours = make(Torch, scheduler=functools.partial(kind, **given), interval=interval)
@@ -87,3 +95,14 @@ def test_torchs_plateau_gets_the_value():
     assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
     with pytest.raises(UserError, match="ReduceLROnPlateau needs a validated value"):
         schedule.epoch_end(None)
+
+
+def test_schedulers_that_are_made_of_others_may_be_described_in_parts():
+    lr_scheduler = torch.optim.lr_scheduler
+    parts = [
+        functools.partial(lr_scheduler.LinearLR, total_iters=3),
+        functools.partial(lr_scheduler.CosineAnnealingLR, T_max=6),
+    ]
+    described = functools.partial(lr_scheduler.SequentialLR, schedulers=parts, milestones=[3])
+    whole = in_turn(functools.partial(lr_scheduler.CosineAnnealingLR, T_max=6))
+    assert curve(make(Torch, 0.3, scheduler=described), 9) == curve(make(Torch, 0.3, scheduler=whole), 9)
