@@ -126,7 +126,7 @@ def build_base(
     if do == "keep" and wanted.get("replace") != "never" and other_classes(located(weights["path"]), info):
         do = "reset"
     chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
-    report = load_weights(model, found, **chosen, head_name=head.path if head else None)
+    report = load_weights(model, found, **chosen, head_name=head.parts if head else None)
     return Network(model, report, head)
 
 

@@ -81,7 +81,7 @@ def fit(
     source: str,
     strict: str = "exact",
     head: str = "refuse",
-    head_name: str | None = None,
+    head_name: str | Sequence[str] | None = None,
     asked: str | None = None,
     finite: bool = False,
 ) -> LoadReport:
@@ -98,8 +98,8 @@ def fit(
             whatever fits.
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
-        head_name: Name of the last layer's module, or of the parameter that is one; None goes by the usual names, or
-            takes the last module.
+        head_name: Name of the last layer's module, or of the parameter that is one, or several; None goes by the usual
+            names, or takes the last module.
         asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`;
             None where nobody is asked.
         finite: Refuse NaN and infinities, unless the model was built with them.
@@ -112,10 +112,10 @@ def fit(
     full = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     here = {own: full[name] for name, own in unwrapped(full).items()}
     there, prefix = _aligned(state, here)
-    under = _head_prefix(list(here), head_name)
+    under = _head_parts(list(here), (head_name,) if isinstance(head_name, str) else head_name or ())
     report = _compared(here, there, LoadReport(source, prefix=prefix), under=under, head=head)
-    fits = head != "refuse" or not any(inside(name, under) for name in report.reshaped)
-    _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
+    fits = head != "refuse" or not any(_is_below(name, under) for name in report.reshaped)
+    _refuse(report, strict, head=", ".join(under), head_fits=fits, fix=_advice(report, strict, head, asked))
     if finite:
         values = {name: there[name] for name in report.loaded}
         anew = f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
@@ -142,22 +142,31 @@ def _aligned(
     return (there, ", ".join(done)) if len(there) == len(state) else (dict(state), "")
 
 
-def _head_prefix(names: Sequence[str], given: str | None) -> str:
-    """Find the module or tensor that the last layer is."""
+def _head_parts(names: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Find the modules or tensors that the last layer is."""
     first = {name.split(".")[0] for name in names}
-    usual = [name for name in HEADS if name in first]
-    module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
-    if given and not any(inside(name, given) for name in names):
+    absent = next((part for part in given if not any(inside(name, part) for name in names)), None)
+    if absent is not None:
         raise UserError(
-            "the model has no such layer", argument="head_name", received=given, choices=sorted(first), family="weights"
+            "the model has no such layer",
+            argument="head_name",
+            received=absent,
+            choices=sorted(first),
+            family="weights",
         )
-    return module or (names[-1] if names else "")
+    usual = [name for name in HEADS if name in first]
+    return tuple(given) or (usual[0] if usual else (names[-1].rpartition(".")[0] or names[-1]) if names else "",)
 
 
 def _compared(
-    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: LoadReport, *, under: str, head: str
+    here: Mapping[str, torch.Tensor],
+    there: Mapping[str, torch.Tensor],
+    report: LoadReport,
+    *,
+    under: Sequence[str],
+    head: str,
 ) -> LoadReport:
-    """Compare the two sides; `under` is the module or tensor that the head is."""
+    """Compare the two sides; `under` are the modules or tensors that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _kind(here[name]) == _kind(there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
@@ -170,7 +179,7 @@ def _compared(
         if name not in there and not name.endswith(_OPTIONAL) and (tensor.data_ptr(), tensor.shape) not in filled
     ]
     # What names of the head a choice other than `refuse` leaves as they were built.
-    freed = under if head != "refuse" else None
+    freed = under if head != "refuse" else ()
     unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
     broken = _torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
     left = tuple(name for name in here if name in broken or (name in unfit and _is_below(name, freed)))
@@ -211,8 +220,8 @@ def _turned(here: str, there: str) -> str:
     return ": transposed" if here.split("×") == there.split("×")[::-1] else ""
 
 
-def _is_below(name: str, path: str | None) -> bool:
-    return path is not None and inside(name, path)
+def _is_below(name: str, paths: Iterable[str]) -> bool:
+    return any(inside(name, path) for path in paths)
 
 
 def _advice(report: LoadReport, strict: str, head: str, asked: str | None) -> str | None:

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def load_weights(
     *,
     strict: str = "exact",
     head: str = "refuse",
-    head_name: str | None = None,
+    head_name: str | Sequence[str] | None = None,
     asked: str = "",
 ) -> LoadReport:
     """Put weights into a model. All that is wanted fits, or the model stays as it is.
@@ -137,7 +137,7 @@ def load_weights(
             whatever fits by name and shape.
         head: The last layer: `keep` takes what fits of it and leaves the rest as the model was built, `reset` leaves
             all of it so, `refuse` refuses one that does not fit.
-        head_name: Name of the last layer's module, such as `classifier.3`; None goes by the usual names.
+        head_name: Name of the last layer's module, such as `classifier.3`, or several; None goes by the usual names.
         asked: What stands before the names of these arguments where a user gives them: `finetune.weights.`.
 
     Returns:

@@ -11,7 +11,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.modules import HEADS, TransposedLinear, inside, parameter_aliases, parent_of, path_of
-from lightkit.finetune.tracing import Forward, ForwardTrace, OutputWeights, trace
+from lightkit.finetune.tracing import Forward, ForwardTrace, trace
 
 Found = Literal["named", "computed", "guessed"]
 KEY = "finetune.head.name"
@@ -28,6 +28,8 @@ LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *CONVOLUTIONS, TransposedLinea
 """Layers that another one can be made like."""
 _USUAL = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers that a guess goes by."""
+_SHOWN = 5
+"""Parts that are named one by one."""
 _HOW = {
     "named": f"as {KEY} says",
     "computed": "found by a forward pass",
@@ -45,29 +47,38 @@ class Head:
     """How it was found."""
     why: str = ""
     """Why it had to be guessed."""
-    extra_parameters: tuple[str, ...] = ()
-    """Names of the parameters that belong to it and are not below `path`."""
+    beside: tuple[str, ...] = ()
+    """Paths of further layers, and names of further parameters, that compute the outputs together with it."""
     output_shape: tuple[int, ...] | None = None
     """Shape of the outputs of one sample; None where no forward pass told."""
     computed_by: str = ""
     """What computes the outputs, where that is not the one that was named."""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Paths of all its layers, and names of the parameters that no layer holds alone."""
+        return (self.path, *self.beside)
+
     def describe(self) -> str:
         """Say what it is and how it was found: `fc (found by a forward pass); another one: finetune.head.name=PATH`."""
         how = _HOW[self.found] + (f", as {self.why}" if self.why else "")
         how += f"; a forward pass has its outputs from {self.computed_by}" if self.computed_by else ""
-        return f"{self.path} ({how})" + ("" if self.found == "named" else f"; another one: {KEY}=PATH")
+        shown = ", ".join(self.parts[:_SHOWN])
+        shown += f" and {len(self.parts) - _SHOWN} more" if len(self.parts) > _SHOWN else ""
+        how += "; together they make the outputs" if self.beside else ""
+        return f"{shown} ({how})" + ("" if self.found == "named" else f"; another one: {KEY}=PATH")
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.extra_parameters)}
+        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.beside)}
 
 
 def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forward] = ()) -> Head | None:
     """Find the output layer.
 
-    It is what a forward pass computes the outputs with. Where that is several layers, it is the one that a model of
-    timm tells, one with a usual name, or the last. Where no forward pass succeeds, it is guessed; see `guess_head`.
+    It is all that a forward pass computes the outputs with. Where that is several layers, the first of them is the one
+    that a model of timm tells, one with a usual name, or the first that runs. Where no forward pass succeeds, it is
+    guessed; see `guess_head`.
 
     Args:
         model: The network.
@@ -82,12 +93,13 @@ def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forw
     """
     traced, why = _try_forwards(model, forwards)
     computed = None
-    if traced and traced.layers:
-        classifier, layers = _timm_classifier(model), [_layer_of_weights(model, weights) for weights in traced.layers]
-        usual = [layer for layer in layers if layer[0] == classifier]
-        usual += [layer for layer in layers if not set(layer[0].split(".")).isdisjoint(HEADS)]
-        path, extra = (*usual, *layers)[0]
-        computed = Head(path, "computed", extra_parameters=extra, output_shape=traced.shape[1:])
+    if traced and traced.products:
+        parts, classifier = _parts(model, traced), _timm_classifier(model)
+        usual = [part for part in parts if part == classifier]
+        usual += [part for part in parts if not set(part.split(".")).isdisjoint(HEADS)]
+        path = (*usual, *parts)[0]
+        beside = tuple(part for part in parts if part != path)
+        computed = Head(path, "computed", beside=beside, output_shape=traced.shape[1:])
     if name is not None:
         return _named_head(model, name, computed)
     return computed or guess_head(model, why)
@@ -123,17 +135,30 @@ def _try_forwards(model: nn.Module, forwards: Sequence[Forward]) -> tuple[Forwar
     return None, why
 
 
-def _layer_of_weights(model: nn.Module, weights: OutputWeights) -> tuple[str, tuple[str, ...]]:
-    """Return the path of the layer that holds some weights, or the name of the largest and those of the others."""
-    names, modules = parameter_aliases(model), dict(model.named_modules(remove_duplicate=False))
+def _parts(model: nn.Module, traced: ForwardTrace) -> list[str]:
+    """Return the paths of the layers that compute the outputs, and the names of the parameters that none holds alone.
+
+    Those that multiply the data come first, in the order in which they run, of one product the largest.
+    """
+    aliases, modules = parameter_aliases(model), dict(model.named_modules(remove_duplicate=False))
+    first = {name: own for own, names in aliases.items() for name in names}
     sizes = {name: parameter.numel() * (parameter.ndim > 1) for name, parameter in model.named_parameters()}
-    largest = max(weights.names, key=sizes.__getitem__)
-    owners = [_owner(name) for name in names[largest]]
-    path = next((path for path in owners if isinstance(modules[path], LAYERS)), owners[0])
-    if path and {_owner(name) for name, _ in modules[path].named_parameters(prefix=path)} == {path}:
-        return path, ()
-    others = (name for name in (*weights.names, *weights.after) if _owner(name) == path and name != largest)
-    return largest, tuple(others)
+    ordered = [
+        name for names in reversed(traced.products) for name in sorted(names, key=sizes.__getitem__, reverse=True)
+    ]
+    ordered += traced.after
+    rest = traced.used - set(ordered)
+
+    def part_of(name: str) -> str:
+        owners = [_owner(alias) for alias in aliases[name]]
+        path = next((path for path in owners if isinstance(modules[path], LAYERS)), owners[0])
+        if not path or isinstance(modules[path], (nn.ParameterList, nn.ParameterDict)):
+            return name
+        within = [own for own, _ in modules[path].named_parameters(prefix=path, remove_duplicate=False)]
+        alone = {_owner(own) for own in within} == {path} and rest.isdisjoint(first[own] for own in within)
+        return path if alone else name
+
+    return list(dict.fromkeys(part_of(name) for name in ordered))
 
 
 def _owner(name: str) -> str:
@@ -144,8 +169,8 @@ def _owner(name: str) -> str:
 
 def _named_head(model: nn.Module, name: str, computed: Head | None) -> Head:
     """Return the output layer of a given name, which may be that of a part that ends in it."""
-    if computed and inside(computed.path, name):
-        return replace(computed, found="named")
+    if computed and any(inside(part, name) for part in computed.parts):
+        return _chosen(model, computed, name)
     modules = {path: module for path, module in model.named_modules(remove_duplicate=False) if path}
     with_parameters = [path for path, module in modules.items() if any(True for _ in module.parameters(recurse=False))]
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -167,6 +192,15 @@ def _named_head(model: nn.Module, name: str, computed: Head | None) -> Head:
             choices=with_parameters,
         )
     return Head(layers[-1], **facts)
+
+
+def _chosen(model: nn.Module, computed: Head, name: str) -> Head:
+    """Return what is in a part of the output layer, with the parameters beside one that no layer holds alone."""
+    within = [part for part in computed.parts if inside(part, name)]
+    parameters = dict(model.named_parameters(remove_duplicate=False)) if name == within[0] else {}
+    more = [part for part in computed.parts if part in parameters and part not in within]
+    bare = [part for part in more if parent_of(part) == parent_of(name) and name in parameters]
+    return replace(computed, path=within[0], beside=(*within[1:], *bare), found="named")
 
 
 def _layers_in(model: nn.Module, part: str, kinds: tuple[type[nn.Module], ...]) -> list[str]:

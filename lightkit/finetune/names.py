@@ -48,7 +48,7 @@ class NetworkNames:
     Args:
         model: The network, before anything is injected.
         head: Path of its output layer, or name of a parameter that is one; None where it has none.
-        head_parameters: Names of further parameters of the output layer.
+        beside: Paths of further layers, and names of further parameters, of the output layer.
         groups: Further labels of modules, such as `@blocks`, with the paths they stand for.
     """
 
@@ -57,10 +57,11 @@ class NetworkNames:
         model: nn.Module,
         *,
         head: str | None,
-        head_parameters: Collection[str] = (),
+        beside: Sequence[str] = (),
         groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.head, self._head_parameters = head, frozenset(head_parameters)
+        self.head = head
+        self._head_parts = () if head is None else (head, *beside)
         self.aliases = parameter_aliases(model)
         """First name of every parameter → all its names."""
         self.injected: list[str] = []
@@ -255,14 +256,15 @@ class NetworkNames:
 
     def _labelled_modules(self, label: str, argument: str) -> set[str]:
         if label in self._groups:
-            return {path for path in self._groups[label] if self.head is None or not inside(self.head, path)}
+            return {path for path in self._groups[label] if not any(inside(part, path) for part in self._head_parts)}
         if label == "@head" and self.head is not None:
-            if self.head not in self._modules:
-                what = f"the output layer is {self.head}, a parameter that no layer holds alone"
+            bare = next((part for part in self._head_parts if part not in self._modules), None)
+            if bare is not None:
+                what = f"a part of the output layer is {bare}, a parameter that no layer holds alone"
                 raise UserError(
                     what, argument=argument, received=label, expected="labels and patterns of modules", family="pattern"
                 )
-            return {self.head}
+            return set(self._head_parts)
         if label not in LAYER_LABELS:
             choices = [*LAYER_LABELS, *self._groups, "@head"]
             raise UserError(
@@ -275,7 +277,9 @@ class NetworkNames:
         return {
             path
             for path, module in self._modules.items()
-            if isinstance(module, LAYER_LABELS[label]) and path != self.head and not self._is_in_attention(path)
+            if isinstance(module, LAYER_LABELS[label])
+            and path not in self._head_parts
+            and not self._is_in_attention(path)
         }
 
     def _parameters_where(self, wanted: Callable[[str], bool]) -> set[str]:
@@ -283,7 +287,7 @@ class NetworkNames:
         return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
 
     def _is_in_head(self, name: str) -> bool:
-        return self.head is not None and (inside(name, self.head) or name in self._head_parameters)
+        return any(inside(name, part) for part in self._head_parts)
 
     def _is_in_attention(self, path: str) -> bool:
         """Tell whether a module belongs to one that is adapted as a whole."""

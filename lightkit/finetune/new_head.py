@@ -28,13 +28,15 @@ def outputs_of(model: nn.Module, path: str) -> int:
 def has_outputs(model: nn.Module, head: Head, outputs: int) -> bool:
     """Tell whether an output layer has so many outputs, as far as that can be told."""
     layer = dict(model.named_modules(remove_duplicate=False)).get(head.path)
-    if isinstance(layer, LAYERS) and not head.computed_by:
+    if isinstance(layer, LAYERS) and not head.computed_by and not head.beside:
         return outputs_of(model, head.path) == outputs
     return head.output_shape is None or outputs in (head.output_shape or (1,))
 
 
-def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "default") -> None:
+def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "default") -> list[str]:
     """Put a new output layer in the place of another: same inputs, other outputs, new weights.
+
+    Where several layers make the outputs, all of them with that number of outputs are replaced.
 
     Args:
         model: The network; changed in place.
@@ -42,6 +44,9 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
         outputs: Number of outputs.
         init: `default`: as PyTorch starts such a layer; `zeros`: all outputs start equal; `normal`: standard deviation
             0.01, biases zero.
+
+    Returns:
+        The paths of the new layers.
 
     Raises:
         UserError: There is no such way to start it, or it is not known how such a layer is built.
@@ -51,7 +56,11 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
         what = f"a new {head.path} would not change the outputs, which {head.computed_by} computes"
         fix = f"{KEY}={head.computed_by}, or finetune.head.replace=never"
         raise UserError(what, argument="name", received=head.path, fix=fix)
-    reason = _why_not(model, head.path, outputs)
+    sized = _sized_parts(model, head)
+    reason = next(filter(None, (_why_not(model, path, outputs) for path in sized)), None)
+    if not sized:
+        shape = " × ".join(map(str, head.output_shape or ()))
+        reason = f"its parts make {shape} outputs together, and how many each is to make is not known"
     if reason:
         raise UserError(
             f"the output layer cannot be replaced: {reason}",
@@ -60,16 +69,34 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
             received=head.describe(),
             fix="let the network's class take num_classes, which is then that of the data, and build itself for it",
         )
-    old: Any = model.get_submodule(head.path)
-    new = _make_like(old, outputs)
-    new.to(device=old.weight.device, dtype=old.weight.dtype)
-    new.train(old.training)
-    _initialize(new, init)
-    replace_submodule(model, head.path, new)
+    for path in sized:
+        old: Any = model.get_submodule(path)
+        new = _make_like(old, outputs)
+        new.to(device=old.weight.device, dtype=old.weight.dtype)
+        new.train(old.training)
+        _initialize(new, init)
+        replace_submodule(model, path, new)
     for owner in (model, getattr(model, "config", None)):
         for size in ("num_classes", "num_labels"):
             if isinstance(getattr(owner, size, None), int):
                 setattr(owner, size, outputs)
+    return sized
+
+
+def _sized_parts(model: nn.Module, head: Head) -> list[str]:
+    """Return the parts of an output layer that depend on the number of outputs; none where each makes some of them."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    counts = {part: outputs_of(model, part) for part in head.parts if isinstance(modules.get(part), LAYERS)}
+    if not head.beside or not counts:
+        return [head.path]
+    known = head.output_shape or tuple(counts.values())
+    count = next((number for number in counts.values() if number in known), None)
+
+    def depends(part: str) -> bool:
+        tensors = [model.get_parameter(part)] if part not in modules else list(modules[part].parameters())
+        return counts[part] == count if part in counts else any(count in tensor.shape for tensor in tensors)
+
+    return [part for part in head.parts if count is not None and depends(part)]
 
 
 def _why_not(model: nn.Module, path: str, outputs: int) -> str | None:

@@ -134,8 +134,8 @@ def prepare(
         head = head or find_head(model, options["head"]["name"])
         new = _replace_head(model, head, options["head"], outputs)
     groups = {"@attention": attentions(model), "@blocks": find_blocks(model)}
-    path, extra = (head.path, head.extra_parameters) if head else (None, ())
-    names = NetworkNames(model, head=path, head_parameters=extra, groups=groups)
+    path, beside = (head.path, head.beside) if head else (None, ())
+    names = NetworkNames(model, head=path, beside=beside, groups=groups)
     check_patterns(names, options)
     layers, plain_modules = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen_at_start(model, names, options)
@@ -192,8 +192,8 @@ def _replace_head(model: nn.Module, head: Head | None, options: Mapping[str, Any
         return []
     if wanted == "auto" and has_outputs(model, head, outputs):
         return []
-    replace_head(model, head, outputs, init=options["init"])
-    return [f"{head.path}.{name}" for name, _ in model.get_submodule(head.path).named_parameters()]
+    replaced = replace_head(model, head, outputs, init=options["init"])
+    return [f"{path}.{name}" for path in replaced for name, _ in model.get_submodule(path).named_parameters()]
 
 
 def _frozen_at_start(model: nn.Module, names: NetworkNames, options: Mapping[str, Any]) -> set[str]:

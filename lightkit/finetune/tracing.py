@@ -1,9 +1,10 @@
 """Which parameters compute the outputs of a network, read from the autograd graph of a forward pass.
 
-Going back from the outputs, latest operation first, the output layer is the first product of data with weights: a
-matrix product, a convolution, a table of distances. Norms, biases and scales after it are passed by. What is data and
-what is made of weights alone is told from the leaves of the graph, so that weights may be normalised or transposed on
-their way, and need not lie in a layer.
+Going back from the outputs on every way, the first product of data with weights belongs to the output layer: a matrix
+product, a convolution, a lookup, a table of distances. So do norms, biases and scales after it. A product whose result
+goes into another of these products too is no part of it: so is the stream of a residual network passed by. What is data
+and what is made of weights alone is told from the leaves of the graph, so that weights may be normalised or transposed
+on their way, and need not lie in a layer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import heapq
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,20 +31,18 @@ _LOOKUP = re.compile(r"_?(Embedding|Index|IndexSelect|Gather)")
 _NORM = re.compile(r"\w*(BatchNorm|LayerNorm|GroupNorm|RmsNorm)")
 
 
-class OutputWeights(NamedTuple):
-    """Parameters that one operation computes outputs with."""
-
-    names: tuple[str, ...]
-    """Those that are multiplied with the data, and biases of the same operation."""
-    after: tuple[str, ...]
-    """Those of the operations after it: scales, other biases."""
-
-
 class ForwardTrace(NamedTuple):
-    """What a forward pass tells."""
+    """What a forward pass tells, in names of parameters."""
 
-    layers: tuple[OutputWeights, ...]
-    """What computes the outputs, the latest first; several where they are added up or put side by side."""
+    products: tuple[tuple[str, ...], ...]
+    """For each product that computes outputs, the latest first, what it multiplies the data with and its biases.
+
+    There are several where their results are added up or put side by side.
+    """
+    after: tuple[str, ...]
+    """Those of the operations after the products: scales, norms, other biases."""
+    used: frozenset[str]
+    """All that the outputs depend on."""
     shape: tuple[int, ...]
     """Of the outputs, the batch too."""
 
@@ -70,8 +69,12 @@ def trace(model: nn.Module, forward: Forward) -> ForwardTrace:
             output = forward(model_copy)
         names = {id(parameter): name for name, parameter in parameters.items()}
         ndims = {name: parameter.ndim for name, parameter in parameters.items()}
-        found = (tuple(_AutogradGraph(output, names, ndims, loose=loose).layers()) for loose in (False, True))
-        return ForwardTrace(next(filter(None, found), ()), tuple(output.shape))
+        for loose in (False, True):
+            graph = _AutogradGraph(output, names, ndims, loose=loose)
+            products, after = graph.last_weights()
+            if products:
+                break
+        return ForwardTrace(products, after, graph.used(), tuple(output.shape))
     finally:
         for name, parameter in parameters.items():
             parameter.requires_grad_(requires_grad[name])
@@ -95,22 +98,41 @@ class _AutogradGraph:
         for node in _inputs_first(self._root):
             self._has_data[node] = self._depends_on_data(node)
 
-    def layers(self) -> Iterator[OutputWeights]:
-        """Yield what is met first on each way back from the output, the latest first."""
-        waiting, seen, after = [(0, 0, self._root)], {self._root}, list[str]()
+    def used(self) -> frozenset[str]:
+        """Return the names of all parameters in the graph."""
+        leaves = (id(getattr(node, "variable", None)) for node in self._has_data)
+        return frozenset(self._names[leaf] for leaf in leaves if leaf in self._names)
+
+    def last_weights(self) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+        """Return the products that are met first on each way back from the output, and the parameters after them."""
+        waiting, seen, products, passed = [(0, 0, self._root)], {self._root}, dict[Any, list[str]](), list[Any]()
         while waiting:
             node = heapq.heappop(waiting)[2]
             names = self._multiplied_parameters(node)
             if names:
-                yield OutputWeights(tuple(names), tuple(after))
+                products[node] = names
                 continue
-            after += self._own_parameters(node)
+            passed.append(node)
             for child in _children(node):
                 if self._has_data[child] and child not in seen:
                     seen.add(child)
                     # When a node was made; a leaf comes before all.
                     time = -1 if hasattr(child, "variable") else int(child._sequence_nr())
                     heapq.heappush(waiting, (-time, len(seen), child))
+        before = self._before(products)
+        last = dict.fromkeys(tuple(names) for node, names in products.items() if node not in before)
+        after = dict.fromkeys(name for node in passed if node not in before for name in self._own_parameters(node))
+        return tuple(last), tuple(name for name in after if all(name not in names for names in last))
+
+    def _before(self, nodes: Iterable[Any]) -> set[Any]:
+        """Return all data that nodes are computed from."""
+        waiting, found = [child for node in nodes for child in _children(node)], set[Any]()
+        while waiting:
+            node = waiting.pop()
+            if node not in found and self._has_data[node]:
+                found.add(node)
+                waiting += _children(node)
+        return found
 
     def _depends_on_data(self, node: Any) -> bool:
         variable = getattr(node, "variable", None)
@@ -138,8 +160,8 @@ class _AutogradGraph:
         return list(found)
 
     def _is_product(self, node: Any) -> bool:
-        """Tell whether a node is a product, or compares all of one thing with all of another."""
-        if isinstance(node, BackwardCFunction) or _matches(node, _PRODUCT):
+        """Tell whether a node is a product or a lookup, or compares all of one thing with all of another."""
+        if isinstance(node, BackwardCFunction) or _matches(node, _PRODUCT, _LOOKUP):
             return True
         if not _matches(node, _ELEMENTWISE):
             return False

@@ -44,7 +44,7 @@ class Bare(nn.Module):
         self.body = nn.Linear(in_features, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.body(x).relu() @ self.out + self.shift
+        return self.body(x.flatten(1)).relu() @ self.out + self.shift
 
 
 class Bound(Bare):
@@ -182,3 +182,58 @@ class Stubborn(Unusual):
         if not self.training:
             raise RuntimeError("only for training")
         return super().forward(x)
+
+
+class Averaged(nn.Module):
+    """The mean of three output layers."""
+
+    def __init__(self, in_features: int, classes: int = 3) -> None:
+        super().__init__()
+        self.ends = nn.ModuleList(nn.Linear(8, classes) for _ in range(3))
+        self.body = nn.Linear(in_features, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x).relu()
+        return torch.stack([end(x) for end in self.ends]).mean(0)
+
+
+class Beside(Averaged):
+    """Output layers of which each makes one output."""
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__(in_features, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x).relu()
+        return torch.cat([end(x) for end in self.ends], 1)
+
+
+class WideAndDeep(nn.Module):
+    """A straight way from the inputs to the outputs beside a deep one."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.wide, self.last = nn.Linear(in_features, num_classes), nn.Linear(8, num_classes)
+        self.body = nn.Linear(in_features, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.wide(x) + self.last(self.body(x).relu())
+
+
+class Listed(nn.Module):
+    """Matrices in a list."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.ws = nn.ParameterList([torch.randn(in_features, 8), torch.randn(8, num_classes)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.ws[0]).relu() @ self.ws[1]
+
+
+class BareLinear(Bare):
+    """Weight and bias that no layer holds, in one operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.body(x.flatten(1)).relu(), self.out.T, self.shift)

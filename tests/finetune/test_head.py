@@ -104,6 +104,10 @@ def test_heads_of_timm(name: str, head: str) -> None:
         ("Cool", "cool", ["cool.weight"]),
         ("Quiet", "last", ["last.weight", "last.bias"]),
         ("Named", "two", ["two.weight", "two.bias"]),
+        ("Averaged", "ends.0", [f"ends.{n}.{name}" for n in range(3) for name in ("weight", "bias")]),
+        ("WideAndDeep", "wide", ["last.weight", "last.bias", "wide.weight", "wide.bias"]),
+        ("Listed", "ws.1", ["ws.1"]),
+        ("BareLinear", "out", ["out", "shift"]),
     ],
 )
 def test_strange_networks_are_planned_by_what_computes_their_outputs(
@@ -119,8 +123,25 @@ def test_strange_networks_are_planned_by_what_computes_their_outputs(
     assert not found["head"]["new"]
     groups = found["phases"][0]["groups"]
     assert sorted(name for group in groups if not group["frozen"] for name in group["names"]) == sorted(trained)
-    shown = f"\noutput layer: {head} (found by a forward pass); another one: finetune.head.name=PATH\n"
-    assert shown in cli("plan", *asked).out
+    together = "; together they make the outputs" * bool(found["head"]["beside"])
+    shown = ", ".join([head, *found["head"]["beside"]])
+    line = f"\noutput layer: {shown} (found by a forward pass{together}); another one: finetune.head.name=PATH\n"
+    assert line in cli("plan", *asked).out
+
+
+def test_training_says_what_it_took_where_several_layers_make_the_outputs(cli: Cli) -> None:
+    done = cli("train", *WINE, "model._target_=tests.finetune.strange.Averaged", "finetune=head", "trainer.steps=2")
+    assert done.code == 0, done.err
+    assert "output layer: ends.0, ends.1, ends.2 (found by a forward pass; together they make the outputs)" in done.out
+    assert "81 of 193 parameters train" in done.out
+
+
+def test_one_of_several_may_be_named(cli: Cli) -> None:
+    asked = (*WINE, "model._target_=tests.finetune.strange.Averaged", "finetune=head")
+    done = cli("plan", *asked, "finetune.head.name=ends.1")
+    assert "output layer: ends.1 (as finetune.head.name says)\n" in done.out, done.err
+    done = cli("plan", *asked, "finetune.head.name=ends")
+    assert "output layer: ends.0, ends.1, ends.2 (as finetune.head.name says; together they" in done.out, done.err
 
 
 def test_the_advice_that_a_plan_gives_can_be_taken(cli: Cli) -> None:
@@ -128,7 +149,9 @@ def test_the_advice_that_a_plan_gives_can_be_taken(cli: Cli) -> None:
     done = cli("plan", *asked, "finetune.head.name=head")
     assert "output layer: head (as finetune.head.name says; a forward pass" in done.out, done.err
     done = cli("plan", *(text.replace("Projected", "Bare") for text in asked), "finetune.head.name=out")
-    assert "output layer: out (as finetune.head.name says)\n" in done.out, done.err
+    assert "output layer: out, shift (as finetune.head.name says; together they make the outputs)\n" in done.out, (
+        done.err
+    )
 
 
 def test_a_run_of_before_goes_on_with_the_layer_it_had_guessed(tmp_path: Path) -> None:

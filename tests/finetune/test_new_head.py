@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,7 +109,8 @@ def test_the_way_out_of_a_head_that_cannot_be_replaced_leads_out(
     done = cli("plan", *WINE, f"model._target_=tests.finetune.strange.{network}", *other)
     assert done.code == 2
     assert f"finetune.head.replace: the output layer cannot be replaced: {reason}" in done.err
-    assert "(found by a forward pass); another one: finetune.head.name=PATH" in done.err
+    assert "(found by a forward pass" in done.err
+    assert "); another one: finetune.head.name=PATH" in done.err
     assert "let the network's class take num_classes" in done.err
     assert cli("plan", *WINE, f"model._target_=tests.finetune.strange.{sized}").code == 0
 
@@ -121,6 +123,34 @@ def test_a_head_of_the_wrong_size_is_replaced_where_it_is_and_nothing_else(cli: 
 
 
 @pytest.mark.thorough
+def test_all_layers_that_make_the_outputs_are_replaced(cli: Cli) -> None:
+    asked = (*WINE, "model._target_=tests.finetune.strange.Averaged", "+model.classes=5")
+    done = cli("train", *asked, "finetune.head.replace=always", "trainer.steps=2")
+    assert done.code == 0, done.err
+    assert "output layer: a new ends.0, ends.1, ends.2" in done.out
+
+
+def test_layers_that_share_the_outputs_cannot_take_another_number_of_them(cli: Cli) -> None:
+    done = cli("plan", *WINE, "model._target_=tests.finetune.strange.Beside")
+    assert done.code == 0, done.err
+    done = cli("plan", *WINE, "model._target_=tests.finetune.strange.Beside", "finetune.head.replace=always")
+    assert done.code == 2
+    assert "its parts make 3 outputs together, and how many each is to make is not known" in done.err
+
+
+@pytest.mark.parametrize("name", ["BareLinear", "Bare", "WideAndDeep"])
+def test_a_base_of_other_classes_gives_all_but_what_makes_the_outputs(cli: Cli, tmp_path: Path, name: str) -> None:
+    asked = ("model=custom", "trust=[tests]", f"model._target_=tests.finetune.strange.{name}", "trainer.steps=2")
+    base = cli("train", "data.dataset.classes=[0,1,2,3]", *asked, f"hydra.run.dir={tmp_path}/base")
+    assert base.code == 0, base.err
+    done = cli(
+        "train", "data.dataset.classes=[5,6,7]", *asked, "finetune=head", f"finetune.weights.path={tmp_path}/base"
+    )
+    assert done.code == 0, done.err
+    assert "the classes of the base are" in done.out
+    assert "2 loaded" in done.out
+
+
 def test_another_layer_than_the_output_layer_is_named_but_not_replaced(cli: Cli) -> None:
     asked = [*WINE, "model._target_=tests.finetune.strange.Projected", "finetune.head.name=head"]
     done = cli("plan", *asked)

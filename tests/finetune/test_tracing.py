@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import tests.finetune.strange as strange
+from lightkit.common.modules import inside
 from lightkit.finetune.head import find_head, guess_head
+from lightkit.finetune.names import NetworkNames
+from tests.finetune.outputs import CASES
 
 
 def ran(model: nn.Module, x: Tensor) -> str | None:
@@ -47,3 +51,16 @@ def test_parametrized_and_shared_weights_are_found_in_their_layer() -> None:
             return nn.functional.linear(self.last(self.embed(x)), self.embed.weight)
 
     assert ran(Tied(), torch.zeros(2, 5, dtype=torch.long)) == "embed"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_that_makes_the_outputs_is_the_output_layer_and_nothing_else(name: str) -> None:
+    case = CASES[name]
+    model = case.make()
+    head = find_head(model, forwards=[lambda twin: twin(case.x)])
+    assert head is not None
+    assert head.found == "computed"
+    names = NetworkNames(model, head=head.path, beside=head.beside)
+    wanted = {own for own in names.aliases if any(inside(own, path) for path in case.head)}
+    assert len(wanted) >= len(case.head)
+    assert names.match_parameters("@head", argument="train") == wanted
