@@ -42,6 +42,8 @@ says who that is, and whether the last one gave it up in good order."""
 JOB_LOCK = ".job"
 """Locked by the process of a job of a sweep, or of what is detached, from its first moment to its last; it takes `LOCK`
 when it begins."""
+WAITING = ".waiting"
+"""There while a run waits for a free GPU, before it writes anything else."""
 OUTPUT_LOG = "output.log"
 """What the process of a job of a sweep, or of what is detached, has printed."""
 MARK = ".mark"

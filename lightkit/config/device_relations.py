@@ -40,6 +40,18 @@ def gpus_of_processes(cfg: Config, report: Report) -> None:
         report.add(("device", "gpus"), what, received=gpus, fix="device.nproc=1 device.parallel=none")
 
 
+def awaited_gpus(cfg: Config, report: Report) -> None:
+    """Refuse to wait for GPUs that nobody names, or in several processes."""
+    if not cfg.device.wait:
+        return
+    if cfg.device.gpus is None and cfg.device.name not in ("cpu", "mps"):
+        what = "device.gpus=null takes all GPUs, whoever uses them, so there is none to wait for"
+        report.add(("device", "wait"), what, received=True, fix="device.gpus=auto:1, or device.wait=false")
+    if cfg.device.nproc > 1:
+        what = "each process would wait for itself, and the others for it"
+        report.add(("device", "wait"), what, received=True, fix="device.wait=false, or device.nproc=1")
+
+
 def samples_of_processes(cfg: Config, report: Report) -> None:
     """Refuse batches with fewer samples than processes."""
     count = cfg.device.nproc if STRATEGIES[cfg.device.parallel].splits_batches else 1
@@ -164,6 +176,7 @@ DEVICE_RULES: tuple[Rule, ...] = (
     use_of_processes,
     device_of_processes,
     gpus_of_processes,
+    awaited_gpus,
     samples_of_processes,
     features_of_strategy,
     static_graph,

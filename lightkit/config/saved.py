@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +38,9 @@ from lightkit.config.tree import public
 MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 """A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
 _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
+_ALWAYS = ("data", "model", "optim", "trainer", "metrics")
+"""Sections that every configuration has: one without them was cut off."""
+_LOG = logging.getLogger(__name__)
 _HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
 
 
@@ -103,8 +108,8 @@ def load_run(
     """
     path, folder = Path(run) / run_files.CONFIG, Path(run).resolve()
     make_importable(project_root())
-    text, loader, errors = _text(path), make_loader(), list[UserError]()
-    known, tree = known or is_marked(folder, text), _parsed(path, text)
+    text, tree = _stored(path)
+    loader, errors, known = make_loader(), list[UserError](), known or is_marked(folder, text)
     if text.startswith(_HEAD):  # one without it was made by hand, and means what it says
         tree = as_meant(text, tree)
     offered, in_project = _trust_entries(tree), project_trust()
@@ -173,7 +178,7 @@ def with_values_of(run: Path, cfg: DictConfig, keys: Sequence[str]) -> DictConfi
     path = Path(run) / run_files.CONFIG
     if not keys or not path.is_file():
         return cfg
-    stored, changed = OmegaConf.create(_parsed(path, _text(path))), copy.deepcopy(cfg)
+    stored, changed = OmegaConf.create(_stored(path)[1]), copy.deepcopy(cfg)
     with open_dict(changed), read_write(changed):
         for key in keys:
             OmegaConf.update(changed, key, OmegaConf.select(stored, key), merge=False)
@@ -186,8 +191,7 @@ def saved_group(run: Path, group: str) -> Any:
     Raises:
         UserError: There is no readable configuration in the folder.
     """
-    path = Path(run) / run_files.CONFIG
-    return _parsed(path, _text(path)).get(group)
+    return _stored(Path(run) / run_files.CONFIG)[1].get(group)
 
 
 def project_trust() -> tuple[str, ...]:
@@ -201,6 +205,46 @@ def _trust_entries(tree: Any) -> tuple[str, ...]:
     """Return `trust` as it is written, without resolving anything."""
     entries = tree.get("trust")
     return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()
+
+
+def _stored(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read the configuration of a run as text and as plain values; each of its checkpoints holds it, too.
+
+    Args:
+        path: Its `config.yaml`; where that is missing or damaged, the newest checkpoint that is whole is read.
+
+    Raises:
+        UserError: Neither can be read.
+    """
+    try:
+        text = _text(path)
+        tree = _parsed(path, text)
+        missing = [name for name in _ALWAYS if name not in tree] if text.startswith(_HEAD) else []
+        if tree and not missing:
+            return text, tree
+        what = f"only a part of a configuration, without {', '.join(missing)}" if missing else "empty"
+        raise UserError(what, key=shown(path), family="unreadable-configuration")
+    except UserError as error:
+        found = _of_checkpoint(path.parent / run_files.CHECKPOINTS)
+        if found is None:
+            raise
+        checkpoint, text = found
+        why = error.what.splitlines()[0] if path.is_file() else "missing"
+        _LOG.warning("%s is damaged or missing (%s): its content is taken from %s", path, why, checkpoint.name)
+        return _HEAD + text, _parsed(checkpoint, text)
+
+
+def _of_checkpoint(folder: Path) -> tuple[Path, str] | None:
+    """Return the newest whole checkpoint in a folder, with the configuration in it; None where there is none."""
+    if not folder.is_dir():
+        return None
+    from lightkit.checkpoint.store import CheckpointStore  # takes seconds, as it imports PyTorch
+
+    with suppress(UserError, OSError):
+        path, content = CheckpointStore(folder).load_newest() or (folder, {})
+        if isinstance(text := content.get("config"), str) and text:
+            return path, text
+    return None
 
 
 def _text(path: Path) -> str:

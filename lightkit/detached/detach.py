@@ -22,7 +22,7 @@ from lightkit.runs.lock import in_use, locked, read_lock
 PATIENCE_SECONDS = 5.0
 """After this time whoever waits is told that the work has not begun yet."""
 _POLL_SECONDS = 0.05
-_OURS = frozenset({run_files.JOB_LOCK, run_files.OUTPUT_LOG})
+_OURS = frozenset({run_files.JOB_LOCK, run_files.OUTPUT_LOG, run_files.WAITING})
 """What a detached process leaves in a folder before it has begun to write to it."""
 
 
@@ -198,13 +198,13 @@ class _Handshake:
             self._is_closed = not data
 
     def _has_begun(self) -> bool:
-        """Tell whether the work has written down what it does, which it does under the lock of its folder."""
+        """Tell whether the work has written down what it does, or that it waits, under the lock of its folder."""
         if "pid" not in self._told:
             return False
         if self._since is None:
             lock = read_lock(self.folder, run_files.JOB_LOCK)
             self._since = lock.written if lock is not None else 0.0
-        names = (run_files.ENVIRONMENT, run_files.SWEEP_JOURNAL)
+        names = (run_files.ENVIRONMENT, run_files.SWEEP_JOURNAL, run_files.WAITING)
         patterns = () if (self.folder / run_files.SWEEP_JOURNAL).is_file() else ("*/", "*/*/")
         paths = [self.folder / name for name in names]
         paths += [path for above in patterns for path in self.folder.glob(above + run_files.ENVIRONMENT)]

@@ -42,31 +42,52 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
+    source = look()
+    try:
+        among, count = candidates(source, wanted)
+        chosen = among if len(among) == count else _freest(source, among, count)
+    finally:
+        source.close()
+    hide_others(chosen)
+    return chosen
+
+
+def candidates(source: Source, wanted: Any) -> tuple[list[GpuFacts], int]:
+    """Return the GPUs that a choice is made among, and how many of them: those that are named, or all.
+
+    Args:
+        source: What knows the GPUs of the machine.
+        wanted: See `show_only`.
+
+    Raises:
+        UserError: There are no such GPUs, or this process may not use them.
+    """
     try:
         names = read_gpus(wanted)
     except (ValueError, TypeError) as error:
         raise UserError(
             str(error), argument="gpus", expected=EXPECTED, received=wanted, family="no-such-device"
         ) from error
-    source = look()
-    try:
-        if not source.gpus:
-            raise UserError(
-                f"there is no NVIDIA GPU here ({source.reason})",
-                argument="gpus",
-                received=wanted,
-                fix=TO_CPU,
-                family="no-such-device",
-            )
-        if VISIBLE in os.environ and not is_order_known(source.gpus):
-            what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
-            fix = f"set {ORDER}=PCI_BUS_ID beside it"
-            raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=fix, family="no-such-device")
-        among = allowed(source.gpus)
-        chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
-    finally:
-        source.close()
-    if len(chosen) > 1 and any(gpu.mig is not None for gpu in chosen):
+    if not source.gpus:
+        raise UserError(
+            f"there is no NVIDIA GPU here ({source.reason})",
+            argument="gpus",
+            received=wanted,
+            fix=TO_CPU,
+            family="no-such-device",
+        )
+    if VISIBLE in os.environ and not is_order_known(source.gpus):
+        what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
+        fix = f"set {ORDER}=PCI_BUS_ID beside it"
+        raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=fix, family="no-such-device")
+    among = allowed(source.gpus)
+    if isinstance(names, int):
+        among = [gpu for gpu in among if names == 1 or gpu.mig is None]
+        if names > len(among):
+            raise _missing(source, among, f"auto:{names}")
+        return among, names
+    named = _named(source, among, names)
+    if len(named) > 1 and any(gpu.mig is not None for gpu in named):
         what = "a process computes on one MIG instance, and on no other GPU beside it"
         raise UserError(
             what,
@@ -75,9 +96,13 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
             fix="one of them; several GPUs, or processes, need whole ones",
             family="no-such-device",
         )
+    return named, len(named)
+
+
+def hide_others(chosen: Sequence[GpuFacts]) -> None:
+    """Let this process, and those it starts, see these GPUs only, counted in this order."""
     os.environ[ORDER] = "PCI_BUS_ID"
     os.environ[VISIBLE] = ",".join(map(_name, chosen))
-    return chosen
 
 
 def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]) -> None:
@@ -179,12 +204,7 @@ def _meant(gpus: Sequence[GpuFacts], name: int | str) -> GpuFacts | None:
 
 
 def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFacts]:
-    """Return the GPUs with the most free memory; where just as many are allowed, those in their order."""
-    among = [gpu for gpu in among if count == 1 or gpu.mig is None]
-    if count > len(among):
-        raise _missing(source, among, f"auto:{count}")
-    if count == len(among):
-        return list(among)
+    """Return so many GPUs with the most free memory."""
     free: dict[GpuFacts, float] = {}
     for sample in source.samples(among):  # 0 where a GPU does not tell, as one that is broken
         total, used = sample.gpu.memory_total_mib, sample.memory_used_mib

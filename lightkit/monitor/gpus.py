@@ -178,6 +178,20 @@ def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = N
     return instances[:1] or found
 
 
+FREE = 0.1
+"""Share of a GPU's memory that may be in use where it counts as free."""
+
+
+def used_share(sample: GpuSample) -> float:
+    """Return the share of a GPU's memory that is in use; 0 where it does not tell."""
+    return (sample.memory_used_mib or 0.0) / (sample.gpu.memory_total_mib or 1.0)
+
+
+def is_free(sample: GpuSample) -> bool:
+    """Tell whether nobody uses a GPU, as far as its memory tells."""
+    return used_share(sample) <= FREE
+
+
 def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
     """Return the GPUs and MIG instances that a process may choose among; see `visible_gpus`.
 

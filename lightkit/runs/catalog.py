@@ -263,7 +263,8 @@ def find_run(text: str, root: Path) -> Path:
         UserError: There is no such run, or several have folders of this name.
     """
     for folder in places_of(text, root):
-        if (folder / run_files.CONFIG).is_file():
+        # Each checkpoint holds the configuration as well: a run whose file is lost is still one.
+        if (folder / run_files.CONFIG).is_file() or has_checkpoints(folder):
             return folder.resolve()
     newest_first = all_runs(root)[::-1]
     same_folder = [folder for folder in newest_first if folder.name == text]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -71,3 +73,68 @@ def test_after_a_reboot_one_is_told_that_this_folder_is_no_project(
     done = cli("resume", "-d", "--all-lost")
     assert done.code == 0
     assert done.out.startswith("no run has ended with its machine\nthis folder is no project")
+
+
+@pytest.fixture(scope="module")
+def paused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has paused after its first epoch."""
+    from lightkit.config import compose
+    from lightkit.runner import Runner
+
+    folder = tmp_path_factory.mktemp("paused") / "run"
+    small = ["data=wine", "model.hidden=[4]", "trainer.epochs=2", "device=cpu", "metrics.figures=[]", "logger=quiet"]
+    Runner(compose([*small, "trainer.stop_at=1"]).cfg, folder).run()
+    return folder
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda content: None,
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[: len(content) // 2],
+    "binary": lambda content: b"\xff\xfe\x00" + content,
+    "no mapping": lambda content: b"- 1\n- 2\n",
+    "unreadable YAML": lambda content: content + b"\n]: {",
+}
+
+
+@pytest.mark.parametrize("how", list(DAMAGES))
+def test_a_damaged_configuration_is_taken_from_the_newest_checkpoint(
+    cli: Cli, project: Path, paused: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = project / "run"
+    shutil.copytree(paused, folder)
+    file = folder / "config.yaml"
+    damaged = DAMAGES[how](file.read_bytes())
+    file.unlink() if damaged is None else file.write_bytes(damaged)
+    assert cli("eval", "run").code == 0
+    assert "config.yaml is damaged or missing" in caplog.text
+    assert "its content is taken from step-0000000" in caplog.text
+    done = cli("resume", "run", "trainer.stop_at=null")
+    assert done.code == 0, done.err
+    assert json.loads((folder / "result.json").read_text())["epochs"] == 2
+    assert "epochs: 2" in file.read_text()  # it is whole again
+
+
+def test_a_configuration_from_a_checkpoint_is_trusted_no_more_than_its_file(
+    cli: Cli, project: Path, paused: Path
+) -> None:
+    """That of a run from elsewhere, which has no mark of this user's, must be named before its code runs."""
+    import torch
+
+    folder = project / "run"
+    (project / "theirs.py").write_text("raise RuntimeError('the code of somebody else has run')\n")
+    shutil.copytree(paused, folder)
+    (folder / "config.yaml").unlink()
+    shutil.rmtree(folder / ".mark", ignore_errors=True)
+    (folder / ".mark").unlink(missing_ok=True)
+    (folder / "checkpoints" / "manifest.json").unlink()
+    for path in folder.glob("checkpoints/step-*.pt"):
+        content = torch.load(path, weights_only=True)
+        content["config"] = re.sub(r"lightkit\.models\.[\w.]*MLP\b", "theirs.Net", content["config"])
+        torch.save(content, path)
+        assert "theirs.Net" in content["config"]
+    done = cli("resume", "run")
+    assert done.code == 2
+    assert "theirs" in done.err
+    assert "trust" in done.err
+    assert "somebody else has run" not in done.err

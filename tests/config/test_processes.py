@@ -35,6 +35,8 @@ def test_processes_that_compute_the_same_batch_need_no_sample_each(monkeypatch: 
             ["device=ddp", "device.gpus=[MIG-1,MIG-2]"],
             r"device\.gpus: 2 processes \(device\.nproc\) need a whole GPU each",
         ),
+        (["device.wait=true"], r"device\.wait: device\.gpus=null takes all GPUs(.|\n)*fix: +device\.gpus=auto:1"),
+        (["device=ddp", "device.gpus=[0,1]", "device.wait=true"], r"device\.wait: each process would wait for itself"),
         (["device=ddp", "device.nproc=0"], r"device\.nproc: out of range"),
         (["device.ddp.bucket_mib=0"], r"device\.ddp\.bucket_mib: out of range"),
         (["device.ddp.timeout_seconds=-1"], r"device\.ddp\.timeout_seconds: out of range"),

@@ -158,6 +158,8 @@ def test_what_cannot_be_is_refused_before_anything_starts(overrides, parts):
         ["device.gpus=[0,2]"],
         ["device.gpus=auto:2", "device.name=cuda:1"],
         ["device.gpus=[0,2]", "device=cpu"],
+        ["device.gpus=auto:1", "device.wait=true"],
+        ["device.wait=true", "device=cpu"],
         ["device.gpus=[MIG-3d6e2b0c-1b2c-5d1e]"],
         ["device.gpus=MIG-GPU-3d6e2b0c/7/0"],
         ["device.cuda_graphs=true", "device.compile=default", "device=cpu"],

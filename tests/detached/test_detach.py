@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.common import run_files
+from lightkit.detached.detach import _Handshake
 from lightkit.detached.liveness import Standing, look, wait_until_free
 from lightkit.runs.lock import locked
 from tests.conftest import Outcome
@@ -251,3 +253,13 @@ def test_a_sweep_outlives_its_terminal(terminal: Start, project: Path) -> None:
     assert f"LIGHTKIT_RUN={folder}\n" in told
     assert "LIGHTKIT_STATUS=finished\n" in told
     assert {job.name: look(job).state for job in folder.glob("seed=*")} == {"seed=0": "finished", "seed=1": "finished"}
+
+
+def test_a_run_that_waits_for_a_gpu_has_begun(tmp_path: Path) -> None:
+    """Who has detached it gets the terminal back; the wait may take hours."""
+    (tmp_path / run_files.JOB_LOCK).touch()
+    hands = _Handshake(tmp_path, receive=-1, middle=-1)
+    hands._text = b"pid 1\n"
+    assert not hands._has_begun()
+    (tmp_path / run_files.WAITING).touch()
+    assert hands._has_begun()

@@ -48,6 +48,9 @@ class DeviceConfig:
     is `cuda:0`, the main one; `auto:2` takes the two with the most free memory. A GPU that is split by MIG is used by
     one of its instances, named by its UUID (see `lightkit gpus`); `auto` takes the freest of whole GPUs and instances.
     The CPU and Apple's GPU ignore this."""
+    wait: bool = False
+    """Wait until so many GPUs of `gpus` are free: at most a tenth of the memory of each is in use, and no other run of
+    this user that waits in this way has it. It keeps them to its end."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp64"] = "fp32"
     """Arithmetic: `bf16` and `fp16` by autocast (`fp16` with a loss scale), `bf16-true` in the weights too. `tf32`
     rounds matrix products and convolutions on NVIDIA's GPUs from Ampere on; `bf16` and `fp16` keep weights and losses

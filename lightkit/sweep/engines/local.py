@@ -18,7 +18,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY, of_process
 from lightkit.common.processes import usable_cpus
-from lightkit.monitor.gpus import GpuFacts, allowed
+from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
 from lightkit.runs.reading import read_result
@@ -33,8 +33,6 @@ GRACE_SECONDS = 30.0
 _POLL_SECONDS = 0.02
 _JOB_BYTES = 1 << 30
 """Memory that a small job takes."""
-_FREE = 0.1
-"""Share of a GPU's memory that may be in use where it counts as free."""
 _KILLED = 137
 
 
@@ -223,10 +221,9 @@ def free_gpus() -> list[GpuFacts]:
     source = open_source()
     try:
         samples = source.samples(allowed(source.gpus))
-        used = [(sample.memory_used_mib or 0.0) / (sample.gpu.memory_total_mib or 1.0) for sample in samples]
-        order = sorted(range(len(samples)), key=lambda at: (used[at] > _FREE, samples[at].gpu.index))
-        free = [samples[at].gpu for at in order if used[at] <= _FREE]
-        return free or [samples[at].gpu for at in sorted(order, key=used.__getitem__)[:1]]
+        samples = sorted(samples, key=lambda sample: sample.gpu.index)
+        free = [sample.gpu for sample in samples if is_free(sample)]
+        return free or [sample.gpu for sample in sorted(samples, key=used_share)[:1]]
     finally:
         source.close()
 
