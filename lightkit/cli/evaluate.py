@@ -87,7 +87,11 @@ def evaluate(args: list[str]) -> int:
         return 0
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
     say(table(["metric", "value"], rows, right=[1]))
-    say("\nwritten to " + ", ".join(str(folder / run_files.EVALUATION.format(split=split)) for split in splits))
+    files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
+    files += [
+        file for path in files for file in sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.RESULT}"))
+    ]
+    say("\nwritten to " + ", ".join(map(str, files)))
     return 0
 
 

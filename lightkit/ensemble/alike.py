@@ -83,7 +83,8 @@ def _of_data(learner: Learner) -> str:
         return "the data are read sample by sample"
     if not all(isinstance(part, SplitMetrics) for part in learner.metrics.values()):
         return "the metrics are shared by several processes"
-    return ""
+    own = ((split, part.for_one_model()) for split, part in learner.metrics.items())
+    return next((f"metrics.{split}.{name} is for one model at a time" for split, name in own if name), "")
 
 
 def _unlike(first: Learner, other: Learner) -> str:

@@ -114,9 +114,9 @@ class ValidationOutputs:
         """Forget the outputs of a validation that did not come to its end."""
         self._parts, self._bytes = [], 0
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+    def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
         """Take in one batch; see `Meter.update`."""
-        if preds is None or self._full:
+        if not isinstance(preds, Tensor) or self._full:
             return
         self._parts.append(preds.detach())
         self._bytes += 4 * preds.numel()

@@ -60,7 +60,7 @@ class SampleOutputs:
     def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
         """Take in one batch; see `lightkit.trainer.evaluate.Meter`."""
         for value, kept in ((preds, self.preds), (target, self.targets)):
-            if value is not None and len(value) == size:
+            if isinstance(value, Tensor) and len(value) == size:
                 kept += value.detach().float().cpu().unbind()
 
 

@@ -5,7 +5,8 @@ that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.re
 """
 
 from lightkit.metrics.figures import Figures, write_figures
+from lightkit.metrics.results import Shaped
 from lightkit.metrics.shared import Gathered, SharedMetrics
 from lightkit.metrics.split import SplitMetrics
 
-__all__ = ["Figures", "Gathered", "SharedMetrics", "SplitMetrics", "write_figures"]
+__all__ = ["Figures", "Gathered", "Shaped", "SharedMetrics", "SplitMetrics", "write_figures"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
+from lightkit.common.nesting import shape_of
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
-from lightkit.metrics.states import alone, has_counted, load, share, state_of
+from lightkit.metrics.states import WINDOW, alone, has_counted, load, share, state_of
 
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
 """Arguments that shape a metric's result but not what its `update` counts."""
@@ -33,6 +34,11 @@ class MetricGroup(NamedTuple):
     kind: str
     names: list[str]
     metrics: list[Any]
+
+    @property
+    def takes_batches(self) -> bool:
+        """Tell whether it counts batches, so that several may not be joined: `Running` and its like."""
+        return any(hasattr(metric, WINDOW) for metric in self.metrics)
 
 
 class Collection:
@@ -83,24 +89,30 @@ class Collection:
             for metric in group.metrics:
                 metric.to(device)
 
+    def metrics(self) -> dict[str, Any]:
+        """Return all of them by name."""
+        return {name: metric for group in self.groups for name, metric in zip(group.names, group.metrics)}
+
     def find(self, name: str) -> Any:
         """Return the metric that gives a value of this name; None where there is none."""
-        known = {own: metric for group in self.groups for own, metric in zip(group.names, group.metrics)}
-        return next((metric for own, metric in known.items() if f"{name}/".startswith(f"{own}/")), None)
+        return next((metric for own, metric in self.metrics().items() if f"{name}/".startswith(f"{own}/")), None)
 
-    def update(self, preds: Tensor, target: Tensor, **kwargs: Tensor) -> None:
+    def update(self, preds: Any, target: Any, *, of_batches: bool | None = None, **kwargs: Any) -> None:
         """Count a block of samples.
 
         Args:
-            preds: Raw output of the model, samples in dimension 0.
+            preds: Raw output of the model, samples in dimension 0; or a list of texts.
             target: Targets.
+            of_batches: Only those that may have no batches joined, or only the others; all by default.
             **kwargs: What else metrics may take, samples in dimension 0; each gets what its `update` has.
 
         Raises:
             UserError: A metric does not take these values.
         """
-        converted: dict[str, tuple[Tensor, Tensor]] = {}
+        converted: dict[str, tuple[Any, Any]] = {}
         for group in self.groups:
+            if of_batches is not None and group.takes_batches is not of_batches:
+                continue
             leader = group.metrics[0]
             more = _parameters(_taking(leader).__class__)[2:]
             needed = [item for item in more if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
@@ -124,14 +136,14 @@ class Collection:
     def _member(self, name: str) -> str:
         return f"{name.partition('/')[2]}: " if "/" in name else ""
 
-    def _unfit(self, name: str, error: Exception, given: Mapping[str, Tensor]) -> UserError:
+    def _unfit(self, name: str, error: Exception, given: Mapping[str, Any]) -> UserError:
         """Make the error of a metric that does not take what the model gives."""
-        shapes = ", ".join(f"{what} {tuple(value.shape)} {value.dtype}" for what, value in given.items())
+        shapes = ", ".join(f"{what} {_shape(value)}" for what, value in given.items())
         kinds = "metrics=multiclass, binary, multilabel or regression"
         return UserError(
             f"{self._member(name)}the metric does not take what the model gives: {error}",
             key=self._key(name),
-            received=shapes.replace("torch.", ""),
+            received=shapes,
             origin=user_frame(error),
             fix=f"choose metrics for this kind of target, such as {kinds}, or leave it out: ~{self._key(name)}",
         )
@@ -207,6 +219,13 @@ class Collection:
             load(group.metrics[0], state[group.names[0]], device)
 
 
+def _shape(value: Any) -> str:
+    """Say what a metric got, of a list what its first item is."""
+    if isinstance(value, list) and value and not isinstance(value[0], Tensor):
+        return f"{len(value)} of {type(value[0]).__name__}"
+    return shape_of(value)
+
+
 def _members(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Put the metrics inside of collections in their place."""
     found: dict[str, Any] = {}
@@ -229,33 +248,6 @@ def _taking(metric: Any) -> Any:
     inner = wrapped(metric)
     hands_on = any(item.kind is item.VAR_KEYWORD for item in _parameters(metric.__class__))
     return _taking(inner) if inner is not None and hands_on else metric
-
-
-def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Split a metric's result into single numbers and everything else.
-
-    Args:
-        name: Name of the metric.
-        result: A number, a vector (one value per class), a dict of these, or anything else.
-        class_names: Names for the values of a vector; used where their number fits.
-
-    Returns:
-        0-d tensors by name (`f1`, `f1/cat`, `retrieval/map`), and results that are no numbers, such as matrices and
-        curves.
-    """
-    if isinstance(result, Mapping):
-        parts = [flatten(f"{name}/{key}", value, class_names) for key, value in result.items()]
-        return {k: v for part, _ in parts for k, v in part.items()}, {
-            k: v for _, rest in parts for k, v in rest.items()
-        }
-    if isinstance(result, (int, float)):
-        result = torch.tensor(float(result))
-    if not isinstance(result, Tensor) or (result.numel() != 1 and result.ndim != 1):
-        return {}, {name: result}
-    if result.numel() == 1:
-        return {name: result.reshape(())}, {}
-    labels = class_names if len(class_names) == len(result) else [str(index) for index in range(len(result))]
-    return {f"{name}/{label}": value for label, value in zip(labels, result)}, {}
 
 
 def _signature(kind: str, metric: Any) -> Any:

@@ -38,9 +38,9 @@ class Figures:
         self._counts = Counts(self.task, num_classes, curves=bool({"roc", "pr"} & set(self.names)))
         self._empty = True
 
-    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
+    def update(self, preds: Any, target: Any, *_more: Any) -> None:
         """Take in a batch; same arguments as `SplitMetrics.update`, of which only the first two are used."""
-        if self.names and preds is not None and target is not None:
+        if self.names and isinstance(preds, Tensor) and isinstance(target, Tensor):
             self._empty = False
             self._counts.update(preds, target)
 

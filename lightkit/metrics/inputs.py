@@ -51,15 +51,20 @@ def wrapped(metric: Any) -> Any:
     return inner if hasattr(inner, "metric_state") else None
 
 
-def convert(kind: str, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def convert(kind: str, preds: Any, target: Any) -> tuple[Any, Any]:
     """Convert outputs and targets to what the metrics of a family take.
 
     Args:
         kind: What `kind_of` said.
-        preds: Raw output of the model.
+        preds: Raw output of the model, or texts, which only metrics of the kind `raw` take.
         target: What the loss compared it with.
+
+    Raises:
+        TypeError: They are no tensors, and the metrics of the family take tensors.
     """
-    if preds.dtype in (torch.float16, torch.bfloat16):
+    if kind != "raw" and not (isinstance(preds, Tensor) and isinstance(target, Tensor)):
+        raise TypeError("it takes tensors")
+    if isinstance(preds, Tensor) and preds.dtype in (torch.float16, torch.bfloat16):
         preds = preds.float()
     return CONVERTERS[kind](preds, target)
 

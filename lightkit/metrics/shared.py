@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from lightkit.common.nesting import mapped, tensors
+
+_NOTHING = torch.empty(0)
+"""Stands where a tensor is sent by itself."""
 BLOCK = 32
 """Batches whose results are exchanged at once."""
 BLOCK_BYTES = 1 << 26
@@ -52,49 +57,49 @@ class Gathered:
         self._forget()
 
     def _forget(self) -> None:
-        self._tensors: list[dict[str, Tensor]] = []
+        self._found: list[dict[str, Any]] = []
         self._sizes: list[int] = []
         self._block = 1
 
     def update(
         self,
-        preds: Tensor | None,
-        target: Tensor | None,
+        preds: Any,
+        target: Any,
         loss: Tensor,
         size: int,
-        kwargs: Mapping[str, Tensor] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Queue the results of this process's part of a batch.
 
         Args:
-            preds: Output of the model, samples in dimension 0; None leaves the metrics alone.
+            preds: Output of the model, samples in dimension 0, or texts; None leaves the metrics alone.
             target: What it was compared with.
             loss: Mean loss over the samples of the part.
             size: Samples in the part; 0 where the process had to compute something that counts for nothing.
             kwargs: What the metrics get besides, by the names of their arguments.
         """
         size = size if self._ranks.leads_replica else 0
-        found = {"loss": loss}
+        found: dict[str, Any] = {"loss": loss}
         if preds is not None and target is not None:
             found |= {"preds": preds, "target": target, **(kwargs or {})}
-        self._tensors.append({name: tensor.detach() for name, tensor in found.items()} if size else {})
+        self._found.append(mapped(Tensor.detach, found) if size else {})
         self._sizes.append(size)
         if len(self._sizes) >= self._block:
             self.exchange()
 
     def exchange(self) -> None:
         """Hand what is queued to the meter; every process calls it after the same batch."""
-        tensors, sizes, self._tensors, self._sizes = self._tensors, self._sizes, [], []
+        results, sizes, self._found, self._sizes = self._found, self._sizes, [], []
         if not sizes:
             return
-        flat = [tensor for some in tensors for tensor in some.values()]
+        flat = [*tensors(results)]
         each = max(1, sum(tensor.nbytes for tensor in flat) // len(sizes))
         self._block = self._ranks.least(max(1, min(self._most, BLOCK_BYTES // each)))
-        note = [(size, list(some)) for size, some in zip(sizes, tensors)]
-        of_ranks = list[list[tuple[int, dict[str, Tensor]]]]()
+        note = list(zip(sizes, mapped(lambda tensor: _NOTHING, results)))
+        of_ranks = list[list[tuple[int, dict[str, Any]]]]()
         for told, sent in self._ranks.gather(flat, note):
             rest = iter(sent)
-            of_ranks.append([(size, {name: next(rest) for name in names}) for size, names in told])
+            of_ranks.append([(size, mapped(lambda _, rest=rest: next(rest), found)) for size, found in told])  # type: ignore[misc]
         # A batch after the other, and of each the parts in the order of the ranks: that of the samples.
         for parts in zip(*of_ranks):
             for size, part in parts:
@@ -121,6 +126,11 @@ class SharedMetrics(Gathered):
     def anew(self) -> SharedMetrics:
         """Return the same metrics made anew, with nothing counted."""
         return SharedMetrics(self.meter.anew(), self._ranks)
+
+    def for_one_model(self) -> str:
+        """Return the name of a metric that is for one model at a time; see `SplitMetrics.for_one_model`."""
+        name: str = self.meter.for_one_model()
+        return name
 
     def check(self) -> None:
         """Make the metrics once; see `SplitMetrics.check`."""

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightkit.metrics.collection import Collection, flatten
+from lightkit.common.errors import keys_under
+from lightkit.common.nesting import mapped, tensors
+from lightkit.metrics.collection import Collection
+from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
+from lightkit.metrics.states import keeps_more, outlasts
 
+_LOG = logging.getLogger(__name__)
 BLOCK_ELEMENTS = 4_000_000
 """A queue with this many output values is counted before its block is full: 16 MB in float32."""
 
 
-Kwargs = Mapping[str, Tensor]
+Kwargs = Mapping[str, Any]
 """What the metrics of a batch get besides output and target, by the names of their arguments."""
 
 
 class MetricRow(NamedTuple):
     """The results of one batch, as they are queued; see `SplitMetrics.update`."""
 
-    preds: Tensor | None
-    target: Tensor | None
+    preds: Any
+    target: Any
     loss: Tensor
     size: int
     kwargs: Kwargs | None = None
@@ -54,15 +60,15 @@ class SplitMetrics:
         class_names: Sequence[str] = (),
     ) -> None:
         self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
-        self.figures_data: dict[str, Any] = {}
+        self.figures_data: dict[str, Shaped] = {}
+        self._told = False
         self._make, self._device, self._collection = make, torch.device(device), None  # type: Any, torch.device, Any
         self.reset()
 
     @property
     def made(self) -> dict[str, Any]:
         """The metrics by name; none before the first block is counted."""
-        groups = [] if self._collection is None else self._collection.groups
-        return {name: metric for group in groups for name, metric in zip(group.names, group.metrics)}
+        return {} if self._collection is None else self._collection.metrics()
 
     def reset(self) -> None:
         """Forget everything counted and queued."""
@@ -93,6 +99,12 @@ class SplitMetrics:
             self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
         return self._collection
 
+    def for_one_model(self) -> str:
+        """Return the name of a metric that gives more than numbers, or keeps something over batches or epochs."""
+        metrics = (self._collection or self.anew().collected()).metrics()
+        own = (name for name, one in metrics.items() if gives_no_numbers(one) or keeps_more(one))
+        return next(own, "")
+
     def check(self) -> None:
         """Make the metrics once, apart from those that count.
 
@@ -101,22 +113,19 @@ class SplitMetrics:
         """
         self.anew().collected()
 
-    def update(
-        self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, kwargs: Kwargs | None = None
-    ) -> None:
+    def update(self, preds: Any, target: Any, loss: Tensor, size: int, kwargs: Kwargs | None = None) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 
         Args:
-            preds: Raw output of the model, samples in dimension 0; None leaves the metrics alone.
+            preds: Raw output of the model, samples in dimension 0, or a list of texts; None leaves the metrics alone.
             target: What it was compared with.
             loss: Mean loss over the samples of the batch, 0-d.
             size: Samples in the batch.
             kwargs: What the metrics get besides, by the names of their arguments, samples in dimension 0.
         """
         if preds is not None and target is not None:
-            preds, target = preds.detach(), target.detach()
-            kwargs = {name: tensor.detach() for name, tensor in kwargs.items()} if kwargs else None
-            self._elements += preds.numel()
+            preds, target, kwargs = mapped(Tensor.detach, (preds, target, dict(kwargs) if kwargs else None))
+            self._elements += _count(preds)
         self._queue.append(MetricRow(preds, target, loss.detach(), size, kwargs))
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
@@ -133,12 +142,23 @@ class SplitMetrics:
         self.figures_data = {}
         with torch.inference_mode(False), torch.no_grad():
             for name, result in ({} if self._collection is None else self._collection.compute()).items():
-                numbers, rest = flatten(name, result, self.class_names)
+                with keys_under(f"metrics.{self.prefix}"):
+                    numbers, rest = flatten(name, result, self.class_names, self._collection.find(name))
                 found.update(numbers)
                 self.figures_data.update(rest)
+        self._tell_missing(found)
         # one transfer for all values: each float() by itself would wait for the device
         values = torch.stack([value.to(self._device, self._wide) for value in found.values()]).tolist()
         return {f"{self.prefix}/{name}": value for name, value in zip(found, values)}
+
+    def _tell_missing(self, found: Mapping[str, Any]) -> None:
+        """Say once which metrics have no value, as the task handed nothing on to them."""
+        if self._told:
+            return
+        self._told, given = True, [*found, *self.figures_data]
+        for name in self.collected().names:
+            if not any(f"{one}/".startswith((f"{name}/", f"{name}_")) for one in given):
+                _LOG.warning("metrics.%s.%s has no value: the task gives no outputs for it", self.prefix, name)
 
     def _flush(self) -> None:
         """Count what is queued."""
@@ -157,8 +177,16 @@ class SplitMetrics:
                 for row in queue
                 if row.preds is not None and row.target is not None
             ]
+            apart = any(group.takes_batches for group in self.collected().groups) if inputs else False
+            for named in inputs if apart else ():
+                self.collected().update(**self._here(named), of_batches=True)
             for named in _joined(inputs):
-                self.collected().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
+                self.collected().update(**self._here(named), of_batches=False)
+
+    def _here(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Move what the metrics get to the device of their states."""
+        moved: dict[str, Any] = mapped(lambda tensor: tensor.to(self._device), named)
+        return moved
 
     def higher_is_better(self, name: str) -> bool | None:
         """Tell what a metric says of its values; None where it, or a metric not counted, says nothing.
@@ -181,7 +209,8 @@ class SplitMetrics:
         """Copy everything counted and queued: tensors and plain values only."""
         rows = [_mapped(torch.clone, row) for row in self._queue]
         queue = [tuple(row) if row.kwargs else tuple(row[:4]) for row in rows]  # as before metrics got anything besides
-        metrics = {} if self._collection is None or not self._samples else self._collection.state_dict()
+        keeps = self._collection is not None and (self._samples or any(map(outlasts, self.made.values())))
+        metrics = self._collection.state_dict() if keeps else {}
         return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -199,23 +228,39 @@ class SplitMetrics:
         for saved in state["queue"]:
             row = _mapped(lambda tensor: tensor.to(self._device), MetricRow(*saved))
             self._queue.append(row)
-            self._elements += 0 if row.preds is None else row.preds.numel()
+            self._elements += _count(row.preds)
         if state["metrics"]:
             self.collected().load_state_dict(state["metrics"], self._device)
 
 
 def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:
     """Change every tensor of a row."""
-    tensors = [None if tensor is None else change(tensor) for tensor in row[:2]]
-    kwargs = None if row.kwargs is None else {name: change(tensor) for name, tensor in row.kwargs.items()}
-    return MetricRow(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
+    return MetricRow(*mapped(change, tuple(row)))
 
 
-def _joined(batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+def _count(preds: Any) -> int:
+    """Return how many values an output has; a text has as many as it has characters."""
+    if isinstance(preds, (list, tuple)) and preds and isinstance(preds[0], str):
+        return sum(map(len, preds))
+    return sum(tensor.numel() for tensor in tensors(preds))
+
+
+def _joined(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join batches where their shapes allow it; sequences of unequal length stay apart."""
-    if not batches or not batches[0]["preds"].ndim:
+    if not batches or any(_kind(value) is None for value in batches[0].values()):
         return batches
-    kinds = [{name: (t.shape[1:], t.dtype, t.ndim, t.device) for name, t in batch.items()} for batch in batches]
-    if any(kind != kinds[0] or not all(t.ndim for t in batch.values()) for kind, batch in zip(kinds, batches)):
+    kinds = [{name: _kind(value) for name, value in batch.items()} for batch in batches]
+    if any(kind != kinds[0] for kind in kinds):
         return batches
-    return [{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}]
+    return [{name: _together([batch[name] for batch in batches]) for name in batches[0]}]
+
+
+def _kind(value: Any) -> Any:
+    """Return what has to be equal for values of several batches to be joined; None where they never are."""
+    if isinstance(value, Tensor):
+        return (value.shape[1:], value.dtype, value.ndim, value.device) if value.ndim else None
+    return list if type(value) is list else None
+
+
+def _together(values: list[Any]) -> Any:
+    return [item for value in values for item in value] if isinstance(values[0], list) else torch.cat(values)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.metrics.collection import MetricGroup, flatten
+from lightkit.metrics.collection import MetricGroup
 from lightkit.metrics.inputs import convert
+from lightkit.metrics.results import Shaped, flatten
 from lightkit.metrics.split import BLOCK_ELEMENTS, SplitMetrics
 from lightkit.metrics.states import load, share, state_of
 
@@ -40,6 +41,7 @@ class StackedMetrics:
     def __init__(self, like: SplitMetrics, count: int) -> None:
         self.prefix, self.count, self.block = like.prefix, count, like.block
         self._like = like.anew()
+        self.figures_data: dict[str, Shaped] = {}  # metrics that give more than numbers are not for many models at once
         self._collection: Any = None
         self.reset()
 

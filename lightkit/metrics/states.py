@@ -17,9 +17,17 @@ def alone(metric: Any) -> Any:
     return metric
 
 
+WINDOW = "_num_vals_seen"
+"""Where a wrapper of torchmetrics counts the batches of its window."""
+_BESIDE = (WINDOW, "min_val", "max_val")
+"""What wrappers of torchmetrics keep beside their states: batches in a window, the extremes of all epochs."""
+
+
 def has_counted(metric: Any) -> bool:
     """Tell whether a metric, or one inside a wrapper that does not count its updates, has been updated."""
-    return any(part.update_called for part in metric.modules() if hasattr(part, "metric_state"))
+    return any(
+        part.update_called or getattr(part, WINDOW, 0) for part in metric.modules() if hasattr(part, "metric_state")
+    )
 
 
 def share(leader: Any, follower: Any) -> None:
@@ -27,6 +35,16 @@ def share(leader: Any, follower: Any) -> None:
     for name in leader._defaults:
         setattr(follower, name, getattr(leader, name))
     follower._update_count, follower._computed = leader._update_count, None
+
+
+def outlasts(metric: Any) -> bool:
+    """Tell whether a metric keeps something when it is reset: the extremes of all epochs."""
+    return any(hasattr(part, "min_val") for part in metric.modules())
+
+
+def keeps_more(metric: Any) -> bool:
+    """Tell whether a metric keeps something beside its states."""
+    return any(hasattr(part, name) for part in metric.modules() for name in _BESIDE)
 
 
 def state_of(metric: Any) -> dict[str, Any]:
@@ -38,10 +56,17 @@ def state_of(metric: Any) -> dict[str, Any]:
                 name: value.detach().clone() if isinstance(value, Tensor) else [v.detach().clone() for v in value]
                 for name, value in module.metric_state.items()
             },
+            **_beside(module),
         }
         for path, module in metric.named_modules()
         if hasattr(module, "metric_state")
     }
+
+
+def _beside(module: Any) -> dict[str, Any]:
+    """Copy what a wrapper keeps beside its states."""
+    kept = {name: getattr(module, name) for name in _BESIDE if hasattr(module, name)}
+    return {"beside": {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in kept.items()}} if kept else {}
 
 
 def load(metric: Any, state: Mapping[str, Any], device: torch.device) -> None:
@@ -54,4 +79,6 @@ def load(metric: Any, state: Mapping[str, Any], device: torch.device) -> None:
                 value.to(device, copy=True) if isinstance(value, Tensor) else [v.to(device, copy=True) for v in value]
             )
             setattr(module, name, copied)
+        for name, value in saved.get("beside", {}).items():
+            setattr(module, name, value.to(device, copy=True) if isinstance(value, Tensor) else value)
         module._update_count, module._computed = saved["updates"], None

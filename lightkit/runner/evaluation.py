@@ -12,6 +12,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.metrics import Figures, Gathered
 from lightkit.runner.member import MemberRun
+from lightkit.runner.results import result_writer
 from lightkit.trainer import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 
@@ -118,6 +119,7 @@ def final_test(run: MemberRun, learner: Learner) -> None:
     taken = Gathered(figures, run.session.ranks)
     values = evaluate_split(learner, "test", [taken], interrupt=run.session.signals, step=state.step)
     taken.exchange()
+    result_writer(run)("test", learner.metrics["test"].figures_data)
     state.last.update(values)
     run.logger.scalars(values, step=state.step, epoch=state.epoch)
     if run.session.ranks.main:

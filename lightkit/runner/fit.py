@@ -15,6 +15,7 @@ from lightkit.runner.member import MemberRun
 from lightkit.runner.observer import Observer
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, stateful
+from lightkit.runner.results import result_writer
 from lightkit.trainer import Trainer
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.learner import Learner
@@ -46,7 +47,15 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
         with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:
             trainer = Trainer(
                 learner,
-                Services(run.logger, run.session.signals, machine.clock, spans, save, validation_meters(run, learner)),
+                Services(
+                    run.logger,
+                    run.session.signals,
+                    machine.clock,
+                    spans,
+                    save,
+                    results=result_writer(run),
+                    meters=validation_meters(run, learner),
+                ),
                 monitor=run.cfg.metrics.monitor,
                 mode=run.cfg.metrics.mode,
                 guard=make_guard(run, learner),

@@ -28,6 +28,7 @@ from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.observer import Observer
+from lightkit.runner.results import draw_results, evaluation_folder, write_results
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.on_end import followed
 from lightkit.trainer.evaluate import Predictions
@@ -112,6 +113,7 @@ class Runner:
             learner = run.begin(self.observer.watch(learner))
             if fit(run, learner, self.observer):
                 final_test(run, learner)
+                draw_results(run, learner.state.step)
                 if is_member(run.path):
                     keep_predictions(run, learner)
                 export_run(run.cfg, run.path, learner)
@@ -156,7 +158,11 @@ class Runner:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
         with self.trained(checkpoint, members) as learner:
-            return {split: evaluate_split(learner, split) for split in splits}
+            found = dict[str, dict[str, float]]()
+            for split in splits:
+                found[split] = evaluate_split(learner, split)
+                write_results(learner.metrics[split].figures_data, evaluation_folder(self.folder, split))
+            return found
 
     def predict(
         self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()

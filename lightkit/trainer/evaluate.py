@@ -22,11 +22,11 @@ class Meter(Protocol):
 
     def update(
         self,
-        preds: Tensor | None,
-        target: Tensor | None,
+        preds: Any,
+        target: Any,
         loss: Tensor,
         size: int,
-        kwargs: Mapping[str, Tensor] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Take in one batch of `size` samples."""
 
@@ -130,14 +130,19 @@ class Predictions:
     def __init__(self, task: str, class_names: tuple[str, ...]) -> None:
         self._task, self._names = task, class_names
         self._preds: list[Tensor] = []
-        self._targets: list[Tensor] = []
+        self._targets: list[Any] = []
+        self._texts: list[str] = []
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+    def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
         """Take in one batch; see `Meter.update`."""
         if preds is None or len(preds) != size:
             raise UserError(
                 "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
             )
+        if not isinstance(preds, Tensor):
+            self._texts += map(str, preds)
+            self._targets += [None] * size if target is None else target
+            return
         self._preds.append(preds.detach().float().cpu())
         if target is not None:
             self._targets.append(target.detach().cpu())
@@ -156,6 +161,9 @@ class Predictions:
         Args:
             numbers: Row of each sample in the data set, `(N,)`.
         """
+        if self._texts:
+            found = zip(numbers.tolist(), self._targets, self._texts, strict=True)
+            return [{"row": row, "target": target, "prediction": text} for row, target, text in found]
         outputs = self.outputs()
         targets = torch.cat(self._targets).tolist() if self._targets else [None] * len(outputs)
         if self._task == "multiclass" and self._names:

@@ -246,6 +246,7 @@ class Trainer:
         state, timetable, metrics = self.state, self.timetable, self.learner.metrics["train"]
         with self._span("metrics"):
             values = metrics.compute()
+            self.services.results("train", metrics.figures_data)
         whole = state.samples_done >= timetable.epoch_samples
         due = self.finished or self._validation_due() or (whole and timetable.validates_after_epoch(state.epoch + 1))
         found = self._validate() if due and state.validated_step != state.step else {}

@@ -190,7 +190,7 @@ def _sum_to_one(learner: Learner) -> bool:
     learner.network.eval()
     with torch.no_grad(), learner.engine.autocast():
         preds = learner.task.step(learner.network, learner.engine.move(_samples(learner)), learner.criterion).preds
-    if preds is None:
+    if not isinstance(preds, torch.Tensor):
         return False
     return bool((preds >= 0).all()) and bool(((preds.float().sum(1) - 1).abs() < 1e-3).all())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
@@ -26,5 +27,7 @@ class Services:
     """Names the stretches of that time, and may record some steps."""
     save: Callable[[float | None], None] = lambda value: None
     """Writes a checkpoint; called with the monitored value, None between validations."""
+    results: Callable[[str, Mapping[str, Any]], None] = lambda split, found: None
+    """Keeps results of metrics that are no numbers, such as curves: split and results by name."""
     meters: Sequence[ValidationMeter] = ()
     """Look at validations beside the metrics."""

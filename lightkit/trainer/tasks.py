@@ -18,16 +18,17 @@ class StepOutput(NamedTuple):
 
     Args:
         loss: Mean loss over the samples of the batch, a 0-d tensor.
-        preds: First argument of the metrics, samples in dimension 0; None leaves the metrics alone.
-        target: Second argument of the metrics.
-        metric_kwargs: Further arguments of the metrics by name, samples in dimension 0; each metric gets those that its
-            `update` has, such as `{"indexes": ...}` for those of `torchmetrics.retrieval`.
+        preds: First argument of the metrics: a tensor with samples in dimension 0, or a list with
+            a text for each sample, for those of `torchmetrics.text`; None leaves the metrics alone.
+        target: Second argument of the metrics; of texts a list with a text, or a list of texts, for each sample.
+        metric_kwargs: Further arguments of the metrics by name, tensors with samples in dimension 0 or lists; each
+            metric gets those that its `update` has, such as `{"indexes": ...}` for those of `torchmetrics.retrieval`.
     """
 
     loss: Tensor
-    preds: Tensor | None = None
-    target: Tensor | None = None
-    metric_kwargs: Mapping[str, Tensor] | None = None
+    preds: Any = None
+    target: Any = None
+    metric_kwargs: Mapping[str, Any] | None = None
 
 
 class Task:

@@ -57,6 +57,7 @@ class Validator:
                 meter.validated(state.step, state.epoch + state.samples_done / learner.timetable.epoch_samples)
             services.clock.leave_out(perf_counter() - began)
             values: dict[str, float] = metrics.compute()
+            services.results("val", metrics.figures_data)
         return values
 
     def _after_batch(self, batch: int) -> None:

@@ -9,7 +9,8 @@ from torchmetrics import classification, retrieval
 
 from lightkit.common.errors import UserError
 from lightkit.metrics import SplitMetrics
-from lightkit.metrics.collection import Collection, flatten
+from lightkit.metrics.collection import Collection
+from lightkit.metrics.results import flatten
 from tests.metrics.test_split import CLASSES, feed, multiclass, outputs
 from tests.metrics.test_states import Spread
 
@@ -69,8 +70,14 @@ def test_unknown_inputs_are_refused():
 
 def test_flatten_numbers_and_lists():
     numbers, rest = flatten("m", {"a": 1.5, "b": torch.ones(2), "c": (1, 2)}, [])
-    assert {name: float(value) for name, value in numbers.items()} == {"m/a": 1.5, "m/b/0": 1.0, "m/b/1": 1.0}
-    assert rest == {"m/c": (1, 2)}
+    assert {name: float(value) for name, value in numbers.items()} == {
+        "m/a": 1.5,
+        "m/b/0": 1.0,
+        "m/b/1": 1.0,
+        "m/c/0": 1.0,
+        "m/c/1": 2.0,
+    }
+    assert rest == {}
 
 
 def test_metrics_that_lack_an_argument_say_where_it_comes_from():

@@ -58,7 +58,7 @@ def test_vectors_are_named_by_class_and_matrices_kept_aside():
     metrics = feed(SplitMetrics("test", multiclass, class_names=["a", "b", "c", "d"]), preds, target, 32)
     values = metrics.compute()
     assert {"test/by_class/a", "test/by_class/d"} <= set(values)
-    assert metrics.figures_data["matrix"].sum() == len(target)
+    assert metrics.figures_data["matrix"].parts["value"].sum() == len(target)
     assert all(isinstance(value, float) for value in values.values())
     assert [name for name in values if name.count("/") == 1] == [
         "test/loss",

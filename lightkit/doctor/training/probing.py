@@ -120,7 +120,7 @@ def outputs(learner: Learner, loader: Loader, *, key: int = 0) -> list[Tensor]:
         for batch in batches_of(learner, loader):
             with learner.engine.autocast():
                 step = learner.task.step(learner.network, batch, learner.criterion)
-            if step.preds is not None:
+            if isinstance(step.preds, Tensor):
                 found.append(step.preds.detach().float().cpu())
     return found
 
