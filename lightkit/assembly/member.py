@@ -55,8 +55,8 @@ class Features(TensorData):
         strata: Tensor | None = None,
         groups: Tensor | None = None,
     ) -> None:
-        super().__init__(x, y, info, strata=strata, name="predictions of the members")
-        self.shift, self.scale, self.groups = shift, scale, groups
+        super().__init__(x, y, info, strata=strata, groups=groups, name="predictions of the members")
+        self.shift, self.scale = shift, scale
 
 
 def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
@@ -78,7 +78,7 @@ def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
         return _with_features(role, data, rows, rows[:0], folder)
     dealt: dict[str, Any] = {
         "strata": getattr(source, "strata", None),
-        "groups": getattr(source, "groups", None),
+        "groups": data.together(),
         "ordered": cfg.data.split.by == "ordered",
     }
     with keys_under("ensemble.member"):
@@ -131,7 +131,7 @@ def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, 
     x, targets = found.new_zeros(len(data.source), found.shape[1]), bases[0].targets[known]
     y = targets.new_zeros(len(data.source), *targets.shape[1:])
     x[rows], y[rows] = (found - shift) / scale, targets
-    kept = {name: getattr(data.source, name, None) for name in ("strata", "groups")}
+    kept = {"strata": getattr(data.source, "strata", None), "groups": data.groups}
     size = {"input_shape": (found.shape[1],), "vocab_size": None, "context_length": None}
     source = Features(x, y, replace(info, **size), shift=shift, scale=scale, **kept)  # type: ignore[arg-type]
     parts = {name: part[torch.isin(part, rows)] for name, part in parts.items()}

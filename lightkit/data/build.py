@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -16,20 +15,20 @@ import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.processes import usable_cpus
 from lightkit.common.randomness import mix
+from lightkit.data.groups import join_equal, marks_of, row_groups
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.options import LoaderOptions
 from lightkit.data.prepare import Mixup, Prepare, as_transforms
+from lightkit.data.reading import read_inputs
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import Taker, TensorData
 
 PROGRESS_SECONDS = 10.0
 """How often a line tells how far the reading of the training rows is."""
-_IN_MEMORY, _READ = 4096, 64
-"""Rows at once; fixed, so that the last bits depend on no setting."""
 _FAR = 1000
 """Size of regression targets from which a run says that they are far from 0."""
 
@@ -49,6 +48,7 @@ class Data:
         normalizer: Scaling of the inputs, to be applied to new ones too; None where they are left as they are.
         filling: What fills in missing inputs; None where nothing does.
         rows: Rows of the data set in each split.
+        groups: The group of each row of the data set, `(N,)` int64; None where there are none.
         left_out: Training rows that one model of several does not learn from and is to predict; None without any.
         notes: Lines for people about what became of the data, and what was fitted to it.
     """
@@ -63,6 +63,34 @@ class Data:
     rows: dict[str, Tensor] = field(default_factory=dict)
     left_out: Tensor | None = None
     notes: tuple[str, ...] = ()
+    groups: Tensor | None = None
+    _known: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def together(self, rows: Tensor | None = None) -> Tensor | None:
+        """Return what no division of rows may tear apart: groups, and rows with the same inputs.
+
+        The rows are read for it, the training rows once only.
+
+        Args:
+            rows: The rows to be divided; None takes the training rows.
+
+        Returns:
+            The group of each row of the data set, `(N,)` int64; None where each row is one of its own.
+        """
+        if rows is not None:
+            return self._together(rows)
+        if "together" not in self._known:
+            self._known["together"] = self._together(self.rows["train"])
+        return self._known["together"]
+
+    def _together(self, rows: Tensor) -> Tensor | None:
+        marks = None
+        if self.info.task != "custom":
+            marks = marks_of(read_inputs(self.source, rows, self.train.options, purpose="equal inputs"))
+        if marks is None or len(marks.unique()) == len(rows.unique()):
+            return self.groups
+        own = torch.arange(len(self.source)) if self.groups is None else self.groups
+        return join_equal(own, rows, marks)
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the rows of a table: task, shapes, classes, and the size of each split."""
@@ -154,7 +182,7 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    rows = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split))
+    rows, groups = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split))
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
@@ -184,14 +212,16 @@ def build_data(
         if name in rows
     }
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
-    return Data(source.info, source, train, **evaluate, rows=rows, **fitted)
+    return Data(source.info, source, train, **evaluate, rows=rows, groups=groups, **fitted)
 
 
-def _split(source: Any, spec: SplitSpec) -> dict[str, Tensor]:
-    """Assign the rows of a data set to splits, from what it says of itself."""
+def _split(source: Any, spec: SplitSpec) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Assign the rows of a data set to splits, from what it says of itself; returns the group of each row, too."""
     if spec.by == "fold" and source.info.task == "language_modeling":
         raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
-    return split_rows(spec, len(source), strata=getattr(source, "strata", None), given=getattr(source, "splits", None))
+    groups = row_groups(source, spec.groups)
+    about = {name: getattr(source, name, None) for name in ("strata", "splits")}
+    return split_rows(spec, len(source), strata=about["strata"], given=about["splits"], groups=groups), groups
 
 
 def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:
@@ -259,31 +289,12 @@ def _fit_scaling(
     some = rows
     if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
         some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
-    fitted = scaling.fit(kind, _reported(_read(source, some, options), kind, len(some), report))
+    inputs = _reported(read_inputs(source, some, options, purpose="data.normalize"), kind, len(some), report)
+    fitted = scaling.fit(kind, inputs)
     if fitted is None or (isinstance(source, TensorData) and len(some) == len(rows)):
         return fitted, []
     share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"
     return fitted, [f"data.normalize={kind} is fitted on {share} training rows"]
-
-
-def _read(source: Any, rows: Tensor, options: LoaderOptions) -> Iterator[Tensor]:
-    """Yield the inputs of rows piece by piece; loader processes, where they are used, end with the reading."""
-    if isinstance(source, TensorData):
-        yield from (source.take(piece)[0] for piece in rows.split(_IN_MEMORY))
-        return
-    reading = LoaderOptions(
-        _READ,
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch_factor,
-        timeout_seconds=options.timeout_seconds,
-        persistent_workers=False,
-        split="train, read for data.normalize",
-    )
-    with closing(Loader(source, rows, reading)) as loader:
-        for batch in loader.epoch(0):
-            if not isinstance(batch, tuple):
-                raise UserError("only pairs of input and target can be scaled", argument="normalize", expected="none")
-            yield batch[0]
 
 
 def _reported(batches: Iterator[Tensor], kind: str, rows: int, report: Report) -> Iterator[Tensor]:

@@ -40,6 +40,7 @@ def csv(
     val_path: str | None = None,
     test_path: str | None = None,
     split_column: str | None = None,
+    group_column: str | None = None,
     target_scale: float = 1.0,
 ) -> TensorData:
     """Read a table whose first line names the columns.
@@ -66,6 +67,8 @@ def csv(
         val_path: File of the validation rows.
         test_path: File of the test rows.
         split_column: Column that says `train`, `val` or `test`, or another name of these (`validation`, `dev`).
+        group_column: Column that says what a row belongs to, such as a patient. Rows of a group stay together in splits
+            and folds. It is no feature unless `features` names it.
         target_scale: Regression targets are divided by this.
 
     Raises:
@@ -79,14 +82,18 @@ def csv(
         if file is not None
     }
     chosen = _feature_names(
-        files["train"], features, targets=targets, categorical=categorical, split_column=split_column
+        files["train"],
+        features,
+        targets=targets,
+        categorical=categorical,
+        marks={"split_column": split_column, "group_column": group_column},
     )
     policy, notes = MissingPolicy(missing, fill_value, chosen, targets, categorical), list[str]()
     if task not in (None, *_TASKS):
         raise UserError("not a kind of task", argument="task", received=task, choices=_TASKS)
     if task in ("multiclass", "binary") and len(targets) > 1:
         raise UserError(f"{task} has one target column", argument="target", received=targets)
-    marks = [] if split_column is None else [split_column]
+    marks = [name for name in (split_column, group_column) if name is not None]
     names = [*categorical, *marks, *(targets if task not in _NUMBERS else ())]
     tables = dict[str, Table]()
     for name, file in files.items():
@@ -108,6 +115,7 @@ def csv(
         imputer=_imputer(chosen, kinds, policy, add_indicator=add_indicator),
         notes=notes,
         feature_names=[f"{name}={kind}" if kind else name for name in chosen for kind in kinds.get(name, [""])],
+        groups=None if group_column is None else _groups([*tables.values()], group_column),
     )
 
 
@@ -121,14 +129,15 @@ def _feature_names(
     *,
     targets: list[str],
     categorical: Sequence[str],
-    split_column: str | None,
+    marks: Mapping[str, str | None],
 ) -> list[str]:
     """Return the columns to predict from, and refuse names of columns that the file lacks."""
     if not targets:
         raise UserError("no column to predict", argument="target", choices=file.names)
     file.need(targets, argument="target")
-    file.need([] if split_column is None else [split_column], argument="split_column")
-    others = [name for name in file.names if name not in (*targets, split_column)]
+    for argument, name in marks.items():
+        file.need([] if name is None else [name], argument=argument)
+    others = [name for name in file.names if name not in (*targets, *marks.values())]
     chosen = others if features is None else list(features)
     file.need(chosen, argument="features")
     file.need(categorical, argument="categorical")
@@ -247,6 +256,26 @@ def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argum
             family="data-unreadable",
         )
     return torch.from_numpy(numbers)
+
+
+def _groups(tables: Sequence[Table], column: str) -> list[str]:
+    """Return the name of the group of each row of all tables, and refuse a row without one."""
+    found = list[str]()
+    for table in tables:
+        own = table.names(column)
+        if len(own.missing):
+            line, cell = table.cell(int(own.missing[0]), column)
+            raise UserError(
+                f"{table.path}, line {line}: the row belongs to no group",
+                argument="group_column",
+                expected=f"a name in column {column!r}",
+                received=repr(cell),
+                fix="give such a row a group of its own, or leave it out",
+                family="data-unreadable",
+            )
+        names = {code: name for name, code in own.found().items()}
+        found += [names[code] for code in own.codes.tolist()]
+    return found
 
 
 def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Tensor]:

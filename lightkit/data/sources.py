@@ -23,8 +23,9 @@ class SampleData:
 
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
-            `strata`, `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
-            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
+            `strata`, `groups` (the group of each row), `targets` or `labels` (all targets at once), `classes` (their
+            names, or their number), `draws` (False: draws no random numbers), `collate_fn` (makes a batch of a list of
+            samples).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -72,7 +73,7 @@ def as_source(dataset: Any) -> Any:
     """
     source = dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        kept: dict[str, Any] = {name: getattr(dataset, name, None) for name in ("splits", "strata")}
+        kept: dict[str, Any] = {name: getattr(dataset, name, None) for name in ("splits", "strata", "groups")}
         source = TensorData(*dataset.tensors, **kept)
     elif not isinstance(dataset, (Taker, SampleData)):
         if isinstance(dataset, IterableDataset):

@@ -13,6 +13,8 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.data.dealing import cut_in_order, deal
+from lightkit.data.groups import USUAL, check_whole
 from lightkit.data.row_sets import split_sets
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")
@@ -36,6 +38,7 @@ class SplitSpec:
         fold: Which fold is the test split, from 0.
         limit: At most this many training rows; None takes all.
         per_class: At most this many training rows of each class, the first of the drawn order; None takes all.
+        groups: What names the group of each row, see `lightkit.data.groups.row_groups`; None leaves groups aside.
 
     Raises:
         UserError: A value is out of range.
@@ -49,6 +52,7 @@ class SplitSpec:
     fold: int = 0
     limit: int | None = None
     per_class: int | None = None
+    groups: str | None = USUAL
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
@@ -75,18 +79,20 @@ def split_rows(
     *,
     strata: Tensor | None = None,
     given: Mapping[str, Any] | None = None,
+    groups: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Assign rows to the splits that are not left out, in rising order; no row is in two splits.
+    """Assign rows to the splits that are not left out, in rising order; no row is in two splits, and no group.
 
     Args:
         spec: How to split.
         num_rows: Rows of the data set.
         strata: `(N,)` int64 groups whose shares `stratified` and `fold` keep.
         given: Splits the data set brings with it, see `lightkit.data.row_sets.split_sets`.
+        groups: `(N,)` int64: rows of one group stay together, so shares are kept as nearly as groups allow.
 
     Raises:
-        UserError: A split would be empty, a class has too few rows, the data set lacks what `spec` asks for, or its own
-            splits are wrong.
+        UserError: A split would be empty, a class has too few rows, the data set lacks what `spec` asks for, its own
+            splits are wrong, or they tear a group apart.
     """
     if spec.by == "stratified" and strata is None:
         raise UserError(
@@ -96,9 +102,12 @@ def split_rows(
             fix="data.split.by=random; a data set of classes gives that of each row in an attribute `targets`",
         )
     if spec.by == "fold":
-        splits = _by_fold(spec, torch.arange(num_rows), strata)
+        splits = _by_fold(spec, torch.arange(num_rows), strata, groups)
     else:
-        splits = _by_share(spec, num_rows, strata=strata, given=split_sets(given, num_rows, argument="dataset.splits"))
+        own = split_sets(given, num_rows, argument="dataset.splits")
+        splits = _by_share(spec, num_rows, strata=strata, given=own, groups=groups)
+    if groups is not None:
+        check_whole(splits, groups)
     if spec.per_class is not None:
         splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
     if spec.limit is not None:
@@ -115,7 +124,7 @@ def split_rows(
 
 
 def _by_share(
-    spec: SplitSpec, num_rows: int, *, strata: Tensor | None, given: Mapping[str, Tensor]
+    spec: SplitSpec, num_rows: int, *, strata: Tensor | None, given: Mapping[str, Tensor], groups: Tensor | None
 ) -> dict[str, Tensor]:
     if spec.by == "file" and len(given) < 2:
         raise UserError(
@@ -130,9 +139,34 @@ def _by_share(
     if spec.by == "file":
         drawn.pop("test", None)
     counts = {name: round(share * num_rows) for name, share in drawn.items()}
+    if groups is not None and any(counts.values()):
+        return splits | _in_groups(pool, counts, groups, spec, strata)
     ordered = pool if spec.by == "ordered" else pool[_shuffle(len(pool), spec.seed)]
     parts = _stratified(ordered, counts, strata) if spec.by == "stratified" and strata is not None else None
     return splits | (parts or _cut(ordered, counts))
+
+
+def _in_groups(
+    rows: Tensor, counts: Mapping[str, int], groups: Tensor, spec: SplitSpec, strata: Tensor | None
+) -> dict[str, Tensor]:
+    """Cut rows into train and others whose groups stay whole; each split has nearly its share."""
+    sizes = {"train": max(0, len(rows) - sum(counts.values()))} | dict(counts)
+    sizes = {name: size for name, size in sizes.items() if size}
+    own, empty = groups[rows], dict.fromkeys(counts, rows[:0])
+    if len(own.unique()) < len(sizes):
+        raise UserError(
+            f"there are fewer groups ({len(own.unique())}) than splits ({len(sizes)})",
+            argument="split.groups",
+            family="split",
+            fix="data.split.val=0 or data.split.test=0; or data.split.groups=null, which leaves groups aside",
+        )
+    if spec.by == "ordered":
+        pieces = rows.split(cut_in_order(own, [*sizes.values()]))
+        return empty | dict(zip(sizes, pieces, strict=True))
+    classes = strata[rows] if strata is not None and spec.by in ("stratified", "fold") else None
+    part = deal(own, classes, [*sizes.values()], mix(spec.seed, "split"))
+    order = _shuffle(len(rows), spec.seed)  # `limit` and `per_class` take the first of the drawn order
+    return empty | {name: rows[order[part[order] == number]] for number, name in enumerate(sizes)}
 
 
 def _cut(rows: Tensor, counts: Mapping[str, int]) -> dict[str, Tensor]:
@@ -165,15 +199,20 @@ def _quotas(groups: Tensor, count: int) -> dict[int, int]:
     return dict(zip(values.tolist(), quota.tolist(), strict=True))
 
 
-def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, Tensor]:
+def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None, groups: Tensor | None) -> dict[str, Tensor]:
     order = rows[_shuffle(len(rows), spec.seed)]
-    if len(order) < spec.folds:
+    units, what = (len(order), "rows") if groups is None else (len(groups.unique()), "groups")
+    if units < spec.folds:
         raise UserError(
-            "there are fewer rows than folds",
+            f"there are fewer {what} than folds",
             argument="split.folds",
-            expected=f"at most {len(order)}",
+            expected=f"at most {units}",
             received=spec.folds,
         )
+    counts = {"val": round(spec.val * len(rows))} if spec.val > 0 else {}
+    if groups is not None:
+        held = deal(groups, strata, [1.0] * spec.folds, mix(spec.seed, "split")) == spec.fold
+        return _in_groups(rows[~held], counts, groups, spec, strata) | {"test": rows[held]}
     if strata is not None:
         _check_group_sizes(strata, spec.folds, why=f"{spec.folds} folds")
         # Grouping by class before dealing out in turn gives every fold its share of every class.
@@ -181,7 +220,6 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, 
     dealt = torch.arange(len(order)) % spec.folds
     test, rest = order[dealt == spec.fold], order[dealt != spec.fold]
     rest = rest[_shuffle(len(rest), spec.seed)]
-    counts = {"val": round(spec.val * len(rows))} if spec.val > 0 else {}
     parts = _stratified(rest, counts, strata) if strata is not None else _cut(rest, counts)
     return parts | {"test": test}
 

@@ -50,6 +50,8 @@ class TensorData:
         imputer: Fills in missing inputs, which are NaN until the training rows are known (`build_data`).
         notes: Lines for people about what became of the data.
         feature_names: Names of the features of a table, in order; empty where they are not known.
+        groups: The group of each row, numbers or names: rows of a group, such as those of a patient, stay together in
+            splits and folds. None where there are none.
 
     Raises:
         UserError: Lengths differ, a value is NaN or infinite, or a label is out of range; the row is named.
@@ -69,12 +71,15 @@ class TensorData:
         imputer: Imputer | None = None,
         notes: Sequence[str] = (),
         feature_names: Sequence[str] = (),
+        groups: Tensor | Sequence[Any] | None = None,
     ) -> None:
         check_lengths(x, y, name=name)
         info = info or infer_info(x, y)
         if imputer is None:
             check_inputs(x, name=name)
         self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
+        if groups is not None or not hasattr(self, "groups"):  # a subclass may have some of its own
+            self.groups = groups
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, {} if splits is None else splits

@@ -13,6 +13,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.data.dealing import deal
 from lightkit.data.splits import SplitSpec, split_rows
 
 KINDS = ("all", "bootstrap", "folds")
@@ -80,7 +81,7 @@ def member_rows(
     seed = mix(draw, "folds", repeat)
     classes = strata[rows] if strata is not None else None
     if groups is not None:
-        held = _deal_groups(groups[rows], classes, folds, seed) == fold
+        held = deal(groups[rows], classes, [1.0] * folds, seed) == fold
         return MemberRows(rows[~held], rows[held])
     spec = SplitSpec(by="fold", val=0, seed=seed, folds=folds, fold=fold)
     parts = split_rows(spec, len(rows), strata=classes)
@@ -164,8 +165,11 @@ def _check_enough(rows: Tensor, folds: int, strata: Tensor | None, groups: Tenso
         what, most = "there are fewer rows than folds", f"at most {len(rows)}"
         raise UserError(what, argument="folds", expected=most, received=folds)
     if groups is not None and (count := len(groups[rows].unique())) < folds:
-        what = f"there are fewer groups ({count}) than folds ({folds})"
-        raise UserError(what, argument="groups", fix=f"folds={count}" if count > 1 else "folds without groups")
+        raise UserError(
+            f"there are fewer groups ({count}) than folds ({folds}); rows with the same inputs are one group, too",
+            argument="groups",
+            fix=f"folds={count}" if count > 1 else "folds without groups",
+        )
     if strata is None:
         return
     values, sizes = strata[rows].unique(return_counts=True)
@@ -173,27 +177,3 @@ def _check_enough(rows: Tensor, folds: int, strata: Tensor | None, groups: Tenso
         rare = int(values[sizes.argmin()])
         what = f"class {rare} has fewer rows than there are folds"
         raise UserError(what, argument="folds", expected=f"at most {int(sizes.min())}", received=folds)
-
-
-def _deal_groups(groups: Tensor, classes: Tensor | None, folds: int, seed: int) -> Tensor:
-    """Return the fold of each row: large groups first, each to the fold that has least of its classes, then least rows.
-
-    The sum of squares of what the folds have of each class, as a share of the class, is kept small, greedily.
-    """
-    _, group = groups.unique(return_inverse=True)
-    kind = torch.zeros_like(group) if classes is None else classes.unique(return_inverse=True)[1]
-    kinds = int(kind.max()) + 1
-    count = int(group.max()) + 1
-    sizes = (group * kinds + kind).bincount(minlength=count * kinds).reshape(count, kinds).double()
-    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    order = shuffled[sizes[shuffled].sum(1).argsort(descending=True, stable=True)]
-    scale = sizes.sum(0).square()
-    load, filled = torch.zeros(folds, kinds, dtype=torch.float64), torch.zeros(folds, dtype=torch.float64)
-    chosen = torch.zeros(count, dtype=torch.int64)
-    for at in order.tolist():
-        cost = load @ (sizes[at] / scale)
-        place = int(torch.where(cost == cost.min(), filled, torch.inf).argmin())
-        load[place] += sizes[at]
-        filled[place] += sizes[at].sum()
-        chosen[at] = place
-    return chosen[group]

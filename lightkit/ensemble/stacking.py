@@ -112,7 +112,9 @@ class Verdict:
         return f"stacking is not used: {_SPOKEN[other]} {do} as well {where}, but for chance: {spread}"
 
 
-def judge(candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share: float = 0.0) -> Verdict:
+def judge(
+    candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share: float = 0.0, groups: Tensor | None = None
+) -> Verdict:
     """Decide by rows that nothing saw whether a stack is used, or weights.
 
     The losses are those of single rows: negative log-likelihood, or squared error. Weights that were selected give way
@@ -124,6 +126,7 @@ def judge(candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share
         targets: `(N, ...)`.
         task: Kind of target.
         share: What part of the training rows these are, for the record.
+        groups: `(N,)`: the group of each row, whose losses go up and down together; None where there are none.
 
     Raises:
         UserError: There are fewer than two rows.
@@ -138,10 +141,15 @@ def judge(candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share
             family="ensemble",
         )
     losses = {name: row_losses(found, targets, task) for name, found in candidates.items()}
-    rest = UNIFORM if _gain(losses[GREEDY], losses[UNIFORM], errors=1.0) > 0 else GREEDY
-    chosen = STACK if _gain(losses[rest], losses[STACK], errors=STRICTNESS) > 0 else rest
+
+    def gain(before: str, after: str, *, errors: float) -> float:
+        saved = losses[before] - losses[after]
+        return float(saved.mean()) - errors * standard_error(saved, groups)
+
+    rest = UNIFORM if gain(GREEDY, UNIFORM, errors=1.0) > 0 else GREEDY
+    chosen = STACK if gain(rest, STACK, errors=STRICTNESS) > 0 else rest
     means = {name: float(loss.mean()) for name, loss in losses.items()}
-    return Verdict(chosen, means, _error(losses[rest] - losses[STACK]), len(targets), share)
+    return Verdict(chosen, means, standard_error(losses[rest] - losses[STACK], groups), len(targets), share)
 
 
 STRICTNESS = 0.5
@@ -155,14 +163,21 @@ def row_losses(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
     return -log_likelihood(predictions, targets, task)
 
 
-def _gain(before: Tensor, after: Tensor, *, errors: float) -> float:
-    """Return how much smaller a loss is, less some standard errors of that difference."""
-    saved = before - after
-    return float(saved.mean()) - errors * _error(saved)
+def standard_error(values: Tensor, groups: Tensor | None = None) -> float:
+    """Return the standard error of the mean of values, `(N,)`; infinite where they are of one group.
 
-
-def _error(saved: Tensor) -> float:
-    return float(saved.std()) / math.sqrt(len(saved))
+    Args:
+        values: Those of single rows.
+        groups: `(N,)`: the group of each; values of one group count as depending on each other.
+    """
+    if groups is None:
+        return float(values.std()) / math.sqrt(len(values))
+    unit = groups.unique(return_inverse=True)[1]
+    count = int(unit.max()) + 1
+    if count < 2:
+        return math.inf
+    sums = torch.zeros(count, dtype=values.dtype).index_add_(0, unit, values - values.mean())
+    return math.sqrt(float(sums.square().sum()) * count / (count - 1)) / len(values)
 
 
 def _digits(one: float, other: float) -> int:

@@ -29,6 +29,9 @@ class SplitConfig:
     """At most this many training rows of each class, the first of the drawn order; null takes all."""
     limit: Optional[int] = number(None, low=1)
     """At most this many training rows, the first of the drawn order; null takes all."""
+    groups: Optional[str] = "groups"
+    """Rows of one group, such as a patient, stay together in splits and folds: an attribute of the data set, `groups`
+    where it has one, or a feature of a table. null leaves groups aside. Of a CSV file, `data.dataset.group_column`."""
 
 
 @dataclass

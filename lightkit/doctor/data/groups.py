@@ -20,12 +20,13 @@ def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
         yield from find_alike_neighbours(sample)
         return
     named, groups = found
+    told_by = f"{named[0]} {named[1]!r}" if named[1] else named[0]
     parts = {name: {groups[row] for row in sample.data.rows[name].tolist()} for name in sample.splits}
     everywhere = len(set().union(*parts.values()))
     shared = {name: len(parts[name] & parts["train"]) for name in parts if name != "train"}
-    numbers = {"by": named, "groups": everywhere, "shared": shared}
+    numbers = {"by": told_by, "groups": everywhere, "shared": shared}
     if not any(shared.values()):
-        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {named} is in two splits", numbers=numbers)
+        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {told_by} is in two splits", numbers=numbers)
         return
     example = next(group for name in shared for group in sorted(parts[name] & parts["train"], key=str))
     example = int(example) if isinstance(example, float) else example
@@ -33,21 +34,20 @@ def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
     yield Finding(
         GROUPS,
         "warning",
-        f"groups by {named}, such as {example}, have rows in train too: {told}",
+        f"groups by {told_by}, such as {example}, have rows in train too: {told}",
         why="the network can know a group by heart, and new groups will not be known to it",
-        key="data.split.by",
-        fix="splits of the data set that keep groups together, and data.split.by=file "
-        "(data.dataset.split_column of a CSV file)",
+        key="data.split.groups",
+        fix=f"data.split.groups={named[1]}, which keeps rows with the same value together"
+        if named[0] == "column"
+        else "an attribute `groups` of the data set that names the group of each row",
         numbers=numbers | {"example": example},
     )
 
 
-def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
+def _named_groups(sample: DataSample) -> tuple[tuple[str, str], Sequence[object]] | None:
     """Return what names the groups of all rows, and the group of each row; None where nothing does."""
-    source = sample.data.source
-    given = getattr(getattr(source, "base", source), "groups", None)
-    if given is not None and not callable(given) and len(given) == len(source):
-        return "`groups` of the data set", given.tolist() if hasattr(given, "tolist") else list(given)
+    if sample.data.groups is not None:
+        return ("data.split.groups", ""), sample.data.groups.tolist()
     by_column = _group_column(sample)
     if by_column is not None:
         return by_column
@@ -58,7 +58,7 @@ def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
     with_number = [name if re.search(r"\d", name) else "" for name in names]
     counts = Counter(with_number)
     is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
-    return ("file name", with_number) if is_pattern else None
+    return (("file name", ""), with_number) if is_pattern else None
 
 
 _GROUP_NAME = re.compile(
@@ -68,7 +68,7 @@ _GROUP_NAME = re.compile(
 )
 
 
-def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
+def _group_column(sample: DataSample) -> tuple[tuple[str, str], list[float]] | None:
     """Return a column that says by its name that it names groups, with few rows a value."""
     x = getattr(sample.data.source, "x", None)
     if not sample.is_table or not isinstance(x, Tensor):
@@ -81,5 +81,5 @@ def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
                 continue
             values = column.round().tolist()
             if 10 <= len(set(values)) <= len(values) / 1.5:
-                return f"column {name!r}", values
+                return ("column", name), values
     return None

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lightkit.data.groups import row_marks
 from lightkit.doctor.data.groups import find_shared_groups
 from lightkit.doctor.data.neighbours import find_near_duplicates
-from lightkit.doctor.data.sample import DataSample, row_marks
+from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.data.text_overlap import find_repeated_text
 from lightkit.doctor.finding import Finding, Status
 from lightkit.doctor.patient import Patient

@@ -23,6 +23,7 @@ from torch.nn import functional
 from lightkit.common.failures import in_short
 from lightkit.common.randomness import mix
 from lightkit.data import Data
+from lightkit.data.groups import row_marks
 from lightkit.data.loaders import Loader
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import TensorData
@@ -249,18 +250,6 @@ class _Reading:
             with suppress(RuntimeError):  # batches of unlike shapes
                 joined[name] = torch.cat(parts) if parts else None
         return SplitSample(order[: self.count], **joined, total=total, problem=problem)
-
-
-def row_marks(x: Tensor) -> Tensor:
-    """Hash each row of a tensor `(N, ...)` to 64 bits, `(N,)`; equal rows have equal marks."""
-    flat = x.detach().reshape(len(x), -1)
-    if flat.is_floating_point():
-        flat = (flat.to(torch.float32) + 0.0).contiguous().view(torch.int32)  # -0.0 is 0.0
-    bits = flat.to(torch.int64)
-    generator = torch.Generator().manual_seed(mix("doctor", "marks"))
-    weights = torch.randint(-(1 << 62), 1 << 62, (bits.shape[1],), generator=generator) * 2 + 1
-    marks = ((bits ^ (bits >> 11) ^ (bits >> 19)) * weights).sum(1)  # short numbers have their bits at the upper end
-    return marks ^ (marks >> 29)
 
 
 def describe(x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class Bagging(Weighed):
     """
 
     copies = 10
+    divides = True
 
     def __init__(
         self,

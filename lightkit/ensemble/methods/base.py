@@ -41,7 +41,8 @@ class RunFacts:
     strata: Tensor | None = None
     """Classes of all rows of the data set; None where there are none."""
     groups: Tensor | None = None
-    """Groups of all rows of the data set that must stay together; None where there are none."""
+    """Groups of all rows of the data set that must stay together; None where there are none. Where the method divides
+    the training rows, those of them that have the same inputs are of one group, too."""
     ordered: bool = False
     """Whether the rows are in the order of time, which folds obey."""
     validated: bool = True
@@ -79,6 +80,8 @@ class Method:
     """Kinds of targets that the method is defined for."""
     unlike = False
     """Whether it takes unlike members."""
+    divides = False
+    """Whether members learn from parts of the training rows, so that rows with the same inputs have to be known."""
     rule: Rule = "soft"
     """`soft`: the weighted mean of probabilities, or of outputs in regression; `hard`: the share of the votes; `last`:
     the newest member, which has learnt what the others leave, speaks for all."""

@@ -59,6 +59,7 @@ class Stacking(Method):
     """
 
     unlike = True
+    divides = True
     copies = 3
     """Kinds of members where neither `size` nor unlike members say how many."""
 

@@ -50,7 +50,7 @@ class StackedLibrary(Library, StackingPlan):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         rows = self.unseen[0].of_split("train", "val").rows
-        self.facts = replace(self.facts, rows=rows)
+        self.facts = replace(self.facts, rows=rows, groups=self.shared.data.together(rows))
         self._check_settings()
         learnt, judged = self.method.rows(self.facts)
         self._check_rows(learnt, judged)

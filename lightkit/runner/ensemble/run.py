@@ -55,6 +55,8 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     if isinstance(method, NoEnsemble):
         return OneModel()
     facts = facts_of(run.cfg, shared)
+    if method.divides:
+        facts = replace(facts, groups=shared.data.together())
     with keys_under("ensemble"):
         method.check(facts)
     if isinstance(method, Stacking):
@@ -78,7 +80,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
         epochs=None if cfg.trainer.steps is not None else cfg.trainer.epochs,
         rows=rows,
         strata=getattr(source, "strata", None),
-        groups=getattr(source, "groups", None),
+        groups=data.groups,
         ordered=cfg.data.split.by == "ordered",
         validated=data.val is not None,
         inputs=bounds,

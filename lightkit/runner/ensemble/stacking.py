@@ -150,7 +150,9 @@ class StackingPlan(EnsemblePlan):
             GREEDY: soft(predictions, greedy),
             UNIFORM: soft(predictions),
         }
-        verdict = judge(candidates, stack.targets[there], self.facts.task, share=1 / round(1 / self.method.holdout))
+        groups = None if self.facts.groups is None else self.facts.groups[stack.rows[there]]
+        share = 1 / round(1 / self.method.holdout)
+        verdict = judge(candidates, stack.targets[there], self.facts.task, share=share, groups=groups)
         return verdict, verdict.chosen
 
     def _told(self, chosen: str, bases: Sequence[Base], greedy: Tensor) -> dict[str, Any]:

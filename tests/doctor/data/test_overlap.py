@@ -104,15 +104,13 @@ def test_rows_beside_each_other_in_a_random_split_are_found(examine: Examine) ->
     assert not bad(examine(data, "overlap", split={"by": "ordered"}), "groups")
 
 
-@pytest.mark.parametrize("named", ["attribute", "column", "files"])
+@pytest.mark.parametrize("named", ["column", "files"])
 def test_groups_on_both_sides_of_a_split_are_found(named: str, tmp_path: Path, examine: Examine) -> None:
     generator = torch.Generator().manual_seed(6)
     patients = torch.arange(40).repeat_interleave(10)
     x, y = torch.randn(400, 5, generator=generator), torch.randint(2, (400,), generator=generator)
     data: Any
-    if named == "attribute":
-        data = Rows([(row, int(label)) for row, label in zip(x, y)], groups=patients, targets=y.tolist())
-    elif named == "column":
+    if named == "column":
         numbered = torch.cat([x, patients[:, None].float()], 1)
         data = TensorData(numbered, y, feature_names=["a", "b", "c", "d", "e", "patient_id"])
     else:
@@ -124,6 +122,9 @@ def test_groups_on_both_sides_of_a_split_are_found(named: str, tmp_path: Path, e
     found = bad(examine(data, "overlap"), "groups")
     assert found
     assert found[0].numbers["groups"] == 40
+    if named == "column":
+        assert "data.split.groups=patient_id" in found[0].fix
+        assert not bad(examine(data, "overlap", split={"groups": "patient_id"}), "groups")
 
 
 def test_groups_that_are_kept_together_are_fine(examine: Examine) -> None:
@@ -132,6 +133,9 @@ def test_groups_that_are_kept_together_are_fine(examine: Examine) -> None:
     splits = {"train": torch.arange(300), "test": torch.arange(300, 400)}
     rows = Rows([base[row] for row in range(400)], groups=patients, targets=base.y.tolist(), splits=splits)
     found = examine(rows, "overlap", split={"by": "file", "val": 0})
+    assert not bad(found, "groups")
+    rows = Rows([base[row] for row in range(400)], groups=patients, targets=base.y.tolist())
+    found = examine(rows, "overlap")
     assert not bad(found, "groups")
     assert "none of 40 groups" in next(finding.measured for finding in found if finding.check == "groups")
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from lightkit.data import Data, TensorData, build_data
+from lightkit.data.groups import row_marks
 from lightkit.data.tables import digits, wine
-from lightkit.doctor.data.sample import DataSample, describe, problems, row_marks
+from lightkit.doctor.data.sample import DataSample, describe, problems
 from tests.doctor.data.planted import Rows
 
 

@@ -167,7 +167,7 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
     losses = {"stacking": 0.5, "greedy": 0.4, "uniform": 0.45}
     judged: list[int] = []
 
-    def refuse(candidates: Any, targets: Any, task: str, *, share: float) -> Verdict:
+    def refuse(candidates: Any, targets: Any, task: str, *, share: float, groups: Any) -> Verdict:
         judged.append(len(targets))
         return Verdict("greedy", losses, 0.1, len(targets), share)
 

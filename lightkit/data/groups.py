@@ -1,0 +1,180 @@
+"""Rows that belong together: the groups that a data set names, and rows with the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.data.tensors import TensorData
+
+USUAL = "groups"
+"""The attribute by which a data set names the group of each row, where nothing else is said."""
+
+
+def row_groups(source: Any, name: str | None) -> Tensor | None:
+    """Return a number for the group of each row, `(N,)` int64; None where rows belong to no groups.
+
+    Args:
+        source: The data set.
+        name: An attribute of it (`groups` may be missing), or a feature of a table; None leaves groups aside.
+
+    Raises:
+        UserError: There is no such attribute or feature, it has another length, or a row has no group.
+    """
+    if name is None:
+        return None
+    found = _attribute(source, name)
+    if found is None:
+        found = _feature(source, name)
+    if found is not None:
+        return _numbered(found, len(source), name)
+    if name == USUAL:
+        return None
+    raise UserError(
+        "the data set has no such attribute and no such feature",
+        argument="split.groups",
+        family="split",
+        received=name,
+        choices=[USUAL, *dict.fromkeys(feature.partition("=")[0] for feature in _features(source))],
+        fix="data.dataset.group_column names a column of a CSV file that is no feature",
+    )
+
+
+def _attribute(source: Any, name: str) -> Any:
+    """Return an attribute of a data set, or of the one that it wraps; None where there is none, or a method."""
+    for owner in (source, getattr(source, "base", None)):
+        found = getattr(owner, name, None)
+        if found is not None and not callable(found):
+            return found
+    return None
+
+
+def _features(source: Any) -> tuple[str, ...]:
+    return tuple(source.feature_names) if isinstance(source, TensorData) else ()
+
+
+def _feature(source: Any, name: str) -> Tensor | None:
+    """Return the values of a feature of a table, or the number of its name where it holds names."""
+    names = _features(source)
+    if name in names:
+        values: Tensor = source.x[:, names.index(name)]
+        return values
+    kinds = [place for place, feature in enumerate(names) if feature.startswith(f"{name}=")]
+    if not kinds:
+        return None
+    which = source.x[:, kinds]
+    return torch.where(which.sum(1) == 1, which.argmax(1).to(which.dtype), torch.nan)
+
+
+def _numbered(found: Any, count: int, name: str) -> Tensor:
+    values = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asarray(_listed(found))
+    if values.shape != (count,):
+        raise UserError(
+            f"`{name}` of the data set has to name one group for each row",
+            argument="split.groups",
+            family="split",
+            expected=f"{count} values",
+            received=f"a value of shape {values.shape}" if values.ndim != 1 else f"{len(values)} values",
+            fix="data.split.groups=null leaves groups aside",
+        )
+    without = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
+    if without.any():
+        raise UserError(
+            f"row {int(without.argmax())} has no group in `{name}`",
+            argument="split.groups",
+            family="split",
+            expected="a group for each row",
+            received=f"{int(without.sum())} of {count} rows without one",
+            fix="give each of these rows a group of its own, or leave the rows out",
+        )
+    values = values.astype(str) if values.dtype == object else values
+    return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))
+
+
+def _listed(found: Any) -> Any:
+    return found if isinstance(found, np.ndarray) or not isinstance(found, Iterable) else list(found)
+
+
+def check_whole(splits: Mapping[str, Tensor], groups: Tensor) -> None:
+    """Refuse splits that tear groups apart, such as those that a data set brings with it.
+
+    Args:
+        splits: Rows of each split.
+        groups: `(N,)`: the group of each row.
+
+    Raises:
+        UserError: A group has rows in two splits.
+    """
+    for name, rows in splits.items():
+        for other in [*splits][: [*splits].index(name)]:
+            torn = rows[torch.isin(groups[rows], groups[splits[other]])]
+            if not len(torn):
+                continue
+            twin = splits[other][groups[splits[other]] == groups[torn[0]]][0]
+            raise UserError(
+                f"the splits tear groups apart: rows {int(twin)} and {int(torn[0])} are of one group, "
+                f"but one is in {other} and one in {name}",
+                argument="split.groups",
+                family="split",
+                expected="each group in one split",
+                received=f"{len(groups[torn].unique())} of {len(groups.unique())} groups in both",
+                fix="splits that keep groups whole, or data.split.groups=null, which leaves groups aside",
+            )
+
+
+def row_marks(x: Tensor) -> Tensor:
+    """Hash each row of a tensor `(N, ...)` to 64 bits, `(N,)`; equal rows have equal marks."""
+    flat = x.detach().reshape(len(x), -1)
+    if flat.is_floating_point():
+        flat = (flat.to(torch.float32) + 0.0).contiguous().view(torch.int32)  # -0.0 is 0.0
+    bits = flat.to(torch.int64)
+    generator = torch.Generator().manual_seed(mix("doctor", "marks"))
+    weights = torch.randint(-(1 << 62), 1 << 62, (bits.shape[1],), generator=generator) * 2 + 1
+    marks = ((bits ^ (bits >> 11) ^ (bits >> 19)) * weights).sum(1)  # short numbers have their bits at the upper end
+    return marks ^ (marks >> 29)
+
+
+def marks_of(pieces: Iterable[Any]) -> Tensor | None:
+    """Hash the inputs of some rows, which come piece by piece; None where they are no tensors."""
+    found = []
+    for x in pieces:
+        if not isinstance(x, Tensor) or x.is_complex() or x.is_nested or x.ndim < 1:
+            return None
+        found.append(row_marks(x.to(torch.uint8) if x.dtype == torch.bool else x))
+    return torch.cat(found) if found else None
+
+
+def join_equal(groups: Tensor, rows: Tensor, marks: Tensor) -> Tensor:
+    """Make one of groups that have rows with equal marks.
+
+    Args:
+        groups: `(N,)`: the group of each row of the data set, below N.
+        rows: `(R,)`: rows whose inputs are known.
+        marks: `(R,)`: hashes of these.
+
+    Returns:
+        The group of each row, `(N,)`: that with the smallest number of those that were joined.
+    """
+    same = marks.unique(return_inverse=True)[1]
+    label = groups
+    while True:
+        least = _least(label[rows], same)[same]
+        found = label.clone()
+        found[rows] = least
+        found = _least(found, groups)[groups]
+        if torch.equal(found, label):
+            return label
+        label = found
+
+
+def _least(values: Tensor, places: Tensor) -> Tensor:
+    """Return the smallest value of each place."""
+    size = int(places.max()) + 1 if len(places) else 0
+    start = torch.full((size,), torch.iinfo(torch.int64).max, dtype=torch.int64)
+    return start.scatter_reduce(0, places, values, "amin")
