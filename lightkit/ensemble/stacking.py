@@ -164,7 +164,7 @@ def row_losses(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
 
 
 def standard_error(values: Tensor, groups: Tensor | None = None) -> float:
-    """Return the standard error of the mean of values, `(N,)`; infinite where they are of one group.
+    """Return the standard error of the mean of values, `(N,)`; infinite where nearly all are of one group.
 
     Args:
         values: Those of single rows.
@@ -173,10 +173,11 @@ def standard_error(values: Tensor, groups: Tensor | None = None) -> float:
     if groups is None:
         return float(values.std()) / math.sqrt(len(values))
     unit = groups.unique(return_inverse=True)[1]
-    count = int(unit.max()) + 1
+    sizes = unit.bincount().double()
+    count = float(sizes.sum().square() / sizes.square().sum())  # as many groups of the same size say as much
     if count < 2:
         return math.inf
-    sums = torch.zeros(count, dtype=values.dtype).index_add_(0, unit, values - values.mean())
+    sums = torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, unit, values - values.mean())
     return math.sqrt(float(sums.square().sum()) * count / (count - 1)) / len(values)
 
 

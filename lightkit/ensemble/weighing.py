@@ -31,9 +31,8 @@ def weigh(members: Sequence[MemberPredictions], task: str, *, how: str, rounds: 
     """
     if how == "uniform" or len(members) == 1:
         return torch.full((len(members),), 1 / len(members), dtype=torch.float64)
-    held = aligned([member.of_split("train", "val") for member in members])
-    known = torch.stack([member.predicted for member in held]).all(0)
-    if not known.any():
+    held = weighing_rows(members)
+    if not len(held[0]):
         raise UserError(
             "no row is left to weigh members by: each of them was trained on by one",
             argument="weights",
@@ -41,10 +40,21 @@ def weigh(members: Sequence[MemberPredictions], task: str, *, how: str, rounds: 
             fix="a validation split (data.split.val), or ensemble.weights=uniform",
             family="ensemble",
         )
-    predictions, targets = stacked(held)[:, known], held[0].targets[known]
+    predictions, targets = stacked(held), held[0].targets
     if how == "greedy":
         return torch.tensor(select(predictions, targets, task, rounds=rounds).weights, dtype=torch.float64)
     return smallest_loss(predictions, targets, task)
+
+
+def weighing_rows(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:
+    """Return what members predict of the rows that weights are found by: those that all predicted, but for test rows.
+
+    Args:
+        members: Their predictions.
+    """
+    held = aligned([member.of_split("train", "val") for member in members])
+    known = torch.stack([member.predicted for member in held]).all(0)
+    return [member.take(known) for member in held]
 
 
 def smallest_loss(predictions: Tensor, targets: Tensor, task: str) -> Tensor:

@@ -30,12 +30,13 @@ class SplitMeter:
     Args:
         cfg: The configuration.
         shared: What all models of the run share.
-        split: What is measured; the metrics of training rows are those of `val`, and called `oof/...`.
+        split: What is measured, which the values are called by: `val`, `test`; or training rows that were left out
+            (`oof`, `holdout`), with the metrics of `val`.
         only: Name of the one metric that is wanted; empty measures all.
     """
 
     def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
-        self._kind, self._name = ("val", "oof") if split == "train" else (split, split)
+        self._kind, self._name = split if split in ("val", "test") else "val", split
         nodes = to_plain(cfg.metrics[self._kind])
         if only in (*nodes, "loss"):
             chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
@@ -45,7 +46,7 @@ class SplitMeter:
         self._metrics: Any = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
         loader = shared.data.loaders().get(split)
-        self._batch = None if loader is None or split == "train" else loader.batch_size
+        self._batch = None if loader is None else loader.batch_size
 
     def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
         """Return the values of different predictions `(N, C)` of the same rows."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_shared
@@ -34,10 +35,10 @@ from lightkit.runner.ensemble.library_run import (
     check_run,
     held_out_predictions,
     scaling_of,
-    trained_rows,
     with_values,
 )
 from lightkit.runner.ensemble.run import EnsemblePlan, facts_of
+from lightkit.runner.ensemble.seen import trained_rows
 from lightkit.runner.run import Runner
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.reading import read_json, read_run
@@ -198,6 +199,9 @@ class Library(EnsemblePlan):
         given = torch.tensor(self.given, dtype=torch.float64)
         return given / given.sum()
 
+    def _selected_on(self, own: Sequence[MemberPredictions], shares: Mapping[str, float]) -> list[str]:
+        return [] if self.given is not None else super()._selected_on(own, shares)
+
     def _values(
         self, counted: Sequence[MemberResult], predictions: Sequence[MemberPredictions]
     ) -> dict[str, dict[str, float]]:
@@ -242,6 +246,10 @@ class Library(EnsemblePlan):
         if self.given is not None:
             plan["settings"]["weights"] = list(self.given)
         write_json(path, {**plan, "rows": {split: len(self.unseen[0].of_split(split)) for split in SPLITS}})
+
+    def _beginnings(self) -> dict[str, DictConfig]:
+        """Return the configuration of each run; rows that the weights it began with have seen are left out already."""
+        return {name: member.cfg for name, member in self.runs.items()}
 
     def _place(self, member: RunMember) -> str:
         """Tell where the folder of a member is, from that of the project."""

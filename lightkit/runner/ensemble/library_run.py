@@ -9,25 +9,23 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
-from lightkit.assembly import build, build_engine, build_splits
+from lightkit.assembly import build
 from lightkit.assembly.ensemble import is_ensemble
-from lightkit.assembly.origin import run_of
 from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain
-from lightkit.config.project import located
 from lightkit.ensemble.file import read_ensemble
 from lightkit.ensemble.nested import PARTS
 from lightkit.ensemble.oof import TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.combined import counted_checkpoint
 from lightkit.runner.ensemble.predictions import predict_held_out
+from lightkit.runner.ensemble.seen import rows_of_base
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released
-from lightkit.runs.reading import read_facts, read_result, read_run
+from lightkit.runs.reading import read_facts, read_result
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def held_out_predictions(member: LibraryRun, run: Session) -> MemberPredictions:
             found.write(path)
         except UserError as error:
             run.tell(f"note: {error.what}: they are made anew the next time")
-    seen = _rows_of_base(member.cfg, found.data)
+    seen = rows_of_base(member.cfg, found.data).rows
     return found.take(~torch.isin(found.rows, seen)) if len(seen) else found
 
 
@@ -159,20 +157,3 @@ def _predict(member: LibraryRun) -> MemberPredictions:
         return predict_held_out(parts, source=str(folder))
     finally:
         parts.data.close()
-
-
-def _rows_of_base(cfg: DictConfig, fingerprint: str) -> Tensor:
-    """Return the rows of these data that the runs learnt from whose weights a run began with."""
-    path = cfg.finetune.get("weights", {}).get("path")
-    base = run_of(located(path)) if path else None
-    if base is None or read_facts(base).get("data") != fingerprint:
-        return torch.zeros(0, dtype=torch.int64)
-    own = read_run(base).cfg
-    return torch.cat([trained_rows(own, base), _rows_of_base(own, fingerprint)])
-
-
-def trained_rows(cfg: DictConfig, folder: Path) -> Tensor:
-    """Return the training rows of a run; of a member of an ensemble those of all members."""
-    data = build_splits(cfg, build_engine(with_values(cfg, {"device.parallel": "none"})), folder)
-    data.close()
-    return data.rows["train"]

@@ -22,7 +22,8 @@ from lightkit.ensemble.diversity import disagreement, double_fault, error_correl
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
 
-_SHOWN = ("val", "test", "oof")
+_SHOWN = ("val", "test", "oof", "holdout")
+_ROWS = {"oof": "rows left out", "holdout": "rows held out", "val": "validation rows", "test": "test rows"}
 _DRAWS = 100
 """Subsets of members at most, over all sizes, that tell how many networks an ensemble is worth."""
 _FEW = 20
@@ -48,11 +49,14 @@ class Outcome:
     values: Mapping[str, float]
     """Loss and metrics of the ensemble."""
     member_values: Mapping[str, Mapping[str, float]]
-    """Loss and metrics of each member by its name; those on training rows that it did not learn from are `oof/...`."""
+    """Loss and metrics of each member by its name; those on training rows that it did not learn from are `oof/...`, or
+    `holdout/...` of rows that decide whether a stack is used."""
     monitor: str
     """Name of the value that decides what is best."""
     mode: str
     """Whether `min` or `max` of it is better."""
+    selected_on: Sequence[str] = ()
+    """Names of the rows that members or weights were selected on: `val`, `oof`."""
 
     @property
     def names(self) -> list[str]:
@@ -80,7 +84,9 @@ class Outcome:
     def metric(self) -> str:
         """Name of the monitored metric on that split, such as `test/accuracy`; elsewhere where it is not there."""
         name = self.monitor.partition("/")[2]
-        return next((known for split in ("test", "val", "oof") if (known := f"{split}/{name}") in self.values), "")
+        return next(
+            (known for split in ("test", "val", "oof", "holdout") if (known := f"{split}/{name}") in self.values), ""
+        )
 
     def on(self, split: str) -> tuple[Tensor, MemberPredictions]:
         """Return the predictions of the members `(M, N, C)`, and of the ensemble, on a split."""
@@ -120,6 +126,7 @@ def make_report(
         "weights": dict(outcome.weights),
         "mean": mean,
         "best_member": best,
+        "selected_on": list(outcome.selected_on),
         "gain": gain,
         "diversity": diversity(outcome),
         "calibration": calibration(outcome, seed=seed),
@@ -259,13 +266,23 @@ def comparison(
         best = report["best_member"]
         heads = ["mean member", f"best member ({best})", *heads]
         columns = [report["mean"], report["members"][best], *columns]
-    rows = [[name, *(f"{column[name]:.4f}" if name in column else "" for column in columns)] for name in ordered]
+    chosen = [f"{split}/" for split in report["selected_on"]]
+    rows = [
+        [
+            f"{name} (selected on)" if name.startswith((*chosen,)) else name,
+            *(f"{column[name]:.4f}" if name in column else "" for column in columns),
+        ]
+        for name in ordered
+    ]
     return ["metric", *heads], rows
 
 
 def told(report: Mapping[str, Any]) -> list[str]:
     """Put the rest of a report into a few lines."""
     found, size = list[tuple[str, str]](), len(report["members"])
+    if chosen := report["selected_on"]:
+        meant = " and ".join(_ROWS[name] for name in chosen)
+        found.append(("selected", f"by the {meant}: values on these are better than they will be on new rows"))
     if gain := report["gain"]:
         mean, best = _by(gain["over_mean"]), _by(gain["over_best"])
         if size > 1:
@@ -290,8 +307,8 @@ def _differing(values: Mapping[str, Any]) -> str:
     """Word how much the members differ."""
     parts = []
     if "disagreement" in values:
-        rows = {"train": "rows left out", "val": "validation rows", "test": "test rows"}[values["split"]]
-        parts.append(f"two members disagree on {values['disagreement']:.1%} of the {rows}")
+        rows = {"train": "oof"}.get(values["split"], values["split"])
+        parts.append(f"two members disagree on {values['disagreement']:.1%} of the {_ROWS[rows]}")
         parts.append(f"both are wrong on {values['double_fault']:.1%}")
     if "error_correlation" in values:
         parts.append(f"errors of two members correlate by {values['error_correlation']:.2f}")

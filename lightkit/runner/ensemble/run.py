@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -16,21 +17,24 @@ from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
-from lightkit.config.member_values import member_label, member_values
+from lightkit.config.member_values import member_label, member_values, with_values
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
-from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.ensemble.validations import read_validations
+from lightkit.ensemble.weighing import weighing_rows
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
 from lightkit.runner.ensemble.combined import SplitMeter, combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.doubts import contradictions, lines
 from lightkit.runner.ensemble.figures import ENSEMBLE, draw, over_size
 from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
+from lightkit.runner.ensemble.seen import rows_of_base, seen_line, unknown_line
 from lightkit.runner.ensemble.validations import CurvePoint, over_validations
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
@@ -167,13 +171,46 @@ class EnsemblePlan:
             weights=shares,
             values=values,
             member_values=self._values(counted, own),
+            selected_on=self._selected_on(own, shares),
             monitor=run.cfg.metrics.monitor,
             mode=run.cfg.metrics.mode,
         )
         patient, seconds = ENSEMBLE in run.cfg.metrics.figures, round(time.monotonic() - run.began, 3)
         report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
+        self._doubt(outcome)
         self._show(outcome, report)
         return self._result(values, report)
+
+    def _doubt(self, outcome: Outcome) -> None:
+        """Find out what speaks against the values of the ensemble."""
+        data, rows = self.shared.data, outcome.together
+        found = contradictions(self._views(outcome), data.groups)
+        self.found |= {"contradictions": found, "unknown_rows": {}, "seen_rows": {}}
+        self.lines += lines(found)
+        for name, cfg in self._beginnings().items():
+            seen = rows_of_base(cfg, data.info.fingerprint)
+            held = rows.take(rows.predicted & torch.isin(rows.rows, seen.rows))
+            if seen.unknown:
+                self.found["unknown_rows"][name] = [*seen.unknown]
+                self.lines.append(unknown_line(name, seen.unknown))
+            if len(held):
+                self.found["seen_rows"][name] = len(held)
+                self.lines.append(seen_line(name, len(held), int(rows.predicted.sum())))
+
+    def _beginnings(self) -> dict[str, DictConfig]:
+        """Return the configuration of each kind of member, which says what weights it began with."""
+        kinds = self.facts.members
+        return {name: with_values(self.run.cfg, values) for name, values in kinds} or {"each member": self.run.cfg}
+
+    def _views(self, outcome: Outcome) -> list[list[dict[str, MemberPredictions]]]:
+        """Return models with what they predict, by the name of the rows, for a comparison of their losses."""
+        last = outcome.rule == "last"  # each of these is a sum, of which the last is the ensemble
+        return [[self._by_rows(own) for own in (outcome.own[-1:] if last else outcome.own)]]
+
+    def _by_rows(self, predictions: MemberPredictions) -> dict[str, MemberPredictions]:
+        """Return predictions by the names of the rows that values go by."""
+        parts = {"oof" if split == "train" else split: predictions.of_split(split) for split in SPLITS}
+        return {name: part for name, part in parts.items() if part.predicted.any()}
 
     def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
         """Return what each member predicts of rows that it did not learn from."""
@@ -185,6 +222,13 @@ class EnsemblePlan:
     def _weights(self, predictions: Sequence[MemberPredictions]) -> Tensor:
         """Return how much each member counts, `(M,)`."""
         return self.method.weigh(predictions, self.facts)
+
+    def _selected_on(self, own: Sequence[MemberPredictions], shares: Mapping[str, float]) -> list[str]:
+        """Return the names of the rows that the weights were selected on."""
+        del shares
+        if len(own) < 2 or getattr(self.method, "weights", "uniform") == "uniform":
+            return []
+        return [*self._by_rows(weighing_rows(own)[0])]
 
     def _values(
         self, counted: Sequence[MemberResult], predictions: Sequence[MemberPredictions]
@@ -201,9 +245,10 @@ class EnsemblePlan:
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
-        rows = predictions.of_split(split)
-        rows = rows.take(rows.predicted)
-        return SplitMeter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
+        found = dict[str, float]()
+        for name, rows in self._by_rows(predictions.of_split(split)).items():
+            found |= SplitMeter(self.run.cfg, self.shared, name)(rows.take(rows.predicted))
+        return found
 
     def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
         """Write all networks that count into one file; return how many weights they have."""

@@ -41,6 +41,7 @@ from lightkit.ensemble.stacking import (
     stack_features,
 )
 from lightkit.runner.ensemble.combined import combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.report import Outcome
 from lightkit.runner.ensemble.run import EnsemblePlan
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
@@ -112,6 +113,7 @@ class StackingPlan(EnsemblePlan):
                 for name in base.networks
             }
         self.found = {"stacking": self._told(chosen, bases, greedy), **self._price(done, bases, known)}
+        self._own = own
         networks = {name for base in bases for name in base.networks}
         counted = [result for result in done if result.member.name in networks]
         return self._written(done, counted, [known[result.member.name] for result in counted], together, shares)
@@ -181,6 +183,28 @@ class StackingPlan(EnsemblePlan):
         means = {key: sum(some) / len(some) for key, some in found.items() if None not in some}  # type: ignore[arg-type]
         return {"refit": {**spent, **means}}
 
+    def _views(self, outcome: Outcome) -> list[list[dict[str, MemberPredictions]]]:
+        """See `EnsemblePlan._views`: the ensemble on what it was judged by, then its bases."""
+        together = self._by_rows(outcome.together)
+        if self.found["stacking"]["used"] != STACK:
+            together.pop("oof", None)  # the weights were selected on it
+        return [[together], [self._by_rows(base) for base in self._own]]
+
+    def _by_rows(self, predictions: MemberPredictions) -> dict[str, MemberPredictions]:
+        """See `EnsemblePlan._by_rows`; rows that decide whether the stack is used are called `holdout`."""
+        found = super()._by_rows(predictions)
+        if "oof" not in found:
+            return found
+        rows = found.pop("oof")
+        apart = torch.isin(rows.rows, self.method.rows(self.facts).held_out)
+        parts = {"oof": rows.take(~apart), "holdout": rows.take(apart)}
+        return {**{name: part for name, part in parts.items() if part.predicted.any()}, **found}
+
+    def _selected_on(self, own: Sequence[MemberPredictions], shares: Mapping[str, float]) -> list[str]:
+        """See `EnsemblePlan._selected_on`: greedy weights of bases come from their out-of-fold predictions."""
+        del own, shares
+        return ["oof"] if self.found["stacking"]["used"] == GREEDY else []
+
     def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
         """Write the networks that count, and those that feed them, into one file; return how many weights they have."""
         inputs = self._inputs(done)
@@ -230,7 +254,7 @@ class StackingPlan(EnsemblePlan):
             change = f": validation loss of a base {refit['val_loss']:.4f}, of its folds together "
             gain = f"{change}{refit['val_loss_of_folds']:.4f}" if "val_loss" in refit else ""
             lines.append(f"training on all rows took {took}{gain}")
-        return lines
+        return [*lines, *self.lines]
 
 
 def _loss(predictions: MemberPredictions, task: str) -> float | None:

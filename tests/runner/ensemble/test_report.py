@@ -139,6 +139,10 @@ def test_rows_that_were_left_out_count_for_each_member() -> None:
     made = replace(made, values={**made.values, "oof/score": 0.75})
     report = make_report(made, seconds=1.0, parameters=1)
     assert ["oof/score", "0.3750", "0.2500", "0.7500"] in comparison(report, made.values, made.monitor)[1]
+    chosen = {**report, "selected_on": ["oof"]}
+    names = [row[0] for row in comparison(chosen, made.values, made.monitor)[1]]
+    assert "oof/score (selected on)" in names
+    assert told(chosen)[0].startswith("selected     by the rows left out:")
 
 
 def test_the_values_of_the_weights_that_count() -> None:

@@ -190,6 +190,8 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
     assert sum(filter(None, weights)) == pytest.approx(1)
     together = MemberPredictions.read(folder / "oof.safetensors")
     assert len(together.of_split("train")) == len(load_rows(folder))
+    assert {name.partition("/")[0] for name in result["metrics"]} == {"val", "test", "oof", "holdout"}
+    assert result["selected_on"] == ["oof"]
     meta = MemberPredictions.read(next((folder / "members").glob("*-meta")) / "oof.safetensors").of_split("train")
     assert (len(meta), judged) == (judged[0], [len(meta)])
 

@@ -1,0 +1,104 @@
+"""Losses that contradict each other are told of, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.assembly import build
+from lightkit.config import compose, load_run
+from lightkit.data.groups import row_marks
+from lightkit.data.tensors import TensorData
+from lightkit.ensemble.oof import SPLITS, MemberPredictions
+from lightkit.runner import Runner
+from lightkit.runner.ensemble.doubts import contradictions, lines
+
+ROWS = 120
+
+
+def copies(near: float = 0.0) -> TensorData:
+    """Noise with labels of chance; each training row stands twice, the copy changed by a little."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2 * ROWS, 6, generator=generator), torch.randint(2, (2 * ROWS,), generator=generator)
+    twin = x[:ROWS] + near * torch.randn(ROWS, 6, generator=generator)
+    splits = {"train": torch.arange(2 * ROWS), "val": torch.arange(2 * ROWS, 2 * ROWS + 40)}
+    splits["test"] = torch.arange(2 * ROWS + 40, 3 * ROWS)
+    x, y = torch.cat([x[:ROWS], twin, x[ROWS:]]), torch.cat([y[:ROWS], y[:ROWS], y[ROWS:]])
+    return TensorData(x, y, splits=splits)
+
+
+def run(folder: Path, near: float, *options: str) -> dict[str, Any]:
+    texts = [
+        "data=wine",
+        "data.dataset={_target_: tests.runner.ensemble.test_doubts.copies, near: " + f"{near}}}",
+        "data.split.by=file",
+        "data.normalize=none",
+        "model.hidden=[64]",
+        "optim.lr=0.02",
+        "trainer.epochs=60",
+        "trainer.test=last",
+        "device=cpu",
+        "metrics.figures=[]",
+        "logger.tensorboard.enabled=false",
+        "logger.console.style=lines",
+        "trainer.validate_every=20",
+        "ensemble=bagging",
+        *options,
+    ]
+    return Runner(compose(texts).cfg, folder).run()
+
+
+@pytest.mark.parametrize("near", [0.0, 0.001])
+def test_near_copies_in_several_folds_are_told_of_and_equal_rows_stay_in_one(
+    near: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "run", near, "ensemble.resample=folds", "ensemble.folds=2")
+    said = capsys.readouterr().out
+    for folder in (tmp_path / "run" / "members").iterdir():
+        data = build(load_run(folder).cfg, folder, pretrained=False, trains=False).data
+        assert data.left_out is not None
+        parts = [row_marks(data.source.x[rows]) for rows in (data.rows["train"], data.left_out)]
+        assert not torch.isin(*parts).any()
+        assert abs(len(parts[0]) - len(parts[1])) <= 2
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["contradictions"] == result["contradictions"]
+    log = (tmp_path / "run" / "run.log").read_text()
+    told = "losses contradict each other"
+    assert (told in said, told in log, bool(result["contradictions"])) == ((near > 0,) * 3)
+    if near:
+        assert result["contradictions"][0]["low"]["on"] == "oof"
+        assert result["contradictions"][0]["high"]["loss"] > 1.5 * result["contradictions"][0]["low"]["loss"]
+
+
+def test_equal_rows_are_drawn_together_by_bootstrap(tmp_path: Path) -> None:
+    run(tmp_path / "run", 0.0, "ensemble.size=1", "trainer.epochs=1")
+    folder = tmp_path / "run" / "members" / "00"
+    data = build(load_run(folder).cfg, folder, pretrained=False, trains=False).data
+    assert data.left_out is not None
+    assert not torch.isin(row_marks(data.source.x[data.rows["train"]]), row_marks(data.source.x[data.left_out])).any()
+
+
+def member(rows: torch.Tensor, errors: torch.Tensor, split: str) -> MemberPredictions:
+    """Predictions of a regression that are wrong by so much."""
+    number = torch.full((len(rows),), SPLITS.index(split), dtype=torch.uint8)
+    counts = torch.ones(len(rows), dtype=torch.int64)
+    return MemberPredictions(rows, number, counts, errors[:, None].float(), torch.zeros(len(rows)), "regression")
+
+
+def test_chance_few_rows_and_rows_of_one_group_say_nothing() -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows, other = torch.arange(200), torch.arange(200, 400)
+    small, large = (torch.randn(200, generator=generator) * size for size in (1.0, 2.0))
+    apart = {"oof": member(rows, small, "train"), "test": member(other, large, "test")}
+    alike = {"oof": member(rows, small, "train"), "test": member(other, large / 2, "test")}
+    few = {"oof": member(rows, small, "train"), "test": member(other[:9], large[:9], "test")}
+    found = contradictions([[alike], [apart]])
+    assert (found[0]["low"]["on"], found[0]["high"]["on"], found[0]["high"]["rows"]) == ("oof", "test", 200)
+    assert "test rows" in lines(found)[0]
+    assert not contradictions([[alike], [few], [{}]])
+    # The same losses, where all rows of the test split but a few are of one person.
+    groups = torch.arange(400).where(torch.arange(400) < 205, torch.tensor(399))
+    assert not contradictions([[apart]], groups)
