@@ -1,7 +1,8 @@
 """The lock of a folder: the kernel's, so that it is free however its holder dies. What the file says is only beside it.
 
-A process number alone says nothing, as it may belong to another process by now. Whether somebody works in a folder is
-asked of the kernel; the file tells who that is, and of one that nobody holds how it came free.
+A process number in a file says nothing: it may belong to another process by now, and anybody who may write there can
+have written it. Whether somebody works in a folder, and who, is asked of the kernel; of a lock that is free, the file
+tells how it came free.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE
+from lightkit.runs.holder import holder_of, open_lock
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _TRIES, _TRY_SECONDS = 5, 0.01
@@ -31,6 +34,7 @@ _LOOKERS_SECONDS = 60.0
 """How long to try where only such hold a lock as look at it, each for a moment."""
 _POLL_SECONDS = 0.05
 """Time between two looks where a lock cannot be waited for."""
+_MOST_BYTES = 1 << 16
 _RELEASED = "released"
 """The last line of a lock that its holder gave up in good order."""
 
@@ -98,11 +102,10 @@ def read_lock(folder: Path, name: str = run_files.LOCK) -> LockState | None:
     """
     for tries_left in reversed(range(_TRIES)):
         try:
-            with (folder / name).open("rb", buffering=0) as file:
-                held, content, written = _is_held(file), file.read(), os.fstat(file.fileno()).st_mtime
+            with open_lock(folder / name) as file:
+                state = _state(file, _is_held(file))
         except OSError:
             return None
-        state = _parse(content.decode(errors="replace"), held, written)
         if not state.is_held or state.pid is not None or not tries_left:
             break
         time.sleep(_TRY_SECONDS)  # the holder may be about to write who it is
@@ -145,7 +148,7 @@ def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | Non
         with suppress(OSError, ImportError):
             import fcntl
 
-            with (folder / name).open("rb", buffering=0) as file:
+            with open_lock(folder / name) as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
     end = None if timeout is None else time.monotonic() + timeout
     while (state := read_lock(folder, name)) is not None and state.is_held:
@@ -190,7 +193,7 @@ def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
             if _is_held(file):
                 tries_left -= 1
             if not tries_left or time.monotonic() > end:
-                raise in_use(folder, _told(file)) from error
+                raise in_use(folder, _state(file, True).told) from error
             time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
     os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
     if os.fstat(file.fileno()).st_nlink > 1:
@@ -202,7 +205,7 @@ def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
     return True
 
 
-def _is_held(file: IO[bytes]) -> bool | None:
+def _is_held(file: IO[bytes] | FileIO) -> bool | None:
     """Tell whether another process holds a lock, which is not kept; None where there are no locks."""
     try:
         import fcntl
@@ -216,40 +219,46 @@ def _is_held(file: IO[bytes]) -> bool | None:
     return False
 
 
-def _told(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.readline().decode(errors="replace").strip()
-
-
-def _parse(text: str, held: bool | None, written: float) -> LockState:
-    """Read what the file of a lock says.
+def _state(file: IO[bytes] | FileIO, held: bool | None) -> LockState:
+    """Read what a lock says; who holds it is what the kernel says.
 
     Args:
-        text: Its content; that of an earlier version is the first line alone.
+        file: The file of the lock; that of an earlier version has its first line alone.
         held: Whether a process holds it; None where there are no locks, so that the process itself is looked for.
-        written: When it was written.
     """
-    lines = text.splitlines()
-    facts: Any = None
-    with suppress(ValueError, IndexError):
-        facts = json.loads(lines[1])
-    if not isinstance(facts, dict):
-        return LockState(bool(held), lines[0].strip() if lines else "", written=written)
-    released = lines[-1] == _RELEASED
-    pid: Any = facts.get("pid")
-    host: Any = facts.get("host")
-    is_known = isinstance(pid, int) and isinstance(host, str)
-    is_same = is_known and not released and _is_same(pid, host, facts.get("boot"), facts.get("born"))
+    file.seek(0)
+    content, written = file.read(_MOST_BYTES) or b"", os.fstat(file.fileno()).st_mtime
+    lines, facts = content.decode(errors="replace").splitlines(), dict[str, Any]()
+    with suppress(ValueError, IndexError, RecursionError):
+        found = json.loads(lines[1])
+        facts = found if isinstance(found, dict) else facts
+    released = bool(facts) and lines[-1] == _RELEASED
+    host, claimed = _claimed(facts)
+    claimed = None if released else claimed
+    is_elsewhere, words = host not in (None, socket.gethostname()), lines[0].strip() if lines else ""
+    pid = None if held is False else holder_of(file, None if is_elsewhere else claimed, is_locked=bool(held))
+    if pid is not None and pid != claimed:
+        host, words = socket.gethostname(), f"process {pid} on {socket.gethostname()}"
+    elif is_elsewhere:
+        pid = claimed  # nothing here signals it
     return LockState(
-        is_held=is_same if held is None else held,
-        told=lines[0].strip(),
-        pid=pid if is_same else None,
-        host=host if is_known else None,
+        is_held=pid is not None if held is None else held,
+        told=words,
+        pid=pid,
+        host=host,
         boot=facts["boot"] if isinstance(facts.get("boot"), str) else None,
         is_detached=facts.get("detached") is True,
-        is_released=released,
+        is_released=released if facts else None,
         written=written,
     )
+
+
+def _claimed(facts: dict[str, Any]) -> tuple[str | None, int | None]:
+    """Return the machine that the file of a lock names, and the process if it can be the one that wrote it."""
+    host, pid = facts.get("host"), facts.get("pid")
+    if not isinstance(host, str) or type(pid) is not int or pid <= 0:
+        return None, None
+    return host, pid if _is_same(pid, host, facts.get("boot"), facts.get("born")) else None
 
 
 def _is_same(pid: int, host: str, boot: Any, born: Any) -> bool:

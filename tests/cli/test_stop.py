@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import socket
+import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lightkit.detached.ending import ask_to_end
 from lightkit.detached.liveness import look
-from lightkit.runs.lock import locked
+from lightkit.runs import lock
+from lightkit.runs.lock import boot_id, locked
 from tests.conftest import Outcome
 from tests.detached.made import going_on, make_run, make_sweep
 
@@ -61,6 +68,57 @@ def test_killing(cli: Cli, project: Path) -> None:
     ]
 
 
+def claim(folder: Path, name: str, victim: subprocess.Popen[str]) -> None:
+    """Write into the file of a lock that another process holds it, with all that is true of that one."""
+    facts = {"pid": victim.pid, "host": socket.gethostname(), "boot": boot_id(), "born": lock._born(victim.pid)}
+    (folder / name).write_text(f"process {victim.pid} on {socket.gethostname()}\n{json.dumps(facts)}\n")
+
+
+@pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells who holds a lock")
+@pytest.mark.parametrize("words", [["--now"], []], ids=["now", "asked"])
+@pytest.mark.parametrize("kind", ["run", "job", "sweep"])
+def test_the_process_that_holds_the_lock_is_stopped_and_not_the_one_that_is_written_there(
+    cli: Cli, project: Path, kind: str, words: list[str]
+) -> None:
+    sweep = make_sweep(project, "seed=0") if kind != "run" else None
+    folder = make_run(project) if sweep is None else sweep / "seed=0" if kind == "job" else sweep
+    if kind == "sweep":
+        words = ["--now"]  # without, it is asked by a file
+    with going_on(make_run(project, "other"), seconds=60.0) as victim, going_on(folder) as holder:
+        claim(folder, ".lock", victim)
+        claim(folder, ".job", victim)
+        if kind == "run":
+            assert {row["pid"] for row in json.loads(cli("ps", "--json").out)} == {victim.pid, holder.pid}
+        done = cli("stop", *words, str(folder))
+        assert done.code == 0, done.err
+        assert f"process {holder.pid}" in done.out
+        assert holder.wait() is not None
+        assert victim.poll() is None
+        victim.kill()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells who holds a lock")
+@pytest.mark.parametrize("words", [["--now"], []], ids=["now", "asked"])
+@pytest.mark.parametrize("how", ["nobody", "link", "second name", "shared"])
+def test_a_lock_that_is_of_something_else_ends_no_process(cli: Cli, project: Path, how: str, words: list[str]) -> None:
+    other, folder = make_run(project, "other"), make_run(project)
+    with going_on(other, seconds=60.0) as victim, ExitStack() as stack:
+        if how == "link":
+            (folder / ".lock").symlink_to(other / ".lock")
+        elif how == "second name":
+            os.link(other / ".lock", folder / ".lock")
+        else:
+            claim(folder, ".lock", victim)
+        if how == "shared":  # somebody looks at it for ever
+            file = stack.enter_context((folder / ".lock").open("rb"))
+            fcntl.flock(file, fcntl.LOCK_SH)
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
+        done = cli("stop", *words, "a")
+        assert ("nothing to stop" in done.out) or "it is not known which process runs there" in done.err
+        assert victim.poll() is None
+        victim.kill()
+
+
 def test_sweeps(cli: Cli, project: Path) -> None:
     sweep = make_sweep(project, "seed=0", "seed=1")
     assert "nobody runs" in cli("stop", "grid").out
@@ -100,14 +158,14 @@ def test_waiting_goes_on_while_a_run_is_resumed_at_once(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run(project, status="finished")
-    lock = locked(folder)
-    lock.__enter__()
+    held = locked(folder)
+    held.__enter__()
     waits = list[Path]()
 
     def free(place: Path) -> bool:
         waits.append(place)
         if len(waits) == 2:
-            lock.__exit__(None, None, None)
+            held.__exit__(None, None, None)
         return True
 
     monkeypatch.setattr("lightkit.detached.liveness.wait_until_free", free)

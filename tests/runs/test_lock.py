@@ -230,18 +230,40 @@ def rewritten(folder: Path, **facts: object) -> None:
     path.write_text("\n".join([first, json.dumps(json.loads(second) | facts), *rest]) + "\n")
 
 
-def test_a_number_that_another_process_has_by_now_is_not_told(tmp_path: Path) -> None:
-    """The lock is held; what the file says is from an earlier holder whose number was used again."""
+@pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells")
+@pytest.mark.parametrize(
+    "facts", [{"born": 1}, {"pid": 1, "born": None}, {"pid": -1}, {"pid": "all"}, {"host": "elsewhere", "pid": 4711}]
+)
+def test_the_kernel_says_who_holds_a_lock_whatever_its_file_says(tmp_path: Path, facts: dict[str, object]) -> None:
     with locked(tmp_path):
-        rewritten(tmp_path, born=1)
+        rewritten(tmp_path, **facts)
         state = read_lock(tmp_path)
         assert state is not None
-        assert state.is_held
-        assert state.pid is None
-        rewritten(tmp_path, host="elsewhere", pid=4711)
-        state = read_lock(tmp_path)
-        assert state is not None
-        assert (state.pid, state.host) == (4711, "elsewhere"), "of another machine's processes nothing else is known"
+        assert (state.is_held, state.pid, state.host) == (True, os.getpid(), socket.gethostname())
+        assert state.told == f"process {os.getpid()} on {socket.gethostname()}"
+    rewritten(tmp_path, **facts)
+    state = read_lock(tmp_path)
+    assert state is not None
+    assert not state.is_held
+
+
+def test_of_a_holder_on_another_machine_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_is_held", lambda _: True)
+    (tmp_path / ".lock").write_text('process 4711 on elsewhere\n{"pid": 4711, "host": "elsewhere"}\n')
+    state = read_lock(tmp_path)
+    assert state is not None
+    assert (state.is_held, state.pid, state.host, state.told) == (True, 4711, "elsewhere", "process 4711 on elsewhere")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_is_no_lock(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a" / ".lock"
+    path.parent.mkdir()
+    with locked(tmp_path):
+        {"link": lambda: path.symlink_to(tmp_path / ".lock"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
+            kind
+        ]()
+        assert read_lock(path.parent) is None
 
 
 def test_where_there_are_no_locks_the_process_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
