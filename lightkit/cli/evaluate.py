@@ -89,7 +89,9 @@ def evaluate(args: list[str]) -> int:
     say(table(["metric", "value"], rows, right=[1]))
     files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
     files += [
-        file for path in files for file in sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.RESULT}"))
+        file
+        for path in files
+        for file in sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
     ]
     say("\nwritten to " + ", ".join(map(str, files)))
     return 0

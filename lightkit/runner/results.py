@@ -47,7 +47,7 @@ def write_results(found: Mapping[str, Shaped], folder: Path) -> dict[str, Path]:
     written = dict[str, Path]()
     for name, result in found.items():
         folder.mkdir(parents=True, exist_ok=True)
-        written[name] = path = folder / f"{name.replace('/', '_')}{run_files.RESULT}"
+        written[name] = path = folder / f"{name.replace('/', '_')}{run_files.METRIC_RESULT}"
         packed = io.BytesIO()
         np.savez(packed, **result.arrays())
         write_atomically(path, lambda file, of=packed: file.write(of.getbuffer()), scratch=f"{path.name}.part")  # type: ignore[misc]
@@ -65,7 +65,7 @@ def draw_results(run: MemberRun, step: int) -> None:
         return
     for split in _SPLITS:
         folder = run.path / run_files.FIGURES / split
-        for path in sorted(folder.glob(f"*{run_files.RESULT}")):
+        for path in sorted(folder.glob(f"*{run_files.METRIC_RESULT}")):
             figure = draw_file(path)
             if figure is not None:
                 write_figures({f"{split}/{path.stem}": figure}, run.logger, folder, step=step)
