@@ -19,7 +19,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.config.received import check_key
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import unwritable
+from lightkit.runs.folder import refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.placement import (
     check_free,
@@ -43,6 +43,7 @@ from lightkit.sweep.plan import (
     plain_job,
     store,
 )
+from lightkit.sweep.received import adopt, check_record, check_study, counting_options
 from lightkit.sweep.state import look
 
 if TYPE_CHECKING:
@@ -132,7 +133,12 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
     """
     with _opened(folder) as journal:
         record = read_journal(folder)
-        changed = {**record.head.get("options", {}), **options}
+        check_record(record)
+        check_study(record)
+        changed, left = counting_options(record, options)
+        if left:
+            complain(f"this sweep comes from elsewhere, so these of its options do not count: {', '.join(left)}")
+            complain("type those that you want; --trust takes all, and lets the sweep run any command as you")
         engine = _engine({**record.head, "options": changed}, list(record.jobs.values()), folder)
         journal.head(options=changed)
         return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
@@ -143,6 +149,19 @@ def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEn
     if head.get("at_once"):
         return build_together(head["options"], folder)
     return build_engine(head["options"], jobs, folder)
+
+
+def take_over(folder: Path) -> None:
+    """Make a sweep from elsewhere the user's own, who knows who made it.
+
+    Args:
+        folder: Folder of the sweep.
+
+    Raises:
+        UserError: Another process runs it (exit code 75), or its jobs or options cannot be.
+    """
+    with _opened(folder) as journal:
+        adopt(read_journal(folder), journal)
 
 
 def _carry_out(
@@ -161,10 +180,13 @@ def _carry_out(
         has_some = (folder / run_files.SWEEP_JOURNAL).stat().st_size > 0
         record = read_journal(folder) if has_some else Record(folder)
         if "study" in head:
+            check_record(record)
+            check_study(record, begins=True)
             journal.head(**head)
             record = read_journal(folder)
             return _run(record, journal, engine, list(record.jobs.values()), head["options"])
         change = compare(jobs, record)
+        check_record(record, change.jobs)
         journal.head(**head)
         known = {job.name for job in change.jobs if job.name in record.known}
         record = store(journal, record, change)
@@ -243,6 +265,7 @@ def _opened(folder: Path) -> Iterator[Journal]:
                 fix = f"`lightkit sweep status {folder}` shows it, `lightkit sweep stop {folder}` ends it"
                 what, family = f"{holder} runs this sweep", "folder-in-use"
                 raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family)
+            refuse_links(folder, run_files.SWEEP_OWN, (run_files.SWEEP_QUEUE, run_files.SWEEP_RAY))
             stack.enter_context(locked(folder))
             journal = stack.enter_context(Journal(folder))
         except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit.cli.live import read_seconds
 from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
-from lightkit.cli.terminal import json_text, say, table
+from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
@@ -21,6 +21,7 @@ from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep
+from lightkit.sweep.received import counting_options
 from lightkit.sweep.state import look
 
 _POLL_SECONDS = 0.2
@@ -36,7 +37,7 @@ def act(options: argparse.Namespace) -> int:
     """
     folder = find_sweep(options.sweep, project())
     if options.action == "resume":
-        return resume_sweep(folder, _given(options.overrides), detached=options.detach)
+        return resume_sweep(folder, _given(options.overrides), detached=options.detach, trusted=options.trust)
     if options.overrides:
         raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
     if options.action == "stop":
@@ -47,17 +48,22 @@ def act(options: argparse.Namespace) -> int:
     return watch_sweep(folder, read_seconds(options.watch), as_json=options.json)
 
 
-def resume_sweep(folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detached: bool = False) -> int:
+def resume_sweep(
+    folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detached: bool = False, trusted: bool = False
+) -> int:
     """Go on with a sweep.
 
     Args:
         folder: Folder of the sweep.
         options: What is to be different of the section `sweep`.
         detached: Whether it is to outlive the terminal.
+        trusted: Whether the user answers for it, whoever has made it.
     """
     from lightkit.cli.detach import carry_out
-    from lightkit.cli.multirun import go_on
+    from lightkit.cli.multirun import go_on, take_over
 
+    if trusted:
+        take_over(folder)
     return carry_out(partial(go_on, folder, options), folder, detached=detached, on_end=_on_end(folder))
 
 
@@ -91,6 +97,8 @@ def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 def _show(record: Record, *, as_json: bool) -> None:
     """Print where each job is."""
+    for error in record.refused:
+        complain(f"no job: {error.args[0]}")
     holder = lock_holder(record.folder)
     states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
     if as_json:
@@ -139,8 +147,8 @@ def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) ->
 
 def stop_sweep(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
-    holder = lock_holder(folder)
-    if holder is None and read_journal(folder).head.get("options", {}).get("engine") in IN_A_QUEUE:
+    holder, record = lock_holder(folder), read_journal(folder)
+    if holder is None and counting_options(record, {})[0]["engine"] in IN_A_QUEUE:
         from lightkit.cli.multirun import go_on
 
         go_on(folder, {}, end=True)
@@ -149,7 +157,9 @@ def stop_sweep(folder: Path) -> int:
         say(f"nobody runs {folder}")
         return 0
     try:
-        (folder / run_files.SWEEP_STOP).touch()
+        mark = folder / run_files.SWEEP_STOP
+        mark.unlink(missing_ok=True)  # a link of that name is not written through
+        mark.touch()
     except OSError as error:
         raise unwritable(folder, error) from error
     say(f"asked {holder} to end; its jobs save first")

@@ -10,7 +10,7 @@ ACTIONS = ("status", "resume", "stop")
 HELP = {
     "sweep": f"""\
 usage: lightkit sweep status SWEEP [--watch [SECONDS]] [--json]
-       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [-d]
+       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [--trust] [-d]
        lightkit sweep stop SWEEP
 
 Look at a sweep that `lightkit train -m` has begun, from this terminal or another one, go on with it, or end it.
@@ -26,6 +26,8 @@ options:
   --watch [SECONDS]  draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise, until the sweep ends
   --json             as JSON; with --watch one line each time
   -d, --detach       resume without this terminal: the sweep survives hang-up, logout and a closed ssh
+  --trust            resume a sweep from elsewhere as your own, if you know who made it: its options and its
+                     configurations may then run any command as you
   sweep.KEY=VALUE    other options than at the start: sweep.slots=2 sweep.retries=1
 
 examples:
@@ -47,9 +49,12 @@ def sweep(args: list[str]) -> int:
     parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-d", "--detach", action="store_true")
+    parser.add_argument("--trust", action="store_true")
     options = parser.read(args)
     if options.action not in ACTIONS:
         raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS)
+    if options.trust and options.action != "resume":
+        raise UserError("only what is resumed needs trust", key="--trust", received=options.action)
     if options.detach:
         if options.action != "resume":
             raise UserError("only what trains can be detached", key="--detach", received=options.action)

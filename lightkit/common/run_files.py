@@ -103,3 +103,26 @@ SWEEP_TABLE = "results.txt"
 """In the folder of a sweep: a line for each job, to read."""
 SWEEP_RESULTS = "results.csv"
 """In the folder of a sweep: the same for a program, with a column for everything that was swept."""
+SWEEP_QUEUE = "slurm"
+"""Folder in that of a sweep: scripts, ids and ends of jobs that are in the queue of Slurm."""
+SWEEP_RAY = "ray"
+"""Folder in that of a sweep: which jobs of a Ray cluster are asked to end."""
+SWEEP_STUDY = "optuna.journal"
+"""In the folder of a sweep: the study of Optuna that chooses its jobs."""
+SWEEP_PICTURES = "study"
+"""Folder in that of a sweep: pictures of its study."""
+SWEEP_OWN = (
+    SWEEP_JOURNAL,
+    SWEEP_STOP,
+    SWEEP_TABLE,
+    SWEEP_RESULTS,
+    SWEEP_QUEUE,
+    SWEEP_RAY,
+    SWEEP_STUDY,
+    f"{SWEEP_STUDY}.lock",
+    SWEEP_PICTURES,
+    LOCK,
+    JOB_LOCK,
+    OUTPUT_LOG,
+)
+"""Names in the folder of a sweep that belong to the sweep, and to none of its jobs."""

@@ -13,6 +13,8 @@ _LIKE = {
     "-----": "−–—‐‑",
     "\"\"''": "“”‘’",
 }
+_MOST_BYTES = 200
+"""Of a part of a file name."""
 _PLAIN = str.maketrans({odd: plain for plains, odds in _LIKE.items() for plain, odd in zip(plains, odds)})
 
 
@@ -50,5 +52,9 @@ def three_digits(number: float) -> str:
 
 
 def slug(text: str) -> str:
-    """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters."""
-    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120] or "run"
+    """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters.
+
+    Of long letters there are fewer: file systems count bytes.
+    """
+    name = re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120]
+    return name.encode()[:_MOST_BYTES].decode(errors="ignore") or "run"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -27,9 +28,9 @@ from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.outside import check_finetune_files, check_outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
-from lightkit.config.relations import RULES
+from lightkit.config.relations import RULES, texts_of_engines
 from lightkit.config.report import Node, Report, UnusableError
-from lightkit.config.schema import Config, Range, Target
+from lightkit.config.schema import Config, Range, SweepConfig, Target
 from lightkit.config.tree import UNKNOWN, plain_tree, to_plain
 from lightkit.config.trust import Trust
 
@@ -254,6 +255,28 @@ def sweep_options(cfg: DictConfig) -> dict[str, Any]:
     _fill(found, Config)
     content: Any = to_plain(found.sweep)
     return cast("dict[str, Any]", content)
+
+
+def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check options of a sweep that were stored, and return the section `sweep` with its defaults.
+
+    Args:
+        options: Some of the section, as plain values.
+
+    Raises:
+        UserErrors: Everything that is wrong, in one report.
+    """
+    report = Report(Sources())
+    checked = _Checker(report).node(dict(options), SweepConfig, ("sweep",))
+    with suppress(UnusableError):
+        texts_of_engines(cast(Config, Node(sweep=checked)), report)
+    if report.errors:
+        raise UserErrors(report.errors)
+    usual = dataclasses.asdict(SweepConfig())
+    return {
+        name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
+        for name, value in usual.items()
+    }
 
 
 def _fill(node: Any, kind: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from lightkit.common.names import name_problem
 from lightkit.config.report import Report, Rule
 from lightkit.config.schema import Config, MemberConfig
 
@@ -29,6 +32,18 @@ def roles_of_members(cfg: Config, report: Report) -> None:
         what = "the method of an ensemble says what its members are"
         key = ("ensemble", "member", differ[0])
         report.add(key, what, received=getattr(role, differ[0]), fix=f"remove it: ~ensemble.member.{differ[0]}")
+
+
+def names_of_members(cfg: Config, report: Report) -> None:
+    """Refuse names of other members that would lead a run from elsewhere out of the folder of members."""
+    role = cfg.ensemble.member
+    named: dict[str, Any] = {"weights_of": role.weights_of, "adds_to": role.adds_to, "refits": role.refits}
+    for key, found in (named | {"features": [name for names in role.features for name in names]}).items():
+        for name in [found] if isinstance(found, str) else found or []:
+            problem = name_problem(name)
+            if problem and not (key == "refits" and not name):
+                facts: dict[str, Any] = {"expected": "the name of a member", "received": name, "family": "wrong-value"}
+                report.add(("ensemble", "member", key), problem, **facts)
 
 
 def folds_of_bagging(cfg: Config, report: Report) -> None:
@@ -82,6 +97,7 @@ def processes_of_members(cfg: Config, report: Report) -> None:
 ENSEMBLE_RULES: tuple[Rule, ...] = (
     checkpoints_of_members,
     roles_of_members,
+    names_of_members,
     folds_of_bagging,
     cycles_of_snapshots,
     rates_of_cycles,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import read_length
+from lightkit.common.text import in_one_line
 from lightkit.config.report import Report, Rule
 from lightkit.config.schema import Config
 
@@ -139,6 +140,18 @@ def name_of_run(cfg: Config, report: Report) -> None:
         )
 
 
+def texts_of_engines(cfg: Config, report: Report) -> None:
+    """Refuse line breaks and control characters in what a queue or a cluster is told: they would begin another line."""
+    for part in ("slurm", "ray"):
+        for name, value in vars(getattr(cfg.sweep, part)).items():
+            for index, text in enumerate(value) if isinstance(value, list) else ((None, value),):
+                if isinstance(text, str) and in_one_line(text) != text:
+                    key = ("sweep", part, name) if index is None else ("sweep", part, name, index)
+                    what, fix = "a line break or another control character", "an item of the list for each line"
+                    facts = {"expected": "plain text in one line", "fix": fix if index is not None else None}
+                    report.add(key, what, received=text, family="wrong-value", **facts)
+
+
 RULES: tuple[Rule, ...] = (
     shares_of_split,
     fold_of_split,
@@ -152,4 +165,5 @@ RULES: tuple[Rule, ...] = (
     rates_of_optimizer,
     one_warmup,
     name_of_run,
+    texts_of_engines,
 )

@@ -19,6 +19,7 @@ from lightkit.checkpoint.files import write_atomically
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.names import name_problem
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -114,6 +115,8 @@ def read_ensemble(path: Path) -> StoredEnsemble:
             )
             for row in found["members"]
         ]
+        if problem := next(filter(None, (name_problem(member.name) for member in members)), None):
+            raise ValueError(problem)
         return StoredEnsemble(members, found["rule"], found["task"], found["classes"], found["more"])
     except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
         what = f"the file of the ensemble cannot be read: {reason(error) if isinstance(error, OSError) else error}"

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger, audit
+from lightkit.common.names import folder_below
 from lightkit.config import save
 from lightkit.config.marks import key_problem
 from lightkit.config.project import project_root
@@ -75,8 +76,13 @@ class RunFolder:
         return self.path
 
     def member(self, name: str) -> RunFolder:
-        """Return the folder of one of several models that the run trains."""
-        return type(self)(self.path / run_files.MEMBERS / name)
+        """Return the folder of one of several models that the run trains.
+
+        Raises:
+            UserError: The name is none of a folder, or leads elsewhere by a link.
+        """
+        home = self.path / run_files.MEMBERS
+        return type(self)(folder_below(home, name, key=str(home), expected="the name of a member"))
 
     def typed_for(self, name: str, typed: Sequence[str]) -> Sequence[str]:
         """Return what was typed for one of several models: what was typed for the run."""
@@ -96,7 +102,7 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                _refuse_links(self.path)
+                refuse_links(self.path)
                 stack.enter_context(locked(self.path))
             except OSError as error:
                 raise unwritable(self.path, error) from error
@@ -188,11 +194,20 @@ class RunFolder:
         write_json(self.path / run_files.RESULT, result)
 
 
-def _refuse_links(folder: Path) -> None:
-    """Refuse names to write to that lead out of the folder; the folder itself may be a link of the user's."""
+def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequence[str] = _SUBFOLDERS) -> None:
+    """Refuse names to write to that lead out of a folder; the folder itself may be a link of the user's.
+
+    Args:
+        folder: That of a run, or of a sweep.
+        written: Names and patterns in it that are written to.
+        within: Those of its folders in which anything is.
+
+    Raises:
+        UserError: There is such a link.
+    """
     home = folder.resolve()
-    found = [path for pattern in _WRITTEN for path in folder.glob(pattern)]
-    found += [path for name in _SUBFOLDERS if not (folder / name).is_symlink() for path in (folder / name).rglob("*")]
+    found = [path for pattern in written for path in folder.glob(pattern)]
+    found += [path for name in within if not (folder / name).is_symlink() for path in (folder / name).rglob("*")]
     for path in found:
         if path.is_symlink() and not path.resolve().is_relative_to(home):
             what = "this link leads out of the folder of the run, so nothing is written"

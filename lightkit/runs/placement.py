@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.names import name_problem, same_name
 from lightkit.common.text import slug
 from lightkit.runs.catalog import has_checkpoints, has_members
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
-
-
-_LONGEST = 255
-"""Bytes in the name of a folder."""
 
 
 def new_run_folder(root: Path, name: str, *, kind: str = run_files.RUNS) -> Path:
@@ -154,11 +151,12 @@ def job_names(jobs: Sequence[Composed], typed: Sequence[str] = ()) -> list[str]:
     if None not in found:
         return _own_names([whole for whole, _ in filter(None, found)])
     varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
-    names: list[str] = []
+    names, taken = list[str](), {*map(same_name, run_files.SWEEP_OWN)}
     for job in jobs:
         base = slug(",".join(text for text in job.overrides if text in varied))
         counted = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        names.append(next(name for name in counted if name not in names))
+        names.append(next(name for name in counted if same_name(name) not in taken))
+        taken.add(same_name(names[-1]))
     return names
 
 
@@ -179,10 +177,13 @@ def _own_names(wholes: Sequence[Any]) -> list[str]:
             what = "the folder of a job is below that of the sweep"
             fix = f"{key}=job${{hydra:job.num}}, and hydra.sweep.dir=FOLDER for the sweep"
             raise UserError(what, key=key, received=str(name), fix=fix, family="file")
-        long = next((part for part in name.parts if len(part.encode()) > _LONGEST), None)
-        if long is not None:
+        wrong = next((part for part in name.parts if name_problem(part)), None)
+        if wrong is not None:
             fix = "hydra.job.config.override_dirname.exclude_keys=[KEY,…], or ${hydra:job.num}"
-            raise UserError("too long for the name of a folder", key=key, received=long, fix=fix, family="file")
+            raise UserError(str(name_problem(wrong)), key=key, received=wrong, fix=fix, family="file")
+        if same_name(name.parts[0]) in map(same_name, run_files.SWEEP_OWN):
+            what = "this name belongs to a file or folder of the sweep itself"
+            raise UserError(what, key=key, received=str(name), fix=f"{key}=job${{hydra:job.num}}", family="file")
         other = next(
             (other for other in taken if name == other or name in other.parents or other in name.parents), None
         )

@@ -17,6 +17,7 @@ from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
 from lightkit.common.signals import handled
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import has_checkpoints
+from lightkit.runs.folder import refuse_links
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job, JobOutcome, Start
@@ -191,10 +192,12 @@ class Controller:
         self.journal.started(job.name, start.stop_at, again=again)
         self._parts[job.name] = _Part(start, before, JobProgress(job), alone)
         try:
+            refuse_links(job.folder)
             self.engine.start(start)
-        except OSError as error:
+        except (OSError, UserError) as error:
             self._parts.pop(job.name)
-            self._tell(JobOutcome(job.name, "failed", code=FAILED, reason=f"cannot be started: {error.strerror}"))
+            why = str(error.strerror) if isinstance(error, OSError) else str(error).splitlines()[0]
+            self._tell(JobOutcome(job.name, "failed", code=FAILED, reason=f"cannot be started: {why}"))
             return True
         for part in self._parts.values():
             part.beside |= len(self._parts) > 1
@@ -277,11 +280,16 @@ class Controller:
             return
         self.search.leave_out(self.record.given_up)
         jobs = [self.record.jobs[name] for name in self.search.out_of_race()]
-        left = [job for job in jobs if has_checkpoints(job.folder) and not is_locked(job.folder)]
+        left = [job for job in jobs if self._has_own_checkpoints(job) and not is_locked(job.folder)]
         self.journal.give_up([job.name for job in left if job.name not in self.record.given_up])
         for job in left:
             self.record.given_up.add(job.name)
             shutil.rmtree(job.folder / run_files.CHECKPOINTS, ignore_errors=True)
+
+    def _has_own_checkpoints(self, job: Job) -> bool:
+        """Tell whether a job has checkpoints that this sweep has written; what came from elsewhere stays."""
+        is_link = job.folder.is_symlink() or (job.folder / run_files.CHECKPOINTS).is_symlink()
+        return not is_link and has_checkpoints(job.folder) and self.record.has_planned(job.name)
 
     def _attach(self, *, end: bool) -> None:
         """Take over jobs that an earlier process of the sweep has left in a queue, or only end them."""

@@ -19,10 +19,13 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config.marks import is_signed, read_mark, sign
+from lightkit.config.marks import Mark, is_signed, read_mark, sign
+from lightkit.sweep.folders import JobFolders
 from lightkit.sweep.job import Job, JobOutcome
 
 FORMAT = 1
+_NOT_SIGNED = ("event", "format", "time", "mark")
+"""Keys of a line that says what the sweep is, which its signature leaves out."""
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Record:
         told: Outcomes that the search was told, in their order.
         replanned: Names of jobs that have another configuration since they have ended.
         given_up: Names of jobs that never go on from where they have paused: their checkpoints are gone.
+        refused: What is wrong with jobs that are not among these, as their names cannot be.
     """
 
     folder: Path
@@ -50,12 +54,17 @@ class Record:
     told: list[JobOutcome] = field(default_factory=list)
     replanned: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
+    refused: list[UserError] = field(default_factory=list)
+    _marks: dict[str, list[Mark]] = field(default_factory=dict, repr=False)
+    _heads: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    _folders: JobFolders | None = field(default=None, repr=False)
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add an event; one of a newer version that is not known is passed over."""
         kind, name = event.get("event"), str(event.get("name", ""))
         if kind == "sweep":
             self.head |= event
+            self._heads |= dict.fromkeys(event, event)
         elif kind == "planned":
             self._plan(name, event)
         elif kind == "removed":
@@ -73,14 +82,42 @@ class Record:
             if event.get("told"):
                 self.told.append(self.ended[name])
 
+    def is_ours(self, part: str) -> bool:
+        """Tell whether this project wrote a part of the head, such as `options`.
+
+        Args:
+            part: Its key.
+        """
+        line = self._heads.get(part, {})
+        return is_signed(self.folder, _signed_head(line), read_mark(line.get("mark")))
+
+    def has_planned(self, name: str) -> bool:
+        """Tell whether this project planned a job as it is stored: else its configuration came from elsewhere.
+
+        Args:
+            name: The job.
+        """
+        return name in self.known and is_signed(self.known[name].folder, _signed(self.known[name]), self._marks[name])
+
+    def place(self, name: object) -> Path:
+        """Return the folder of a job; see `JobFolders.place`."""
+        self._folders = self._folders or JobFolders(self.folder)
+        return self._folders.place(name)
+
     def _plan(self, name: str, event: Mapping[str, Any]) -> None:
+        try:
+            folder = self.place(event["name"])
+        except UserError as error:
+            self.refused.append(error)
+            return
         overrides = tuple(map(str, event["overrides"]))
         variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
-        job = Job(name, self.folder / name, overrides, str(event["config"]), variables)
+        job = Job(name, folder, overrides, str(event["config"]), variables)
         if name in self.known and self.known[name].config != job.config:
             self.replanned.add(name)
             self.told = [outcome for outcome in self.told if outcome.name != name]
         self.jobs[name] = self.known[name] = job
+        self._marks[name] = read_mark(event.get("mark"))
 
 
 class Journal:
@@ -110,8 +147,10 @@ class Journal:
         self._file.close()
 
     def head(self, **facts: Any) -> None:
-        """Say what the sweep is; a later one replaces what it names."""
-        self._append([{"event": "sweep", "format": FORMAT, "time": _now(), **facts}])
+        """Say what the sweep is, signed; a later one replaces what it names."""
+        made = sign(_signed_head(facts))
+        mark = {"mark": made._asdict()} if made else {}
+        self._append([{"event": "sweep", "format": FORMAT, "time": _now(), **facts, **mark}])
 
     def plan(self, jobs: Sequence[Job]) -> None:
         """Store jobs with their configurations, signed as those that are written into the folders of runs."""
@@ -174,7 +213,7 @@ def find_job(folder: Path) -> tuple[Job, bool]:
         The job, and whether this project has planned it: else its configuration came from elsewhere.
 
     Raises:
-        UserError: No sweep around the folder has planned it.
+        UserError: No sweep around the folder has planned it, or its name cannot be that of a job.
     """
     for home in folder.parents:
         path, name = home / run_files.SWEEP_JOURNAL, folder.relative_to(home).as_posix()
@@ -187,8 +226,9 @@ def find_job(folder: Path) -> tuple[Job, bool]:
             event = json.loads(found[-1])
             record = Record(home)
             record.take(event)
-            job = record.jobs[name]
-            return job, is_signed(folder, _signed(job), read_mark(event.get("mark")))
+            if record.refused:
+                raise record.refused[0]
+            return record.jobs[name], record.has_planned(name)
     raise UserError(
         "no sweep has planned a job here", key=str(folder), fix="lightkit sweep status", family="no-such-run"
     )
@@ -214,6 +254,12 @@ def _planned(job: Job) -> dict[str, Any]:
 def _signed(job: Job) -> str:
     """Return what is signed of a job: all that runs as code of the user's."""
     return job.config + (json.dumps(dict(job.environment), sort_keys=True) if job.environment else "")
+
+
+def _signed_head(line: Mapping[str, Any]) -> str:
+    """Return what is signed of a line that says what the sweep is: all but its time."""
+    facts = {name: value for name, value in line.items() if name not in _NOT_SIGNED and value is not None}
+    return json.dumps(facts, sort_keys=True, default=str)
 
 
 def _now() -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.state import look
 
+_LOG = logging.getLogger(__name__)
 _NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=", "on_end=")
 """Beginnings of overrides that say where, how or whether jobs run, not what they train."""
 
@@ -82,7 +84,10 @@ def compare(planned: Sequence[tuple[str, Composed]], record: Record) -> PlanChan
         if known is None:
             if name in record.known and found.cfg.resume.mode != "auto":
                 raise _other(record, name, own)
-            known = Job(name, record.folder / name, own, config, job_environment(found.hydra_cfg))
+            known = Job(name, record.place(name), own, config, job_environment(found.hydra_cfg))
+            added.append(known)
+        elif not record.has_planned(known.name):  # what is stored now becomes ours, so it is what was typed
+            known = replace(known, overrides=own, config=config, environment=job_environment(found.hydra_cfg))
             added.append(known)
         elif known.name not in record.jobs:
             added.append(known)
@@ -118,10 +123,14 @@ def is_of_sweep(override: str) -> bool:
 
 
 def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
-    """Find the newest sweep of a command below `outputs/` that nobody runs and that has not finished."""
+    """Find the newest sweep of a command below `outputs/` that is ours, that nobody runs and that has not finished."""
     for folder in all_sweeps(root)[::-1]:
         if read_head(folder).get("command") == command and lock_holder(folder) is None:
             record = read_journal(folder)
+            if not record.is_ours("command"):
+                what = "%s is a sweep of the same command from elsewhere; to go on with it:  lightkit sweep resume %s"
+                _LOG.warning(what, folder, folder)
+                continue
             jobs = [job for job in record.jobs.values() if job.name not in record.given_up]
             states = [look(job, record, controlled=False) for job in jobs]
             left = any(state.status not in ("finished", "pruned") for state in states)

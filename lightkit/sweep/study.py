@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.compose import compose_with, make_loader
 from lightkit.config.hydra_values import job_environment
 from lightkit.config.instantiate import instantiate
+from lightkit.sweep.folders import check_folder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.plan import is_of_sweep
@@ -24,9 +26,6 @@ from lightkit.sweep.study_settings import KEY, read_settings
 
 if TYPE_CHECKING:
     from lightkit.sweep.suggesting import OptunaSearch, Suggest
-
-FIGURES = "study"
-"""Folder of a study's pictures in that of its sweep."""
 
 
 def describe_study(
@@ -88,8 +87,10 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
     variables = study.get("environment") or {}
 
     def make_job(name: str, overrides: Sequence[str]) -> Job:
+        folder = record.place(name)
+        check_folder(folder)
         composed = compose_with(loader, overrides, config_name=study["config_name"])
-        return Job(name, record.folder / name, tuple(overrides), to_yaml(composed.cfg), variables)
+        return Job(name, folder, tuple(overrides), to_yaml(composed.cfg), variables)
 
     suggest: Suggest | None = None
     if node.get("custom_search_space"):
@@ -113,8 +114,8 @@ def show_study(search: JobSearch, folder: Path) -> Iterator[str]:
     for trial in search.best():
         values = ", ".join(f"{name} {value:.5g}" for name, value in zip(names, trial.values or ()))
         yield f"best: {trial.user_attrs.get('job', trial.number)}  {values}"
-    if write_plots(search.study, folder / FIGURES, names):
-        yield f"pictures of the study are in {folder / FIGURES}"
+    if write_plots(search.study, folder / run_files.SWEEP_PICTURES, names):
+        yield f"pictures of the study are in {folder / run_files.SWEEP_PICTURES}"
 
 
 def _space(study: Mapping[str, Any]) -> Space:

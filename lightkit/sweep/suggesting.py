@@ -12,8 +12,9 @@ from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FixedTrial, FrozenTrial, Trial, TrialState
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
 from lightkit.sweep.job import Job, JobOutcome, Start
@@ -61,6 +62,7 @@ class OptunaSearch:
         self._space, self._make_job, self._suggest = space, make_job, suggest
         self._folder, self._settings, self._known = str(folder.resolve()), settings, dict(known or {})
         self._open: dict[int, Trial] = {}
+        self._overrides: dict[int, list[str]] = {}
         self._sampler = SeededSampler(sampler_maker(space, settings), settings.seed)
         self.study = open_study(folder, settings, self._sampler)
         own = [trial for trial in self.study.get_trials() if self._is_own(trial)]
@@ -71,11 +73,12 @@ class OptunaSearch:
         """Name jobs that were under way before, then what Optuna suggests."""
         starts: list[Start] = []
         while len(starts) < room and not self.ended:
-            trial = self._drawn(self._trial(self._waiting.pop(0))) if self._waiting else self._ask()
+            trial = self._drawn(self._trial(self._waiting.pop(0)), begun=True) if self._waiting else self._ask()
             try:
                 starts.append(Start(self._job(trial)))
-            except UserErrors as errors:
-                reason = "; ".join(f"{error.key}: {error.what}" for error in errors.errors)
+            except UserError as found:
+                errors = found.errors if isinstance(found, UserErrors) else [found]
+                reason = "; ".join(f"{error.key}: {error.what}" for error in errors)
                 _LOG.warning("trial %d cannot run: %s", trial.number, reason)
                 self._fail(trial.number, reason)
         return starts
@@ -147,22 +150,38 @@ class OptunaSearch:
             trial = self.study.ask()
         return self._drawn(trial)
 
-    def _drawn(self, trial: Trial) -> FrozenTrial:
-        """Draw the values that a trial lacks, and note that it is a job of this sweep."""
+    def _drawn(self, trial: Trial, *, begun: bool = False) -> FrozenTrial:
+        """Draw the values that a trial lacks, and note that it is a job of this sweep.
+
+        Args:
+            trial: The trial.
+            begun: Whether it stands in the file already, with values that anybody may have written.
+        """
         with quiet():
             trial.set_user_attr(_SWEEP, self._folder)
             for key, distribution in self._space.varied.items():
                 draw(trial, key, distribution)
             if self._suggest is not None:
                 self._suggest(trial)
-            name = ",".join([f"{trial.number:03d}", *as_overrides(trial.params, digits=4)])
+            chosen = self._asked_for(trial.params) if begun else trial.params
+            self._overrides[trial.number] = as_overrides(chosen)
+            name = ",".join([f"{trial.number:03d}", *as_overrides(chosen, digits=4)])
             trial.set_user_attr(_JOB, slug(name))
         self._trials[slug(name)], self._open[trial.number] = trial.number, trial
         return self.study.get_trials()[trial.number]
 
+    def _asked_for(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return those of a trial's values that the space and the user's function ask for."""
+        keys = {*self._space.varied}
+        if self._suggest is not None:
+            fixed: Any = FixedTrial(params)
+            self._suggest(fixed)
+            keys |= {*fixed.params}
+        return {key: value for key, value in params.items() if key in keys}
+
     def _job(self, trial: FrozenTrial) -> Job:
         name = str(trial.user_attrs[_JOB])
-        return self._known.get(name) or self._make_job(name, [*self._space.fixed, *as_overrides(trial.params)])
+        return self._known.get(name) or self._make_job(name, [*self._space.fixed, *self._overrides[trial.number]])
 
     def _trial(self, number: int) -> Trial:
         if number not in self._open:
@@ -194,7 +213,7 @@ def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | Non
         UserError: The file cannot be used, or holds a study with other directions.
     """
     pruner = build_named("pruner", PRUNERS, settings.pruner, settings.pruner_options, {})
-    path = settings.storage or folder / "optuna.journal"
+    path = settings.storage or folder / run_files.SWEEP_STUDY
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with quiet():

@@ -98,7 +98,7 @@ class RayEngine:
         slots: int | None = None,
     ) -> None:
         self._ray = _connected(address)
-        self._own = folder.resolve() / "ray"
+        self._own = folder.resolve() / run_files.SWEEP_RAY
         self._command, self._slots = command, slots
         self._needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=lost_nodes)(work)
@@ -117,8 +117,8 @@ class RayEngine:
 
     def start(self, start: Start) -> None:
         """Hand a job to Ray."""
-        self._own.mkdir(parents=True, exist_ok=True)
         stop_file = self._stop_file(start.job.name)
+        stop_file.parent.mkdir(parents=True, exist_ok=True)
         stop_file.unlink(missing_ok=True)
         env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
         log = start.job.folder / run_files.OUTPUT_LOG
@@ -127,8 +127,9 @@ class RayEngine:
 
     def stop(self, name: str) -> None:
         """Tell a job to save and to end; one that has not begun ends as soon as it does."""
-        self._own.mkdir(parents=True, exist_ok=True)
-        self._stop_file(name).touch()
+        stop_file = self._stop_file(name)
+        stop_file.parent.mkdir(parents=True, exist_ok=True)
+        stop_file.touch()
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until jobs have ended, at most so long; return their exit statuses."""
@@ -163,7 +164,7 @@ class RayEngine:
         self._ray.shutdown()
 
     def _stop_file(self, name: str) -> Path:
-        return self._own / f"{name}-told-to-end"
+        return self._own / "told-to-end" / name
 
     def _need_room(self) -> None:
         """Refuse jobs that no node can take, for which Ray would wait for ever."""

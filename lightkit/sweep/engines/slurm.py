@@ -17,6 +17,7 @@ from pathlib import Path
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.common.text import in_one_line
 from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
 
@@ -80,8 +81,12 @@ class SlurmEngine:
                 received=f"slurm, without {', '.join(missing)}",
                 fix="start the sweep on a login node of the cluster; sweep.engine=local runs the jobs here",
             )
+        place = str(folder.resolve())
+        if in_one_line(place) != place:  # it stands in scripts, where a line break would begin another command
+            fix = "mv to a name without it"
+            raise UserError("a control character in the name of a folder", key="sweep.engine", received=place, fix=fix)
         self._folder, self._command, self._options, self._name = folder.resolve(), command, options, name
-        self._own = self._folder / "slurm"
+        self._own = self._folder / run_files.SWEEP_QUEUE
         self._pending: list[Start] = []
         self._queue = _Queue()
 
@@ -125,7 +130,8 @@ class SlurmEngine:
         ids: dict[str, str] = {}
         for path in sorted(self._own.glob("*.json")):
             noted = json.loads(path.read_text(encoding="utf-8"))
-            ids |= {name: f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
+            if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
+                ids |= {name: f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
         queued = self._listed()
         found = [name for name in names if ids.get(name) in queued or (name in ids and self._end_file(name).exists())]
         self._queue.entries |= {name: _Entry(ids[name]) for name in found}

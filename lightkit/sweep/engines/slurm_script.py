@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightkit.common.exit_codes import of_signal
+from lightkit.common.text import slug
 
 _SAVED = of_signal(10)
 """Exit status of a job that SIGUSR1 has told to save."""
@@ -57,7 +58,7 @@ def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str) ->
     """
     width = f"%{options.slots}" if options.slots else ""
     asked = {
-        "job-name": name,
+        "job-name": slug(name),
         "array": f"0-{count - 1}{width}",
         "time": options.time,
         "signal": f"USR1@{options.save_before}",
@@ -67,8 +68,9 @@ def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str) ->
         "partition": options.partition,
         "account": options.account,
         "open-mode": "append",
-        "output": shlex.quote(f"{stem}-%a.txt"),
+        "output": f"{stem}-%a.txt",
     }
+    asked |= {key: shlex.quote(value) for key, value in asked.items() if isinstance(value, str)}
     head = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
     head += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in options.options)]
     return "\n".join(
