@@ -19,7 +19,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.config.received import check_key
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import refuse_links, unwritable
+from lightkit.runs.folder import keep_apart, refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.placement import (
     check_free,
@@ -267,6 +267,7 @@ def _opened(folder: Path) -> Iterator[Journal]:
                 raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family)
             refuse_links(folder, run_files.SWEEP_OWN, (run_files.SWEEP_QUEUE, run_files.SWEEP_RAY))
             stack.enter_context(locked(folder))
+            keep_apart(folder, run_files.SWEEP_JOURNAL)
             journal = stack.enter_context(Journal(folder))
         except OSError as error:
             raise unwritable(folder, error) from error

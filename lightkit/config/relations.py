@@ -142,14 +142,17 @@ def name_of_run(cfg: Config, report: Report) -> None:
 
 def texts_of_engines(cfg: Config, report: Report) -> None:
     """Refuse line breaks and control characters in what a queue or a cluster is told: they would begin another line."""
-    for part in ("slurm", "ray"):
-        for name, value in vars(getattr(cfg.sweep, part)).items():
-            for index, text in enumerate(value) if isinstance(value, list) else ((None, value),):
-                if isinstance(text, str) and in_one_line(text) != text:
-                    key = ("sweep", part, name) if index is None else ("sweep", part, name, index)
-                    what, fix = "a line break or another control character", "an item of the list for each line"
-                    facts = {"expected": "plain text in one line", "fix": fix if index is not None else None}
-                    report.add(key, what, received=text, family="wrong-value", **facts)
+    told = [(part, name, value) for part in ("slurm", "ray") for name, value in vars(getattr(cfg.sweep, part)).items()]
+    for part, name, value in told:
+        odd = [text for text in (value if isinstance(value, list) else [value]) if _acts(text)]
+        if odd:
+            what, fix = "a line break or another control character", "an item of the list for each line"
+            facts = {"received": odd[0], "fix": fix if isinstance(value, list) else None, "family": "wrong-value"}
+            report.add(("sweep", part, name), what, expected="plain text in one line", **facts)
+
+
+def _acts(text: object) -> bool:
+    return isinstance(text, str) and in_one_line(text) != text
 
 
 RULES: tuple[Rule, ...] = (

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,7 @@ class RunFolder:
                 for left in self.path.glob(f".{name}.????????"):
                     with suppress(OSError):
                         left.unlink()
-            for name in (run_files.LOG, run_files.METRICS):
-                path = self.path / name
-                if path.is_file() and path.stat().st_nlink > 1:  # another name in the file system leads to it, too
-                    replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
+            keep_apart(self.path, run_files.LOG, run_files.METRICS)
             self.is_begun = True
             try:
                 yield
@@ -194,6 +192,18 @@ class RunFolder:
         write_json(self.path / run_files.RESULT, result)
 
 
+def keep_apart(folder: Path, *names: str) -> None:
+    """Copy files that are about to be appended to, where another name in the file system leads to them, too.
+
+    Args:
+        folder: Their folder.
+        *names: Their names; one that is not there is left out.
+    """
+    for path in (folder / name for name in names):
+        if path.is_file() and path.stat().st_nlink > 1:
+            replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
+
+
 def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequence[str] = _SUBFOLDERS) -> None:
     """Refuse names to write to that lead out of a folder; the folder itself may be a link of the user's.
 
@@ -206,7 +216,8 @@ def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequen
         UserError: There is such a link.
     """
     home = folder.resolve()
-    found = [path for pattern in written for path in folder.glob(pattern)]
+    # A glob passes over a name without `*` that is a link to nothing yet.
+    found = [path for path in folder.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in written)]
     found += [path for name in within if not (folder / name).is_symlink() for path in (folder / name).rglob("*")]
     for path in found:
         if path.is_symlink() and not path.resolve().is_relative_to(home):

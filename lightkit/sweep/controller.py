@@ -17,7 +17,7 @@ from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
 from lightkit.common.signals import handled
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import has_checkpoints
-from lightkit.runs.folder import refuse_links
+from lightkit.runs.folder import keep_apart, refuse_links
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job, JobOutcome, Start
@@ -193,6 +193,7 @@ class Controller:
         self._parts[job.name] = _Part(start, before, JobProgress(job), alone)
         try:
             refuse_links(job.folder)
+            keep_apart(job.folder, run_files.OUTPUT_LOG)
             self.engine.start(start)
         except (OSError, UserError) as error:
             self._parts.pop(job.name)

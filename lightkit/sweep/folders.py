@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 
 from lightkit.common import run_files
@@ -31,7 +32,7 @@ class JobFolders:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._names = dict[str, str]()
-        self._around = set[str]()
+        self._own, self._around = set[str](), set[str]()
 
     def place(self, name: object) -> Path:
         """Return the folder of a job that a file names.
@@ -47,10 +48,12 @@ class JobFolders:
         folder = folder_below(self.home, name, key=key, expected=expected, taken=run_files.SWEEP_OWN, nested=True)
         own = str(name)
         above = {str(path) for path in PurePosixPath(own).parents} - {"."}
-        if own in self._around or above & {*self._names.values()} or self._is_other(own, folder):
+        inside = above & self._own or any(is_run(self.home / path) for path in above)
+        if inside or own in self._around or self._is_other(own, folder):
             what, fix = "a job would write into the folder of another one", "use it only if you know who made it"
             raise UserError(what, key=key, expected=expected, received=name, fix=fix, family="folder-in-use")
         self._names.setdefault(same_name(own), own)
+        self._own.add(own)
         self._around |= above
         return folder
 
@@ -69,7 +72,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         UserError: It holds files, and none of those of a job.
     """
-    if not folder.is_dir() or is_run(folder) or any((folder / name).exists() for name in _OF_JOBS):
+    if not folder.is_dir() or is_run(folder) or any(os.path.lexists(folder / name) for name in _OF_JOBS):
         return
     if any(folder.iterdir()):
         what, fix = "a job would write into a folder that is there for something else", "move that folder, or the sweep"

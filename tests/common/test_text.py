@@ -60,6 +60,7 @@ def test_letters_that_only_look_like_ascii_are_named(text: str, plain: str, said
         ("optim.lr=0.1,seed=2", "optim.lr=0.1,seed=2"),
         ("Größe", "Größe"),
         ("x" * 500, "x" * 120),
+        ("実" * 500, "実" * 66),  # 198 bytes
     ],
 )
 def test_slug(text: str, expected: str) -> None:

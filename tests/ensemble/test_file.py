@@ -157,3 +157,11 @@ def test_where_nothing_can_be_written_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written") as caught:
         write_ensemble(path, stored(state(1.0)))
     assert caught.value.key == str(path)
+
+
+@pytest.mark.parametrize("name", ["../../mine", "/tmp/mine", "..", "", "a/b"])
+def test_names_of_members_lead_nowhere_else(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "ensemble.safetensors"
+    write_ensemble(path, StoredEnsemble([StoredMember(name, "", 1.0, state())], "soft", "multiclass"))
+    with pytest.raises(UserError, match="the name of a folder"):
+        read_ensemble(path)

@@ -141,6 +141,24 @@ def test_nothing_is_written_through_a_link_in_the_folder(
     assert [path for path in Path("got").rglob("*") if not path.is_dir() and path != link] == []
 
 
+@pytest.mark.parametrize("name", ["run.log", "metrics.jsonl", ".mark", "checkpoints"])
+def test_links_to_what_is_not_there_yet(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "none")
+    with pytest.raises(UserError, match="leads out of the folder"), RunFolder(tmp_path / "run").begun():
+        pass
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../mine", "a/b", "/tmp", "linked"])
+def test_members_are_below_the_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run" / "members").mkdir(parents=True)
+    (tmp_path / "run" / "members" / "linked").symlink_to(tmp_path)
+    with pytest.raises(UserError):
+        RunFolder(tmp_path / "run").member(name)
+    assert RunFolder(tmp_path / "run").member("00-seed=1").path == tmp_path / "run" / "members" / "00-seed=1"
+
+
 def test_files_that_have_another_name_elsewhere_are_left_alone(cli: Callable[..., Outcome], tmp_path: Path) -> None:
     Path("got").mkdir()
     for name in (".lock", "run.log", "metrics.jsonl"):

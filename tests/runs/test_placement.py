@@ -108,6 +108,8 @@ def test_the_user_names_the_folders_of_jobs(subdir: str, names: list[str]) -> No
         ("${hydra:job.nothing}", "cannot be worked out"),
         ("x" * 300 + "${hydra:job.num}", "too long"),
         ("${nothing}", "cannot be worked out"),
+        ("'a/sweep.jsonl/${hydra:job.num}/.x'", "does not begin with a dot"),
+        ("Slurm/${hydra:job.num}", "belongs to a file or folder of the sweep itself"),
     ],
 )
 def test_folders_of_jobs_that_cannot_be(subdir: str, said: str) -> None:

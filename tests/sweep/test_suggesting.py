@@ -193,3 +193,22 @@ def test_a_study_with_other_directions_is_refused(tmp_path: Path) -> None:
     Study(tmp_path)
     with pytest.raises(UserError, match="other directions"):
         Study(tmp_path, directions=("minimize",))
+
+
+@pytest.mark.parametrize("suggest", [None, lambda trial: trial.suggest_int("data.batch_size", 8, 16)])
+def test_a_trial_that_was_under_way_brings_no_keys_that_nobody_asks_for(tmp_path: Path, suggest: Any) -> None:
+    from optuna.trial import TrialState
+
+    study = Study(tmp_path, suggest=suggest)
+    trial = study.search.study.ask()
+    trial.suggest_categorical("trust", ["[os]"])
+    trial.suggest_categorical("model._target_", ["os.system"])
+    trial.set_user_attr("sweep", str(tmp_path.resolve()))
+    trial.set_user_attr("job", "../../mine")
+    study.restart()
+    (start,) = study.search.next(1)
+    assert study.search.study.trials[0].state == TrialState.RUNNING
+    keys = {text.partition("=")[0] for text in start.job.overrides}
+    asked = {"data.batch_size"} if suggest else set[str]()
+    assert keys == {"data", "optim.lr", "model.hidden", "seed"} | asked
+    assert start.job.name.startswith("000,optim.lr=")

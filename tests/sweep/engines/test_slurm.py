@@ -11,7 +11,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.sweep.engines.slurm import SlurmEngine
-from lightkit.sweep.engines.slurm_script import SlurmOptions
+from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Job, Start
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -164,3 +164,11 @@ def test_a_machine_without_slurm_is_told_which_commands_are_missing(
         Sweep(tmp_path / "sweep", {})
     assert "sbatch" in str(caught.value)
     assert caught.value.key == "sweep.engine"
+
+
+def test_names_stand_in_one_line_of_the_script(slurm: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="control character"):
+        Sweep(tmp_path / "a\ntouch pwned", {})
+    text = array_script(SlurmOptions(partition="a b;c", memory="1G"), tmp_path / "000", 1, name="x y\ntouch pwned")
+    assert "#SBATCH --partition='a b;c'" in text
+    assert "#SBATCH --job-name=x-y-touch-pwned\n" in text
