@@ -265,7 +265,7 @@ def _opened(folder: Path) -> Iterator[Journal]:
                 fix = f"`lightkit sweep status {folder}` shows it, `lightkit sweep stop {folder}` ends it"
                 what, family = f"{holder} runs this sweep", "folder-in-use"
                 raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family)
-            refuse_links(folder, run_files.SWEEP_OWN, (run_files.SWEEP_QUEUE, run_files.SWEEP_RAY))
+            refuse_links(folder, run_files.SWEEP_OWN, run_files.SWEEP_FOLDERS)
             stack.enter_context(locked(folder))
             keep_apart(folder, run_files.SWEEP_JOURNAL)
             journal = stack.enter_context(Journal(folder))

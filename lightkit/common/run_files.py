@@ -107,20 +107,22 @@ SWEEP_QUEUE = "slurm"
 """Folder in that of a sweep: scripts, ids and ends of jobs that are in the queue of Slurm."""
 SWEEP_RAY = "ray"
 """Folder in that of a sweep: which jobs of a Ray cluster are asked to end."""
+SWEEP_TOGETHER = ".together"
+"""Folder in that of a sweep: the state of jobs that train at once; it goes when they have ended."""
 SWEEP_STUDY = "optuna.journal"
 """In the folder of a sweep: the study of Optuna that chooses its jobs."""
 SWEEP_PICTURES = "study"
 """Folder in that of a sweep: pictures of its study."""
+SWEEP_FOLDERS = (SWEEP_QUEUE, SWEEP_RAY, SWEEP_TOGETHER, SWEEP_PICTURES)
+"""Folders in that of a sweep that belong to the sweep, and to none of its jobs."""
 SWEEP_OWN = (
+    *SWEEP_FOLDERS,
     SWEEP_JOURNAL,
     SWEEP_STOP,
     SWEEP_TABLE,
     SWEEP_RESULTS,
-    SWEEP_QUEUE,
-    SWEEP_RAY,
     SWEEP_STUDY,
     f"{SWEEP_STUDY}.lock",
-    SWEEP_PICTURES,
     LOCK,
     JOB_LOCK,
     OUTPUT_LOG,

@@ -12,7 +12,7 @@ from lightkit.common.suggest import nearest
 from lightkit.detached.liveness import ALIVE, look
 from lightkit.runs.catalog import no_project_note, path_from, places_of, run_name, started
 from lightkit.runs.reading import run_folders
-from lightkit.sweep.folders import JobFolders
+from lightkit.sweep.folders import JobPlaces
 from lightkit.sweep.state import is_locked
 
 _MARKS = (run_files.CONFIG, run_files.SWEEP_JOURNAL, run_files.LOCK, run_files.JOB_LOCK)
@@ -58,7 +58,7 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
     for folder in places_of(text, root):
         if any((folder / mark).is_file() for mark in _MARKS):
             if sweep_of(folder) is not None:  # a link in a sweep from elsewhere may lead to any other run
-                JobFolders(folder.parent).place(folder.name)
+                JobPlaces(folder.parent).place(folder.name)
             return folder.resolve()
     newest_first = all_folders(root)[::-1]
     found = [folder for folder in newest_first if folder.name == text]

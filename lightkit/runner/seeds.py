@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from lightkit.assembly import build_shared
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.names import folder_below
 from lightkit.config import from_yaml, public
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.together import train_together
@@ -23,7 +24,6 @@ from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_config, read_result
 
-_WORK = ".together"
 """Folder beside those of the jobs with the state of jobs that train at once; it goes when they have ended."""
 _FREE = ("seed", "name", "resume", "on_end")
 """Keys in which jobs that train at once may differ: their seed, and what is no part of what is trained."""
@@ -48,8 +48,12 @@ class JobFolders(RunFolder):
         return self._sweep
 
     def member(self, name: str) -> RunFolder:
-        """Return the folder of a job."""
-        return RunFolder(self._sweep / name)
+        """Return the folder of a job.
+
+        Raises:
+            UserError: The name is none of a folder below that of the sweep.
+        """
+        return RunFolder(_place(self._sweep, name))
 
     def typed_for(self, name: str, typed: Sequence[str]) -> Sequence[str]:
         """Return what was typed for a job; of one that the sweep no longer names, what its folder says."""
@@ -119,7 +123,7 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
         Interrupted: A signal asked the run to end.
     """
     first = next(iter(jobs.values()))
-    work = folder / _WORK / _key(first)
+    work = folder / run_files.SWEEP_TOGETHER / _key(first)
     seeds = _begun(work, folder) | {name: int(cfg.seed) for name, cfg in jobs.items()}
     members = [RunMember(name, {"seed": seed}) for name, seed in seeds.items()]
     finished = {member.name: _result(folder, member) for member in members if member.name not in jobs}
@@ -147,10 +151,16 @@ def _begun(work: Path, folder: Path) -> dict[str, int]:
     for file in sorted((work / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}")):
         try:
             names = map(str, json.loads(file.read_text(encoding="utf-8")))
-            seeds |= {name: int(from_yaml(read_config(folder / name))["seed"]) for name in names}
+            seeds |= {name: int(from_yaml(read_config(_place(folder, name)))["seed"]) for name in names}
         except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(file.parent, ignore_errors=True)
     return seeds
+
+
+def _place(sweep: Path, name: str) -> Path:
+    """Return the folder of a job whose name stands in a file; see `folder_below`."""
+    facts: dict[str, Any] = {"key": str(sweep), "expected": "the name of a job"}
+    return folder_below(sweep, name, taken=run_files.SWEEP_OWN, nested=True, **facts)
 
 
 def _result(folder: Path, member: RunMember) -> MemberResult:

@@ -22,7 +22,7 @@ _OF_JOBS = (
 """Each of these shows that a folder is that of a job, also of one that was killed at once."""
 
 
-class JobFolders:
+class JobPlaces:
     """Where the jobs of a sweep run.
 
     Args:
@@ -67,7 +67,7 @@ def check_folder(folder: Path) -> None:
     """Refuse the folder of a job that is there for something else.
 
     Args:
-        folder: As `JobFolders.place` returned it.
+        folder: As `JobPlaces.place` returned it.
 
     Raises:
         UserError: It holds files, and none of those of a job.

@@ -20,7 +20,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import Mark, is_signed, read_mark, sign
-from lightkit.sweep.folders import JobFolders
+from lightkit.sweep.folders import JobPlaces
 from lightkit.sweep.job import Job, JobOutcome
 
 FORMAT = 1
@@ -57,7 +57,7 @@ class Record:
     refused: list[UserError] = field(default_factory=list)
     _marks: dict[str, list[Mark]] = field(default_factory=dict, repr=False)
     _heads: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    _folders: JobFolders | None = field(default=None, repr=False)
+    _folders: JobPlaces | None = field(default=None, repr=False)
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add an event; one of a newer version that is not known is passed over."""
@@ -100,8 +100,8 @@ class Record:
         return name in self.known and is_signed(self.known[name].folder, _signed(self.known[name]), self._marks[name])
 
     def place(self, name: object) -> Path:
-        """Return the folder of a job; see `JobFolders.place`."""
-        self._folders = self._folders or JobFolders(self.folder)
+        """Return the folder of a job; see `JobPlaces.place`."""
+        self._folders = self._folders or JobPlaces(self.folder)
         return self._folders.place(name)
 
     def _plan(self, name: str, event: Mapping[str, Any]) -> None:

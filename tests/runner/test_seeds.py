@@ -10,8 +10,9 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.runner import Runner
+from lightkit.runner import Runner, seeds
 from lightkit.runner.seeds import check_seeds, train_seeds
+from lightkit.runs.folder import RunFolder
 from tests.runner.test_run import weights
 
 SMALL = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu", "metrics.figures=[]", "logger=quiet"]
@@ -50,3 +51,18 @@ def test_jobs_may_differ_in_their_seed_only(other: list[str], expected: str) -> 
 def test_ensembles_are_no_jobs_that_train_at_once() -> None:
     with pytest.raises(UserError, match="ensemble: jobs that train at once are plain runs"):
         check_seeds([compose([*SMALL, "ensemble=voting", f"seed={seed}"]).cfg for seed in (0, 1)])
+
+
+@pytest.mark.parametrize("name", ["../../runs/mine", "/tmp/mine", "..", "sweep.jsonl", "linked"])
+def test_names_of_jobs_that_trained_at_once_lead_nowhere_else(tmp_path: Path, name: str) -> None:
+    sweep, mine = tmp_path / "sweeps" / "theirs", tmp_path / "runs" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "config.yaml").write_text("seed: 0\n")
+    file = sweep / ".together" / "key" / "together" / "a" / "members.json"
+    file.parent.mkdir(parents=True)
+    (sweep / "linked").symlink_to(mine)
+    file.write_text(json.dumps([name]))
+    assert seeds._begun(sweep / ".together" / "key", sweep) == {}
+    with pytest.raises(UserError):
+        seeds.JobFolders(RunFolder(sweep), sweep, {}).member(name)
+    assert (mine / "config.yaml").exists()

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.sweep.folders import JobFolders, check_folder, check_home
+from lightkit.sweep.folders import JobPlaces, check_folder, check_home
 
 
 def test_jobs_have_folders_of_their_own(tmp_path: Path) -> None:
-    folders = JobFolders(tmp_path)
+    folders = JobPlaces(tmp_path)
     for name in ("a", "b/c", "b/d", "a", "A"):
         assert folders.place(name) == tmp_path / name
     for name in ("a/b", "b", "b/c/d"):
@@ -18,11 +18,11 @@ def test_jobs_have_folders_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_does_not_tell_capitals_apart(tmp_path: Path) -> None:
-    folders = JobFolders(tmp_path)
+    folders = JobPlaces(tmp_path)
     folders.place("a").mkdir()
     folders.place("A").mkdir()  # this disk does
     (tmp_path / "A").rmdir()
-    other = JobFolders(tmp_path)
+    other = JobPlaces(tmp_path)
     other.place("a")
     other._names = {"a": "ä"}  # what the disk takes for the same
     (tmp_path / "ä").symlink_to("a")
@@ -33,7 +33,7 @@ def test_a_disk_that_does_not_tell_capitals_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["sweep.jsonl", "slurm", "Ray", "study", "optuna.journal", "results.csv", ".lock"])
 def test_what_belongs_to_the_sweep(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError):
-        JobFolders(tmp_path).place(name)
+        JobPlaces(tmp_path).place(name)
 
 
 def test_folders_that_are_there_for_something_else(tmp_path: Path) -> None:
