@@ -98,7 +98,7 @@ def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
 def _show(record: Record, *, as_json: bool) -> None:
     """Print where each job is."""
     for error in record.refused:
-        complain(f"no job: {error.args[0]}")
+        complain(f"no job: {error.received!r}: {error.what}")
     holder = lock_holder(record.folder)
     states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
     if as_json:

@@ -58,7 +58,7 @@ def folder_below(
     """
     facts: dict[str, Any] = {
         "expected": expected,
-        "fix": "use it only if you know who made it, and with another name",
+        "fix": "leave it alone, unless you know who made it; then write another name there",
         "family": "file",
     }
     parts = name.split("/") if nested and isinstance(name, str) else [name]

@@ -50,7 +50,10 @@ class JobPlaces:
         above = {str(path) for path in PurePosixPath(own).parents} - {"."}
         inside = above & self._own or any(is_run(self.home / path) for path in above)
         if inside or own in self._around or self._is_other(own, folder):
-            what, fix = "a job would write into the folder of another one", "use it only if you know who made it"
+            what, fix = (
+                "a job would write into the folder of another one",
+                "leave it alone, unless you know who made it; then write another name there",
+            )
             raise UserError(what, key=key, expected=expected, received=name, fix=fix, family="folder-in-use")
         self._names.setdefault(same_name(own), own)
         self._own.add(own)
