@@ -39,7 +39,7 @@ class StackedModel(nn.Module):
             for name, first in weights[0].items()
         }
         self.states = {name: torch.stack([own[name].detach() for own in buffers]) for name in buffers[0]}
-        self._saved_names = tuple(models[0].state_dict())
+        self._saved_names = _saved_names(models[0])
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ class StackedModel(nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the stacked tensors that a model saves, by its names; the same tensors with `keep_vars`."""
         own = self.tensors
-        found = {name: own[name] for name in self._saved_names if name in own}
+        found = {saved: own[name] for saved, name in self._saved_names.items()}
         return found if kwargs.get("keep_vars") else {name: tensor.detach() for name, tensor in found.items()}
 
     @torch.no_grad()
@@ -74,6 +74,20 @@ class StackedModel(nn.Module):
         """Leave out all models but these, `(K,)` int64; the tensors stay the same objects."""
         for tensor in self.tensors.values():
             tensor.data = tensor.data.index_select(0, rows)
+
+
+def _saved_names(model: nn.Module) -> dict[str, str]:
+    """Return every name that a model saves a tensor under, with the first one that it has for that tensor.
+
+    A tensor that several modules share, such as a tied weight, is stacked once and saved under each of its names.
+    """
+    first = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    known = {
+        name: first[id(tensor)]
+        for found in (model.named_parameters, model.named_buffers)
+        for name, tensor in found(remove_duplicate=False)
+    }
+    return {name: known[name] for name in model.state_dict() if name in known}
 
 
 class StackedLoader:

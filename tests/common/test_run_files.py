@@ -43,3 +43,9 @@ def test_a_name_that_is_spelled_out_would_be_found() -> None:
 
 def test_names_differ() -> None:
     assert len({*NAMES.values()}) == len(NAMES)
+
+
+def test_each_name_is_given_once() -> None:
+    tree = ast.parse(Path(run_files.__file__).read_text(encoding="utf-8"))
+    names = [target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]  # type: ignore[attr-defined]
+    assert len(names) == len(set(names))

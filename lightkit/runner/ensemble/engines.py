@@ -61,6 +61,8 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
         chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}
         results = train_together(run, members, shared, train, keep=keep, **chosen)
     else:
+        if engine == "vectorized" and left:
+            run.tell(f"one after the other trains {left[0].name}: no other member can be trained now")
         results = [train(run, member, shared) for member in left]
     found |= {result.member.name: result for result in results}
     return [result for result in found.values() if result is not None]

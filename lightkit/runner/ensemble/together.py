@@ -59,12 +59,16 @@ def train_together(
     """
     found: dict[str, MemberResult] = dict(finished)
     groups = alike(run, members, finished)
+    alone = _told_alone(run, members, [*finished, *(member.name for group in groups for member in group)])
     while groups:
         group = MemberGroup(run, groups.pop(0), shared, engine)
         if group.prepare():
             training = GroupTraining(run, group.cfg, group.group, group.stack, folder=group.folder, finished=finished)
             found |= {result.member.name: result for result in training.train(splits, keep)}
         groups += [group.others] if len(group.others) > 1 else []
+        alone += [f"{one.name}: it has another number of rows" for one in group.others if len(group.others) == 1]
+    for line in alone:
+        run.tell(f"one after the other trains {line}")
     return [found.get(member.name) or train(run, member, shared) for member in members]
 
 
@@ -84,6 +88,30 @@ def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, Mem
     parts = [*([member for member in members if member.name in names] for names in sorted(begun)), fresh]
     groups = [group for part in parts for group in _by_kind(part)]
     return [group for group in groups if len(group) > 1 and not all(member.name in finished for member in group)]
+
+
+def _told_alone(run: Session, members: Sequence[RunMember], others: Sequence[str]) -> list[str]:
+    """Say why members train by themselves that no other one is like.
+
+    Args:
+        run: The run.
+        members: All that can be trained now.
+        others: Names of those that have finished, or train with others.
+    """
+    alone, lines = [member for member in members if member.name not in others], list[str]()
+    for member in alone:
+        if has_checkpoints(run.place.member(member.name).path):
+            lines.append(f"{member.name}: it has begun to train by itself")
+    fresh = [member for member in alone if not any(line.startswith(f"{member.name}:") for line in lines)]
+    if not fresh:
+        return lines
+    values = [leaves(member.values) for member in members]
+    keys = dict.fromkeys(key for own in values for key in own if not is_own(key))
+    differing = [key for key in keys if len({json.dumps(own.get(key, "-"), default=str) for own in values}) > 1]
+    names = ", ".join(member.name for member in fresh)
+    what = f"no other member has the same {' and '.join(differing)}" if differing else "no other member is left"
+    rate = ", and a step of all at once has one learning rate" if differing == ["optim.lr"] else ""
+    return [*lines, f"{names}: {what}{rate}"]
 
 
 def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:

@@ -33,6 +33,21 @@ def test_unlike_members_train_in_groups_of_their_own(tmp_path: Path) -> None:
     assert "others at once" not in (done[2].folder / "run.log").read_text()
 
 
+def test_members_that_differ_in_their_rate_are_told_to_train_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [RunMember(name, {"seed": 1, "optim.lr": rate}) for name, rate in (("00", 0.01), ("01", 0.02))]
+    members += [RunMember("02", {"seed": 2, "optim.lr": 0.01}), RunMember("wide", {"seed": 3, "model.hidden": [9]})]
+    train(tmp_path / "rates", "logger.console.style=lines", members=members[:2])
+    said = capsys.readouterr().out.replace("\n", " ")
+    told = "one after the other trains 00, 01: no other member has the same optim.lr, and a step of all at once has one"
+    assert told in said
+    train(tmp_path / "mixed", "logger.console.style=lines", members=members)
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "2 members train at once" in said
+    assert "one after the other trains 01, wide: no other member has the same optim.lr and model.hidden" in said
+
+
 def test_what_cannot_train_at_once_trains_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
