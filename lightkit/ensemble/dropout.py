@@ -38,6 +38,20 @@ class Draw(NamedTuple):
 
 
 @contextmanager
+def layer_by_layer() -> Iterator[None]:
+    """Let `torch.nn.TransformerEncoderLayer` and its like call their layers one by one inside.
+
+    In evaluation they would call one kernel for all of it, which `vmap` cannot compute.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def recorded(draws: list[Draw]) -> Iterator[None]:
     """Note the calls for masks that a model makes inside, which computes without dropout meanwhile.
 

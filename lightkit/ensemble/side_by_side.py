@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.ensemble.dropout import layer_by_layer
 from lightkit.trainer.tasks import logits
 
 _ON_CPU, _ON_GPU = (10, 1 << 12), (2, 1 << 24)
@@ -59,7 +60,8 @@ class Stacked:
         def one(tensors: dict[str, Tensor]) -> Tensor:
             return _table(logits(torch.func.functional_call(self.skeleton, tensors, (x,))))
 
-        found: Tensor = torch.func.vmap(one)(dict(self.tensors))
+        with layer_by_layer():
+            found: Tensor = torch.func.vmap(one)(dict(self.tensors))
         return found
 
 

@@ -17,7 +17,7 @@ from torch.func import vmap
 from lightkit.common.errors import UserError
 from lightkit.data.loaders import Batches, Loader
 from lightkit.device import Engine
-from lightkit.ensemble.dropout import Draw, drawn, recorded, replayed
+from lightkit.ensemble.dropout import Draw, drawn, layer_by_layer, recorded, replayed
 from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
@@ -194,7 +194,7 @@ class Computation:
         return Computed(losses, preds if self._has_preds else None, target if self._has_target else None)
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with replayed(masks), cheap_cross_entropy():
+        with replayed(masks), cheap_cross_entropy(), layer_by_layer():
             return self._step(tensors, batch)
 
     def _calls(self, batch: Sequence[Tensor]) -> list[Draw]:

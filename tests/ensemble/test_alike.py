@@ -47,6 +47,15 @@ def test_unlike_members_are_refused() -> None:
     assert "numbers of steps" in refusal([maker(*WINE)(0), maker(*WINE, rows=lambda seed, rows: rows[:-1])(0)])
 
 
+def test_the_encoder_of_pytorch_trains_at_once_and_its_kernel_is_back_afterwards() -> None:
+    make = maker("data=wine", "data.normalize=standard", "model={_target_: tests.ensemble.networks.Encoder}")
+    learners = [make(seed) for seed in range(2)]
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not refusal(learners)
+    assert not difference(Stack([StackMember(str(number), learner) for number, learner in enumerate(learners)]))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 class Shares(nn.Module):
     """Draws random numbers that the stack knows nothing of."""
 

@@ -35,6 +35,11 @@ KINDS = {
         *["data=digits", "model=transformer", "model.dim=8", "model.depth=1", "model.heads=2", "model.dropout=0.2"],
         *["trainer.epochs=2", "data.batch_size=128", "data.split.limit=640"],
     ],
+    "encoder of PyTorch": [
+        *["data=wine", "data.batch_size=16", "data.normalize=standard", "trainer.epochs=2"],
+        "model={_target_: tests.ensemble.networks.Encoder}",
+        *["optim=sgd", "optim.lr=0.05"],  # Adam would blow up the rounding in the bias of keys, which does nothing
+    ],
     "adversarial mlp": [*WINE, *ATTACKED, "model.dropout=0.3", "trainer.accumulate=2", "trainer.clip_norm=0.1"],
     "adversarial regression": ["data=diabetes", *ATTACKED, "model.hidden=[8]", "trainer.epochs=3", "model.dropout=0.2"],
     "adversarial cnn with batch norm": [

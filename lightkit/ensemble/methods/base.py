@@ -153,7 +153,7 @@ class Weighed(Method):
 
     Args:
         size: See `Method`.
-        vote: `soft` takes the mean of probabilities, `hard` the share of votes; of regression always the mean.
+        vote: `soft` takes the mean of probabilities, of regression that of values; `hard` the share of votes.
         weights: `uniform`; `validation`: those with the smallest loss on rows that no member learnt from; `greedy`:
             Caruana's selection with replacement (https://doi.org/10.1145/1015330.1015432) by the same loss.
         engine: See `Method`.
@@ -184,6 +184,15 @@ class Weighed(Method):
     def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
+        if self.rule == "hard" and facts.task == "regression":
+            raise UserError(
+                "numbers cannot be voted for: a hard vote is one for a class or a label",
+                argument="vote",
+                received="hard",
+                expected="soft, which takes the mean of the values",
+                fix="ensemble.vote=soft",
+                family="ensemble",
+            )
         if self.weights != "uniform" and not facts.validated:
             raise UserError(
                 "no rows are left to weigh members by, as there is no validation split",

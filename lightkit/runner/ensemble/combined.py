@@ -86,8 +86,7 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
     first, predictions = together[0], stacked(together)
     if rule == "last":
         return together[-1]
-    votes = rule == "hard" and first.task != "regression"
-    found = hard(predictions, weights, task=first.task) if votes else soft(predictions, weights)
+    found = hard(predictions, weights, task=first.task) if rule == "hard" else soft(predictions, weights)
     counts = torch.stack([member.counts for member in together]).sum(0)
     counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
     return replace(first, counts=counts, predictions=found)

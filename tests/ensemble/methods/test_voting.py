@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightkit.common.errors import UserError
 from lightkit.ensemble.methods import Voting
 from tests.ensemble.methods.running import facts, predictions, refused, role, saved, stored, train
 
@@ -53,6 +54,14 @@ def test_a_hard_vote_is_the_share_of_members(tmp_path: Path) -> None:
         chosen = predictions(tmp_path / "run" / "members" / name, 2).argmax(1)
         expected[torch.arange(len(chosen)), chosen] += share
     torch.testing.assert_close(predictions(tmp_path / "run", 2), expected)
+
+
+@pytest.mark.parametrize("method", ["voting", "bagging"])
+def test_numbers_are_not_voted_for(method: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="numbers cannot be voted for") as told:
+        train(tmp_path / "run", f"ensemble={method}", "ensemble.vote=hard", "data=diabetes")
+    assert (told.value.key, told.value.exit_code) == ("ensemble.vote", 2)
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_the_configuration_shows_is_refused_before_anything_is_built() -> None:
