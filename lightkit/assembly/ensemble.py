@@ -93,6 +93,7 @@ def own_splits(data: Data, run: Path) -> Data:
     rows, loaders = dict(data.rows), dict[str, Any]()
     for split in ("val", "test"):
         own, loader = known.of_split(split).rows, data.loaders().get(split)
+        own = own if data.kept is None else own[~torch.isin(own, data.kept.gone)]
         before = rows.pop(split, None)
         if len(own):
             rows[split] = own

@@ -30,6 +30,7 @@ from lightkit.assembly.parts import (
     check_metrics,
     role_of,
 )
+from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
@@ -74,7 +75,7 @@ def build_shared(
     if trains and not pretrained:
         check_base(cfg)
     engine = build_engine(cfg, ranks)
-    data = build_splits(cfg, engine, None if pretrained else folder, report=report)
+    data = build_splits(cfg, engine, None if pretrained else folder, within=ensemble_of(folder), report=report)
     with keys_under("data"):
         data = data.shortened(rows, seed=cfg.seed) if rows else few_rows(cfg, data)
     check_fit(cfg, data)

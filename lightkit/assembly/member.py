@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lightkit.assembly.network import trained_network
 from lightkit.assembly.parts import role_of
+from lightkit.assembly.run_rows import check_all_there
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -73,6 +74,7 @@ def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
     role = role_of(cfg)
     if role.rows == "all" and not role.holdout and not role.features:
         return data
+    check_all_there(data)
     rows, source = data.rows["train"], data.source
     if role.rows == "predicted":
         return _with_features(role, data, rows, rows[:0], folder)

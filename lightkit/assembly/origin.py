@@ -129,17 +129,17 @@ def fitted_before(cfg: DictConfig, folder: Path) -> dict[str, Any]:
         folder: That of the run.
     """
     facts, found = _facts(folder), dict[str, Any]()
-    if facts.get("filling") and _as_before(cfg, folder, _FILLED):
+    if facts.get("filling") and as_before(cfg, folder, _FILLED):
         found["filling"] = facts["filling"]
-    if facts.get("scaling") and _as_before(cfg, folder, _SCALED):
+    if facts.get("scaling") and as_before(cfg, folder, _SCALED):
         with suppress(LookupError, TypeError, ValueError):  # somebody has edited it
             found["normalize"] = Normalizer(*(torch.tensor(facts["scaling"][name]) for name in ("shift", "scale")))
     return found
 
 
-def _as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
+def as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
     """Tell whether these keys have the values that they have in the configuration of a run."""
-    return all(OmegaConf.select(cfg, key) == _written(run, key) for key in keys)
+    return all(OmegaConf.select(cfg, key) == written(run, key) for key in keys)
 
 
 def head_of_run(run: Path, model: nn.Module) -> Head | None:
@@ -199,11 +199,11 @@ def scaling_note(cfg: DictConfig, rows: int) -> str | None:
 
 
 def _scaling(run: Path) -> str | None:
-    found = _written(run, "data.normalize")
+    found = written(run, "data.normalize")
     return found if isinstance(found, str) else None
 
 
-def _written(run: Path, key: str) -> Any:
+def written(run: Path, key: str) -> Any:
     """Read a value from the configuration of a run; None where it cannot be read."""
     try:
         return OmegaConf.select(OmegaConf.load(run / run_files.CONFIG), key)

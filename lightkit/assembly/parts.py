@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.metrics_trial import Tried
 from lightkit.assembly.origin import fitted_before, scaling_of_base
+from lightkit.assembly.run_rows import known_rows
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -22,6 +23,7 @@ from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.config.schema import MemberConfig
 from lightkit.data import Data, DataInfo, build_data
+from lightkit.data.kept_rows import KeptRows
 from lightkit.data.sources import as_source
 from lightkit.device import Engine, configure_process
 from lightkit.device.ranks import Ranks
@@ -68,14 +70,20 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
 
 
 def build_splits(
-    cfg: DictConfig, engine: Engine, folder: Path | None = None, *, report: Callable[[str], None] = lambda line: None
+    cfg: DictConfig,
+    engine: Engine,
+    folder: Path | None = None,
+    *,
+    within: Path | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Data:
     """Load the data set, split it and make the loaders.
 
     Args:
         cfg: The configuration.
         engine: Tells which part of every batch is for this process.
-        folder: That of a run that has begun, which knows what it fitted to its training rows; None for others.
+        folder: That of a run that has begun, which knows its rows and what it fitted to them; None for others.
+        within: That of the ensemble that a new run is a member of, whose rows are its own.
         report: Called with a line now and then where that takes long.
 
     Raises:
@@ -97,8 +105,12 @@ def build_splits(
         options |= fitted_before(cfg, folder)
     with keys_under("data.dataset"):
         source = as_source(dataset)
+    known = known_rows(cfg, source, folder or within)
     with keys_under("data"):
-        return build_data(dataset=source, seed=cfg.seed, report=report, **options)
+        rows = None if known.kept is None else known.kept.rows()
+        data = build_data(dataset=known.source, seed=cfg.seed, rows=rows, report=report, **options)
+    kept = known.kept or KeptRows.of(source, data.rows)
+    return replace(data, kept=kept, notes=(*data.notes, *known.notes, *known.seen(data.rows)))
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:

@@ -18,6 +18,7 @@ from lightkit.common.randomness import mix
 from lightkit.data.groups import join_equal, marks_of, row_groups
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
+from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.options import LoaderOptions
@@ -50,6 +51,7 @@ class Data:
         rows: Rows of the data set in each split.
         groups: The group of each row of the data set, `(N,)` int64; None where there are none.
         left_out: Training rows that one model of several does not learn from and is to predict; None without any.
+        kept: The splits of the whole run, as they are kept with it; None for data of no run.
         notes: Lines for people about what became of the data, and what was fitted to it.
     """
 
@@ -63,6 +65,7 @@ class Data:
     rows: dict[str, Tensor] = field(default_factory=dict)
     left_out: Tensor | None = None
     notes: tuple[str, ...] = ()
+    kept: KeptRows | None = None
     groups: Tensor | None = None
     _known: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
 
@@ -156,6 +159,7 @@ def build_data(
     *,
     dataset: Any,
     split: Mapping[str, Any] | SplitSpec,
+    rows: Mapping[str, Tensor] | None = None,
     normalize: str | Normalizer | None = "none",
     normalize_rows: int | None = None,
     filling: Mapping[str, Any] | None = None,
@@ -169,6 +173,7 @@ def build_data(
     Args:
         dataset: `TensorData`, another data set with `take`, or any map-style data set.
         split: `SplitSpec` or its arguments.
+        rows: The rows of each split, where they are known; None draws them.
         normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
@@ -182,7 +187,7 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    rows, groups = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split))
+    rows, groups = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
@@ -215,11 +220,15 @@ def build_data(
     return Data(source.info, source, train, **evaluate, rows=rows, groups=groups, **fitted)
 
 
-def _split(source: Any, spec: SplitSpec) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Assign the rows of a data set to splits, from what it says of itself; returns the group of each row, too."""
+def _split(
+    source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Assign the rows of a data set to splits, or take known ones; returns the group of each row, too."""
     if spec.by == "fold" and source.info.task == "language_modeling":
         raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
     groups = row_groups(source, spec.groups)
+    if known is not None:
+        return dict(known), groups
     about = {name: getattr(source, name, None) for name in ("strata", "splits")}
     return split_rows(spec, len(source), strata=about["strata"], given=about["splits"], groups=groups), groups
 

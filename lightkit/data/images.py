@@ -56,6 +56,7 @@ class ImageFolder:
         pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
         self.splits = {} if parts == {"train": folder} else dict(zip(found, pieces, strict=True))
         listing = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in self.files]
+        self.row_names = [name for name, _ in listing]
         mark = fingerprint([size, channels, listing])
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,9 @@ class FollowerFolder(RunFolder):
     def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
         """Write nothing: rank 0 does."""
         self.is_recorded = True
+
+    def keep(self, name: str, content: Callable[[], bytes]) -> None:
+        """Write nothing: rank 0 does."""
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write nothing: rank 0 does."""

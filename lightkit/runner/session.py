@@ -124,6 +124,7 @@ class Session:
         facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
         facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
         self.place.record(self.cfg, self.overrides, **facts)
+        keep_rows(data, self.place)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
         self.stack.enter_context(self._told())
         self.stack.enter_context(self.signals.caught())  # also between members: the next one ends at its first step
@@ -270,9 +271,23 @@ def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], le
     facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
     facts["total_steps"] = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
     place.record(cfg, overrides, device=engine.describe(learner.optimizer), **facts)
+    notes = keep_rows(data, place)
     if learner.store:
         learner.store.prepare()
-    return differences(before, place.facts()) if before else []
+    return [*notes, *differences(before, place.facts())] if before else []
+
+
+def keep_rows(data: Data, place: RunFolder) -> list[str]:
+    """Keep the rows of the splits in the folder of a run; returns a line where no part of it has kept them yet.
+
+    Raises:
+        UserError: They cannot be written.
+    """
+    known = (place.path / run_files.ROWS).exists()
+    if data.kept is not None and (data.kept.drawn or not known):
+        place.keep(run_files.ROWS, data.kept.to_bytes)
+    told = "the rows of its splits were not kept when the run began: they are drawn anew, and kept from now on"
+    return [] if known else [told]
 
 
 @contextmanager

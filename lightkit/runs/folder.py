@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import count
@@ -22,7 +22,7 @@ from lightkit.config import save
 from lightkit.config.marks import key_problem
 from lightkit.config.project import project_root
 from lightkit.loggers.environment import environment
-from lightkit.loggers.files import bad_lines, replace_file, write_json
+from lightkit.loggers.files import bad_lines, replace_bytes, replace_file, write_json
 from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
 from lightkit.runs.catalog import has_checkpoints, has_members
@@ -38,6 +38,7 @@ _REPLACED = (
     run_files.CONFIG,
     run_files.OVERRIDES,
     run_files.FINETUNE,
+    run_files.ROWS,
     SCRATCH,
 )
 """Names of files that are written anew as a whole, first under another name."""
@@ -146,6 +147,22 @@ class RunFolder:
             now = environment(project=project_root(), seed=cfg.seed, **facts)
             write_json(self.path / run_files.ENVIRONMENT, now)
             self.is_recorded = True
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def keep(self, name: str, content: Callable[[], bytes]) -> None:
+        """Write a file of the run as a whole.
+
+        Args:
+            name: Its name.
+            content: Gives what is in it.
+
+        Raises:
+            UserError: The folder cannot be written.
+        """
+        made = content()
+        try:
+            replace_bytes(self.path / name, lambda file: file.write(made), scratch=name)
         except OSError as error:
             raise unwritable(self.path, error) from error
 

@@ -1,0 +1,170 @@
+"""The rows of the splits of a run: kept in its folder, and found again where the data have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from lightkit.assembly.origin import as_before, written
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
+from lightkit.data import Data
+from lightkit.data.kept_rows import KeptRows, renumbered
+
+_AGAIN = "resume.override=[data.split]"
+_SHOWN = 3
+
+
+class KnownRows(NamedTuple):
+    """What a run knows of its rows."""
+
+    source: Any
+    """The data set: where it has changed, under its old numbers."""
+    kept: KeptRows | None
+    """Its splits; None where they are to be drawn."""
+    notes: list[str]
+    """Lines about what has changed."""
+    before: KeptRows | None = None
+    """The splits until now, where others are to be drawn."""
+
+    def seen(self, rows: Mapping[str, Tensor]) -> list[str]:
+        """Return a line about test rows that the run trained on before its splits were drawn anew.
+
+        Args:
+            rows: The rows of each split that has been drawn.
+        """
+        test = rows.get("test")
+        if self.before is None or test is None:
+            return []
+        now = self.before.find(self.source)
+        if now is None:
+            return ["the split is drawn anew: test rows may be rows that the run trained on"]
+        both = int(torch.isin(test, now[self.before.rows()["train"]]).sum())
+        told = f"the split is drawn anew: the run trained on {both:,} of its {len(test):,} test rows before"
+        return [told] if both else []
+
+
+def ensemble_of(folder: Path) -> Path | None:
+    """Return the folder of the ensemble that a run is a member of; None for others."""
+    return folder.parent.parent if folder.parent.name == run_files.MEMBERS else None
+
+
+def known_rows(cfg: DictConfig, source: Any, folder: Path | None) -> KnownRows:
+    """Return the rows that a run keeps, and its data set under the numbers that they have.
+
+    They are drawn anew where the data set or the split is set differently now, or `resume.override` names `data.split`
+    and the data have changed.
+
+    Args:
+        cfg: The configuration at hand.
+        source: The data set.
+        folder: That of the run; None for one that has not begun.
+
+    Raises:
+        UserError: The data have changed, and it cannot be said which rows are which; or the file is damaged.
+    """
+    kept = read_rows(folder) if folder is not None else None
+    if kept is None or folder is None:
+        return KnownRows(source, None, [])
+    split_asked = _split_asked(cfg, folder)
+    if kept.fingerprint == source.info.fingerprint and len(kept) == len(source) and not split_asked:
+        return KnownRows(source, kept, [])
+    if split_asked or not as_before(cfg, folder, ("data.dataset",)):
+        return KnownRows(source, None, [], kept)
+    if named("data.split", tuple(cfg.resume.override)):
+        return KnownRows(source, None, [f"the data differ: the split is drawn anew ({_AGAIN})"], kept)
+    now = kept.find(source)
+    if now is None or not (now[kept.rows()["train"]] >= 0).any():
+        raise _unknown(kept, source, folder, matched=now is not None)
+    gone = (now < 0).nonzero().reshape(-1)
+    found = replace(kept, gone=gone)
+    return KnownRows(renumbered(source, now, kept.fingerprint), found, _notes(found, source, now))
+
+
+def read_rows(folder: Path) -> KeptRows | None:
+    """Read the rows that a run keeps; None where it keeps none, as those of earlier versions.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    path = folder / run_files.ROWS
+    try:
+        return KeptRows.from_bytes(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the rows of the splits cannot be read: {error}",
+            key=str(path),
+            fix="put it back from a copy; without the file the split is drawn anew, over the data as they are now",
+            family="file",
+        ) from error
+
+
+def check_all_there(data: Data) -> None:
+    """Refuse to divide training rows of which some are gone: the parts would be others than before.
+
+    Raises:
+        UserError: Some are gone.
+    """
+    gone = data.kept.missing("train") if data.kept is not None else torch.zeros(0)
+    if data.kept is not None and len(gone):
+        raise UserError(
+            "members of this ensemble learn from parts of the training rows, which would be others without the rows "
+            f"that are gone{_such_as(data.kept, gone)}",
+            key="data.dataset",
+            received=f"{len(gone):,} of {len(gone) + len(data.rows['train']):,} training rows are gone",
+            fix="put them back, or begin a new run: lightkit train --from RUN",
+            family="split",
+        )
+
+
+def _split_asked(cfg: DictConfig, folder: Path) -> bool:
+    """Tell whether the split is set differently now; keys that the run did not have count for nothing."""
+    return not as_before(cfg, folder, [f"data.split.{name}" for name in written(folder, "data.split") or ()])
+
+
+def _notes(kept: KeptRows, source: Any, now: Tensor) -> list[str]:
+    """Word what has become of the rows."""
+    known = torch.zeros(len(source), dtype=torch.bool)
+    known[now[now >= 0]] = True
+    new, told = int((~known).sum()), list[str]()
+    if new:
+        told.append(f"{new:,} row{' is' if new == 1 else 's are'} new and left out")
+    for name in ("train", "val", "test"):
+        gone = kept.missing(name)
+        if len(gone):
+            told.append(f"{len(gone):,} {name} row{' is' if len(gone) == 1 else 's are'} gone{_such_as(kept, gone)}")
+    changed = "; ".join(told) or "each row is there"
+    return [f"the data have changed since the run began: {changed}. Each split keeps its rows"]
+
+
+def _such_as(kept: KeptRows, rows: Tensor) -> str:
+    """Show the first few names of rows, in brackets; nothing where they have none."""
+    if kept.names is None:
+        return ""
+    shown = ", ".join(kept.names[row] for row in rows[:_SHOWN].tolist())
+    return f" ({shown}{', …' if len(rows) > _SHOWN else ''})"
+
+
+def _unknown(kept: KeptRows, source: Any, folder: Path, *, matched: bool) -> UserError:
+    what = "none of the rows that this run trained on is in the data any more"
+    if not matched:
+        what = (
+            "the data differ from those of this run, and its rows cannot be told apart: training rows could be tested"
+        )
+    own = "" if matched else "; a data set of your own may name its rows (attribute `row_names`)"
+    return UserError(
+        what,
+        key="data.dataset",
+        expected=f"{len(kept):,} rows, fingerprint {kept.fingerprint or 'none'}",
+        received=f"{len(source):,} rows, fingerprint {source.info.fingerprint or 'none'}",
+        fix=f"put the data back as they were, or begin a new run (lightkit train --from {folder}); "
+        f"'{_AGAIN}' draws the split anew all the same{own}",
+        family="split",
+    )
