@@ -196,7 +196,7 @@ def by_row(value: Any, count: int, now: Tensor) -> Any:
 
 def _names(source: Any) -> tuple[str, ...] | None:
     """Return the names that a data set has for its rows (`row_names`); None where two rows have one name."""
-    base = getattr(source, "base", source)
+    base = source.base if isinstance(source, SampleData) else source
     names = getattr(base, "row_names", None)
     if not isinstance(names, Sequence) or not len(base) == len(names) <= _MOST_MARKS:
         return None

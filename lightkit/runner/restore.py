@@ -49,6 +49,7 @@ def restore(saved: dict[str, Any], learner: Learner, changes: list[KeyChange]) -
     callbacks, notes = fitted(learner.callbacks, known)
     check_moments(saved["optimizer"], learner.optimizer, changes)
     content.apply({**saved, "callbacks": callbacks}, **stateful(learner))
+    state.samples_done = min(state.samples_done, learner.data.train.num_samples)  # rows may be gone since
     own = not isinstance(learner.scheduler, TorchSchedule)
     reapply_overrides(learner.optimizer, settings, changes, own=own)
     timetable = learner.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)

@@ -19,11 +19,13 @@ SMALL = ("trainer.epochs=1", "device=cpu", "metrics.figures=[]", "data.normalize
 CSV = ("data=csv", "data.dataset.path=table.csv", "data.dataset.target=kind", "model.hidden=[4]", *SMALL)
 IMAGES = ("data=image_folder", "data.dataset.root=photos", "data.dataset.size=1", "data.dataset.channels=1", *SMALL)
 NAMED = """
+from pathlib import Path
+
 import torch
 
 class Named:
     def __init__(self, path="names.txt", named=True):
-        self.names = open(path).read().split()
+        self.names = Path(path).read_text().split()
         self.targets = torch.tensor([int(name) % 2 for name in self.names])
         self.groups = [int(name) // 2 for name in self.names]
         if named:
@@ -99,20 +101,20 @@ def test_splits_keep_their_rows_when_the_data_change(cli: Cli, kind: str) -> Non
     assert Path("run/rows.npz").read_bytes() == kept
 
 
-def test_eval_and_predict_use_the_rows_of_the_run(cli: Cli) -> None:
+def test_eval_and_predict_use_the_rows_of_the_run(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     table([*range(60)])
     assert cli("train", *CSV, "hydra.run.dir=run").code == 0
     before = rows_of("run")
     table([number for number in range(60) if number != before["train"][0]])
     done = cli("predict", "run", "--output", "now.csv")
     assert done.code == 0, done.err
-    assert "1 train row is gone" in done.err
+    assert "1 train row is gone" in caplog.text
     numbers = [int(line.split(",")[0]) for line in Path("now.csv").read_text().split()[1:]]
     assert numbers == before["test"], "row numbers are those of the run"
     assert cli("eval", "run").code == 0
     other = cli("eval", "run", "data.split.seed=5")
     assert other.code == 0
-    assert "the split is drawn anew: the run trained on" in other.err
+    assert "the split is drawn anew: the run trained on" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["own", "text"])
@@ -202,7 +204,7 @@ def test_members_share_the_rows_of_their_ensemble(cli: Cli) -> None:
 
 def test_folds_are_dealt_out_of_the_same_rows_or_not_at_all(cli: Cli) -> None:
     table([*range(60)])
-    folds = ("ensemble=bagging", "ensemble.rows=folds", "ensemble.folds=3", "ensemble.repeats=1")
+    folds = ("ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=3", "ensemble.repeats=1")
     assert cli("train", *CSV, *folds, "hydra.run.dir=run").code == 0
     train = rows_of("run")["train"]
     table([*range(64)])
