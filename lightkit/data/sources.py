@@ -23,9 +23,9 @@ class SampleData:
 
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
-            `strata`, `groups` (the group of each row), `targets` or `labels` (all targets at once), `classes` (their
-            names, or their number), `draws` (False: draws no random numbers), `collate_fn` (makes a batch of a list of
-            samples).
+            `strata`, `groups` (the group of each row), `row_names` (what a resume knows the rows by when the data have
+            changed), `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
+            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.

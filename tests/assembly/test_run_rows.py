@@ -78,7 +78,7 @@ def rows_of(folder: str, scale: int = 1) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["csv", "images", pytest.param("own", marks=pytest.mark.thorough)])
 def test_splits_keep_their_rows_when_the_data_change(cli: Cli, kind: str) -> None:
     write, args = KINDS[kind]
     scale = 255 if kind == "images" else 1
@@ -117,7 +117,7 @@ def test_eval_and_predict_use_the_rows_of_the_run(cli: Cli, caplog: pytest.LogCa
     assert "the split is drawn anew: the run trained on" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["own", "text"])
+@pytest.mark.parametrize("kind", ["own", pytest.param("text", marks=pytest.mark.thorough)])
 def test_rows_that_cannot_be_told_apart_are_refused(cli: Cli, kind: str) -> None:
     if kind == "own":
         named([*range(60)])
