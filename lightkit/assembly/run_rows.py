@@ -70,6 +70,8 @@ def known_rows(cfg: DictConfig, source: Any, folder: Path | None) -> KnownRows:
     Raises:
         UserError: The data have changed, and it cannot be said which rows are which; or the file is damaged.
     """
+    if folder is not None and not (folder / run_files.ROWS).is_file():
+        folder = ensemble_of(folder)  # whose members share them
     kept = read_rows(folder) if folder is not None else None
     if kept is None or folder is None:
         return KnownRows(source, None, [])

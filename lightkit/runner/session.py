@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
+from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import exit_status
@@ -124,7 +125,9 @@ class Session:
         facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
         facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
         self.place.record(self.cfg, self.overrides, **facts)
-        keep_rows(data, self.place)
+        for line in keep_rows(data, self.place):
+            if self.resumes:
+                self.tell(line)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
         self.stack.enter_context(self._told())
         self.stack.enter_context(self.signals.caught())  # also between members: the next one ends at its first step
@@ -283,6 +286,8 @@ def keep_rows(data: Data, place: RunFolder) -> list[str]:
     Raises:
         UserError: They cannot be written.
     """
+    if ensemble_of(place.path) is not None:  # whose members share them
+        return []
     known = (place.path / run_files.ROWS).exists()
     if data.kept is not None and (data.kept.drawn or not known):
         place.keep(run_files.ROWS, data.kept.to_bytes)

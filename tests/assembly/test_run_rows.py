@@ -227,3 +227,16 @@ def test_an_ensemble_of_finished_runs_keeps_their_rows(cli: Cli) -> None:
     folder = next(path.parent for path in Path("outputs").rglob("ensemble.safetensors"))
     assert rows_of(str(folder))["test"] == before["test"]
     assert cli("eval", str(folder)).code == 0
+
+
+@pytest.mark.parametrize("launcher", ["vectorized", pytest.param("basic", marks=pytest.mark.thorough)])
+def test_jobs_of_a_sweep_keep_their_rows(cli: Cli, launcher: str) -> None:
+    table([*range(60)])
+    asked = ("train", "-m", *CSV, "seed=0,1", "hydra.sweep.dir=sweep")
+    done = cli(*asked, *(("hydra/launcher=vectorized",) if launcher == "vectorized" else ()))
+    assert done.code == 0, done.err
+    before = rows_of("sweep/seed=0")
+    table([number for number in range(64) if number != before["train"][0]])
+    for job in ("sweep/seed=0", "sweep/seed=1"):
+        assert rows_of(job) == {"train": before["train"][1:], "val": before["val"], "test": before["test"]}
+    assert cli("eval", "sweep/seed=1").code == 0

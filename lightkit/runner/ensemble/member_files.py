@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
+from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
@@ -134,6 +136,8 @@ class MemberFiles:
                 (path / run_files.OVERRIDES).write_text(lines or "[]\n", encoding="utf-8")
                 text = self._environment.replace(str(_STAND_IN), str(seed))
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
+                if ensemble_of(path) is None:  # a job of a sweep, which is a run of its own
+                    shutil.copyfile(self.run.place.path / run_files.ROWS, path / run_files.ROWS)
             except OSError as error:
                 raise unwritable(path, error) from error
 
