@@ -220,9 +220,7 @@ def build_data(
     return Data(source.info, source, train, **evaluate, rows=rows, groups=groups, **fitted)
 
 
-def _split(
-    source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
-) -> tuple[dict[str, Tensor], Tensor | None]:
+def _split(source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], Tensor | None]:
     """Assign the rows of a data set to splits, or take known ones; returns the group of each row, too."""
     if spec.by == "fold" and source.info.task == "language_modeling":
         raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")

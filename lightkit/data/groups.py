@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
@@ -129,14 +130,16 @@ def check_whole(splits: Mapping[str, Tensor], groups: Tensor) -> None:
 
 
 def row_marks(x: Tensor) -> Tensor:
-    """Hash each row of a tensor `(N, ...)` to 64 bits, `(N,)`; equal rows have equal marks."""
-    flat = x.detach().reshape(len(x), -1)
+    """Hash each row of a tensor `(N, ...)` to 64 bits, `(N,)`; equal rows of one type have equal marks."""
+    flat = x.detach().cpu().reshape(len(x), -1)
     if flat.is_floating_point():
-        flat = (flat.to(torch.float32) + 0.0).contiguous().view(torch.int32)  # -0.0 is 0.0
-    bits = flat.to(torch.int64)
+        flat = flat.to(torch.float32) + 0.0  # -0.0 is 0.0
+    octets = flat.contiguous().view(torch.uint8)
+    words = functional.pad(octets, (0, -octets.shape[1] % 8)).view(torch.int64)
     generator = torch.Generator().manual_seed(mix("doctor", "marks"))
-    weights = torch.randint(-(1 << 62), 1 << 62, (bits.shape[1],), generator=generator) * 2 + 1
-    marks = ((bits ^ (bits >> 11) ^ (bits >> 19)) * weights).sum(1)  # short numbers have their bits at the upper end
+    weights = torch.randint(-(1 << 62), 1 << 62, (words.shape[1],), generator=generator) * 2 + 1
+    # Short numbers have their bits at the upper end, where they count for little.
+    marks = ((words ^ (words >> 11) ^ (words >> 19) ^ (words >> 37)) * weights).sum(1)
     return marks ^ (marks >> 29)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightkit.data.groups import row_marks
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, TensorData
 
@@ -212,19 +213,8 @@ def _marks(source: Any) -> Tensor | None:
     if x.is_complex() or x.is_sparse or x.is_nested:
         return None
     size = max(1, x[:1].numel() * x.element_size())
-    pieces = [_hashed(piece) for piece in x.split(max(1, _PIECE_BYTES // size))]
-    return torch.cat(pieces) * 3 + _hashed(y)
-
-
-def _hashed(values: Tensor) -> Tensor:
-    """Hash the bits of each row of a tensor `(N, ...)`, `(N,)` int64."""
-    rows = values.detach().cpu().reshape(len(values), -1).contiguous().view(torch.uint8)
-    padding = -rows.shape[1] % 8
-    words = torch.nn.functional.pad(rows, (0, padding)).view(torch.int64)
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randint(-(1 << 62), 1 << 62, (words.shape[1],), generator=generator) * 2 + 1
-    found = ((words ^ (words >> 32)) * weights).sum(1)  # what is in upper bits alone must count as much
-    return found ^ (found >> 29)
+    pieces = [row_marks(piece) for piece in x.split(max(1, _PIECE_BYTES // size))]
+    return torch.cat(pieces) * 3 + row_marks(y)
 
 
 def _matched(before: Tensor, now: Tensor) -> Tensor:
