@@ -167,7 +167,7 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> 
     """
     engine = twin.engine.reseeded(cfg.seed)
     data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
-    model = engine.place_model(build_model(cfg, data.info, engine))
+    model = engine.place_model(build_model(cfg, data.info, engine, data))
     return replace(
         twin,
         engine=engine,
@@ -217,6 +217,7 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
         "rules": to_plain(cfg.optim.get("rules") or []),
         "no_decay": cfg.optim.get("no_decay", False),
         "layer_decay": cfg.optim.get("layer_decay"),
+        "depths": made.depths,
     }
     options, prepared = finetune_options(cfg), made.prepared
     if options is not None and prepared is not None:
@@ -224,7 +225,6 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
             "rules": [*settings["rules"], *prepared.rules],
             "names": prepared.trained,
             "labels": prepared.group_labels(),
-            "depths": prepared.depths,
             "slices": options["slices"],
             "aliases": prepared.original_names,
             "first_steps": prepared.first_steps(timetable.steps_per_epoch),

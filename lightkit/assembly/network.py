@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
-from lightkit.assembly.dry_run import unnoticed
+from lightkit.assembly.forwards import Depths, find_depths, forwards
+from lightkit.assembly.lazy import build_sized
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
-from lightkit.assembly.parts import build_loss, role_of
+from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
@@ -26,26 +26,20 @@ from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import Data, DataInfo
-from lightkit.data.probe import small_batch
 from lightkit.device import Engine
 from lightkit.ensemble.module import Joint
 from lightkit.finetune.head import find_head
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
-from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
-from lightkit.trainer.tasks import Retrieval, Supervised, Task, logits
 from lightkit.trainer.timetable import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
+_GRADUAL = ("every_epochs", "every_steps", "share")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
-_CPU = torch.device("cpu")
-_SAMPLES = 2
-_FEW = 16
-"""Tokens that are tried first: a large language model takes long for a whole sample."""
 
 
 def build_network(
@@ -75,8 +69,13 @@ def build_network(
     options = finetune_options(cfg)
     check_joint(cfg)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
+    by_depth = _asks_for_depths(cfg, options) and (timetable is not None or run is not None)
+    depths: Depths = layer_depths
+    notes: tuple[str, ...] = ()
+    if by_depth:
+        depths, notes = find_depths(cfg, made.model, info, engine, data, run=run)
     if options is None:
-        return made
+        return replace(made, depths=depths(made.model) if by_depth else None, order_notes=notes)
     adapter = options["weights"]["adapter"] if pretrained else None
     base = fingerprint(base_state(made)) if adapter else ""
     outputs = info.vocab_size or info.num_classes or None
@@ -86,7 +85,7 @@ def build_network(
         made.model,
         options,
         outputs=outputs,
-        depths=layer_depths,
+        depths=depths,
         steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
         total_steps=timetable.total_steps if timetable else sys.maxsize,
         fresh=[name for name in made.fresh if name in dict(made.model.named_parameters())],
@@ -96,7 +95,7 @@ def build_network(
     if adapter:
         source = "" if report is None else report.source
         apply_delta(made.model, read_delta(located(adapter)), base_fingerprint=base, base_source=source)
-    return Network(made.model, report, made.head, prepared)
+    return replace(made, prepared=prepared, depths=prepared.depths if by_depth else None, order_notes=notes)
 
 
 def build_base(
@@ -109,7 +108,7 @@ def build_base(
     data: Data | None = None,
 ) -> Network:
     """Build the network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
-    model = build_model(cfg, info, engine)
+    model = build_model(cfg, info, engine, data)
     options = finetune_options(cfg)
     weights = options["weights"] if options else {}
     wanted = options["head"] if options else {}
@@ -235,13 +234,28 @@ def base_state(made: Network) -> dict[str, torch.Tensor]:
     return {name: state[name].detach().clone() for name in names if isinstance(state[name], torch.Tensor)}
 
 
-def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
-    """Build the network from its class, with the sizes of the data."""
+def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> nn.Module:
+    """Build the network from its class, with the sizes of the data; a few samples tell lazy layers theirs.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        data: The data, where samples have to be read for that; None goes by their shape.
+
+    Raises:
+        UserError: It cannot be built, or has nothing to train.
+    """
     role = role_of(cfg)
     models = list[nn.Module]()
     for number in range(role.networks):
-        engine.seed_init(number)
-        models.append(instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes()))
+
+        def make(number: int = number) -> nn.Module:
+            engine.seed_init(number)
+            built: nn.Module = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
+            return built
+
+        models.append(build_sized(make, forwards(cfg, info, engine, data, whole=True)))
     model = models[0]
     if role.joint is not None:
         boosts = role.joint == "soft_gradient_boosting"
@@ -258,13 +272,20 @@ def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
     options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
     weights, head, gradual = options["weights"], options["head"], options["gradual"]
     asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
-    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
+    asked += [gradual[name] for name in _GRADUAL]
     changed = any(head[name] is not None for name in ("name", "lr", "lr_scale", "weight_decay"))
     if not any(asked) and not changed and head["replace"] != "always" and not injects(options):
         return None
     if options["peft"] is not None:
         options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
     return options
+
+
+def _asks_for_depths(cfg: DictConfig, options: Mapping[str, Any] | None) -> bool:
+    """Tell whether rates or phases go by the depth of layers."""
+    gradual = options["gradual"] if options else {}
+    asked = [cfg.optim.get("layer_decay"), *(options[name] for name in ("layer_decay", "slices") if options)]
+    return any((*asked, *(gradual.get(name) for name in _GRADUAL)))
 
 
 def injects(options: Mapping[str, Any] | None) -> bool:
@@ -281,70 +302,3 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
         merged[name] = _merged(defaults[name], value) if nested else value
     return merged
-
-
-def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> list[Forward]:
-    """List ways to run a network, in the order in which to try them.
-
-    With the usual tasks that is on made-up inputs of the shape that the data tell, as numbers or as tokens; the others
-    know by themselves what their model takes and which of its outputs count, and need a batch.
-
-    Args:
-        cfg: The configuration.
-        info: Facts about the data.
-        engine: Device and seeds.
-        data: The data, for a batch of two of their samples; None goes without.
-    """
-    made_up = [_unnoticed(_on(make)) for make in _inputs(info)]
-    batch = list[Forward]()
-    if data is not None:
-        train = data.train
-
-        def by_task(model: nn.Module) -> Tensor:
-            """Return the outputs that the task hands to the metrics, or else its loss."""
-            task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
-            criterion = build_loss(cfg, info, engine)
-            if isinstance(criterion, nn.Module):
-                criterion.to(_CPU)
-            step = task.step(model, small_batch(train), criterion)
-            return step.loss if step.preds is None else step.preds
-
-        batch.append(_unnoticed(by_task))
-    usual = {f"{kind.__module__}.{kind.__qualname__}" for kind in (Supervised, Retrieval)}
-    return [*made_up, *batch] if cfg.trainer.task["_target_"] in usual else [*batch, *made_up]
-
-
-def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
-    """Make functions that make up samples of the shape that the data has."""
-    if info.vocab_size is not None:
-        whole = info.context_length or (info.input_shape or (1,))[0]
-        sizes = [(_SAMPLES, length) for length in sorted({min(whole, _FEW), whole})]
-        return [partial(torch.clone, torch.arange(a * b).view(a, b) % info.vocab_size) for a, b in sizes]
-    if not info.input_shape:
-        return []
-    shape = (_SAMPLES, *info.input_shape)
-    numbers = torch.Generator().manual_seed(0)
-    return [
-        lambda: torch.rand(shape, generator=numbers).requires_grad_().clone(),
-        lambda: torch.zeros(shape, dtype=torch.long),
-    ]
-
-
-def _on(make: Callable[[], Tensor]) -> Forward:
-    return lambda model: _first(model(make()))
-
-
-def _first(output: Any) -> Tensor:
-    """Return the tensor that a loss would take, or the first of several."""
-    output = logits(output)
-    while isinstance(output, (Mapping, tuple, list)):
-        output = next(iter(output.values() if isinstance(output, Mapping) else output))
-    return output
-
-
-def _unnoticed(forward: Forward) -> Forward:
-    def quiet(model: nn.Module) -> Tensor:
-        with unnoticed(_CPU):
-            return forward(model)
-
-    return quiet

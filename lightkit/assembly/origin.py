@@ -21,6 +21,7 @@ from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
 from lightkit.finetune.head import Head, guess_head
+from lightkit.optim.layers import layer_depths
 
 _SCALED = ("data.normalize", "data.normalize_rows")
 _FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
@@ -156,6 +157,21 @@ def head_of_run(run: Path, model: nn.Module) -> Head | None:
     with suppress(AttributeError, LookupError, TypeError):  # somebody has edited it
         return Head(kept["name"], kept["found"], kept["why"], tuple(kept["beside"]))
     return None
+
+
+def depths_of_run(run: Path, model: nn.Module) -> dict[str, int] | None:
+    """Return the layer of each parameter as it was when a run was fine-tuned; None where it is not known.
+
+    Args:
+        run: The folder of the run.
+        model: Its network, before fine-tuning changes anything.
+    """
+    facts = _facts(run, run_files.FINETUNE)
+    if "layers" not in facts:  # earlier versions went by the order of definition
+        return layer_depths(model) if "plan" in facts else None
+    kept = facts["layers"]
+    known = isinstance(kept, dict) and all(isinstance(depth, int) for depth in kept.values())
+    return kept if known and kept else None
 
 
 def facts_of(data: Data) -> dict[str, Any]:

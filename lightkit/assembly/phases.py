@@ -40,13 +40,17 @@ def build_plan_of(parts: Learner) -> Plan:
     )
 
 
-def notes_on_weights(cfg: DictConfig, parts: Learner) -> list[str]:
-    """Note where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+def notes_on_plan(cfg: DictConfig, parts: Learner) -> list[str]:
+    """Note where it is not known in which order layers run, and where random weights are frozen.
+
+    Weights are random where neither a file nor the model itself brings pretrained ones.
+    """
     given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
     some = len(phases_of(parts)[0].trainable) < len(list(parts.model.parameters()))
-    if parts.made.prepared is None or given or not some:
-        return []
-    return ["no pretrained weights are given: what is frozen stays as it was drawn"]
+    notes = list(parts.made.order_notes)
+    if parts.made.prepared is not None and some and not given:
+        notes.append("no pretrained weights are given: what is frozen stays as it was drawn")
+    return notes
 
 
 def build_tuning(

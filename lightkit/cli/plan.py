@@ -51,18 +51,18 @@ def plan(args: list[str]) -> int:
     with built_model(options) as (cfg, parts):
         from lightkit.assembly.matches import matches_of
         from lightkit.assembly.origin import notes_on_base
-        from lightkit.assembly.phases import build_plan_of, notes_on_weights
+        from lightkit.assembly.phases import build_plan_of, notes_on_plan
 
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            content, notes = _facts(found, matches, parts), [*parts.data.notes, *notes_on_weights(cfg, parts)]
+            content, notes = _facts(found, matches, parts), [*parts.data.notes, *notes_on_plan(cfg, parts)]
             say(json_text({**content, **({"notes": notes} if notes else {})}))
         else:
             for note in parts.data.notes:
                 say(note)
             _print(found, matches, parts, long=options.long)
             on_base = notes_on_base(cfg, parts.data) if parts.made.report else ()
-            for note in (*on_base, *notes_on_weights(cfg, parts)):
+            for note in (*on_base, *notes_on_plan(cfg, parts)):
                 say(f"\n{note}")
     return 0
 

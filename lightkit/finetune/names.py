@@ -160,7 +160,7 @@ class NetworkNames:
                     argument=argument,
                     received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
                     expected=", ".join(kind.__name__ for kind in kinds or ()) or None,
-                    fix=f"name what is in it: {path}.*" if any(inside(name, path) for name in usable) else None,
+                    fix=self._fix_for_module(path, usable),
                     family="pattern",
                 )
             found |= fitting
@@ -292,6 +292,12 @@ class NetworkNames:
     def _is_in_attention(self, path: str) -> bool:
         """Tell whether a module belongs to one that is adapted as a whole."""
         return isinstance(self._modules.get(parent_of(path)), nn.MultiheadAttention)
+
+    def _fix_for_module(self, path: str, usable: Iterable[str]) -> str | None:
+        """Say what to do about a module that cannot be used."""
+        if isinstance(self._modules[path], nn.RNNBase):
+            return f"a recurrent layer runs as one operation, which takes nothing in: finetune.train=[{path}] trains it"
+        return f"name what is in it: {path}.*" if any(inside(name, path) for name in usable) else None
 
     def _fix_for_labels(self, patterns: Collection[str], argument: str) -> str | None:
         """Say what to do about a label that no module has, where naming one of the choices is not all."""

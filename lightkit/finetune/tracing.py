@@ -60,7 +60,7 @@ def trace(model: nn.Module, forward: Forward) -> ForwardTrace:
         Exception: Whatever the copying or the forward pass raises.
     """
     parameters = dict(model.named_parameters())
-    model_copy = copy.deepcopy(model, {id(parameter): parameter for parameter in parameters.values()}).eval()
+    model_copy = shared_copy(model)
     requires_grad = {name: parameter.requires_grad for name, parameter in parameters.items()}
     try:
         for parameter in parameters.values():
@@ -78,6 +78,11 @@ def trace(model: nn.Module, forward: Forward) -> ForwardTrace:
     finally:
         for name, parameter in parameters.items():
             parameter.requires_grad_(requires_grad[name])
+
+
+def shared_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a network in eval mode that has the same parameters, and buffers of its own."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
 
 
 class _AutogradGraph:

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import is_bias, is_norm
+from lightkit.optim.order import Layer, Order, in_order, notes_on_order
 from lightkit.optim.rules import check_rate
 from lightkit.optim.settings import Settings
 
@@ -38,19 +39,26 @@ def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
     return spared
 
 
-def layer_depths(model: nn.Module) -> dict[str, int]:
+def layer_depths(model: nn.Module, order: Order | None = None) -> dict[str, int]:
     """Number the layer that each parameter belongs to, 0 at the input.
 
-    timm's models tell by themselves (`group_matcher`). For every other model the order in which modules were created
-    stands for the order in which they run, and a layer is
+    timm's models tell by themselves (`group_matcher`). For every other model a layer is
 
     - a child of an `nn.Sequential`, `nn.ModuleList` or `nn.ModuleDict`, except that a stage which itself is, or holds,
       a list of equal blocks counts block by block;
-    - outside of those, a child of the model, or of a module that mostly consists of such containers.
+    - outside of those, a child of the model, or of a module that mostly consists of such containers;
+    - where the order is known, a parameter that no layer holds and that data are multiplied with.
+
+    Layers are numbered as they first run. Where that is not known, the order in which modules were created stands for
+    it.
 
     A layer with one-dimensional parameters only (a norm) belongs to the one before it. Parameters a module holds
-    directly (class token, positions) belong to its first layer. A shared parameter belongs to the layer in which it
-    occurs first.
+    directly (class token, positions) belong to its first layer, or where they are used elsewhere to the layer that
+    they follow. A shared parameter belongs to the layer in which it occurs first.
+
+    Args:
+        model: The network.
+        order: When it uses its parameters; None where that is not known.
     """
     if hasattr(model, "group_matcher"):
         helper = importlib.import_module("timm.models").group_parameters
@@ -58,17 +66,28 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
         numbers = {layer: number for number, layer in enumerate(sorted(groups))}
         return {name: numbers[layer] for layer, names in groups.items() for name in names}
     depths: dict[str, int] = {}
-    depth, pending = -1, _held_directly(model, "")
-    for path, module, extra in _layers(model, ""):
-        own = {f"{path}.{name}": parameter for name, parameter in module.named_parameters()}
-        pending += [*extra, *own]
-        if depth < 0 or any(parameter.ndim > 1 for parameter in own.values()):
+    depth, layers = -1, _defined(model)
+    for layer in layers if order is None else in_order(layers, order):
+        if depth < 0 or layer.heavy:
             depth += 1
-        for name in pending:
+        for name in (*layer.held, *layer.own):
             depths.setdefault(name, depth)
-        pending = []
-    depths |= dict.fromkeys(pending, 0)
     return {name: depths[name] for name, _ in model.named_parameters()}
+
+
+def order_notes(model: nn.Module, order: Order | None, why: str = "") -> list[str]:
+    """Say for which layers `layer_depths` cannot tell the order from how they ran.
+
+    Args:
+        model: The network.
+        order: When it uses its parameters; None where that is not known.
+        why: Why it is not.
+    """
+    if hasattr(model, "group_matcher"):
+        return []
+    if order is None:
+        return [f"order of the layers: that of their definition, as {why}"] if why else []
+    return notes_on_order(_defined(model), order)
 
 
 def depth_of(depths: Mapping[str, int], name: str) -> int:
@@ -102,6 +121,24 @@ def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that a module is made of, by name, without parametrizations of its own parameters."""
     hidden = "parametrizations" if is_parametrized(module) else None
     return ((name, child) for name, child in module.named_children() if name != hidden)
+
+
+def _defined(model: nn.Module) -> list[Layer]:
+    """List the layers of a model in the order of their definition."""
+    found, held, firsts = list[Layer](), _held_directly(model, ""), dict(model.named_parameters())
+    for path, module, extra in _layers(model, ""):
+        own = {f"{path}.{name}": parameter for name, parameter in module.named_parameters()}
+        kept = Layer(
+            path,
+            tuple(own),
+            held=(*held, *extra),
+            heavy=any(parameter.ndim > 1 for parameter in own.values()),
+            is_list=isinstance(module, (nn.ParameterList, nn.ParameterDict)),
+            shared=firsts.keys().isdisjoint(own),
+        )
+        found.append(kept)
+        held = []
+    return found if not held else [Layer("", (), tuple(held), heavy=False)]
 
 
 def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:

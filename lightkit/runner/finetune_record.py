@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lightkit.assembly import Learner
 from lightkit.assembly.matches import matches_of
 from lightkit.assembly.origin import notes_on_base
-from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_weights
+from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_plan
 from lightkit.common import run_files
 from lightkit.common.shards import is_shard
 from lightkit.finetune.audit.formatting import format_names
@@ -65,7 +65,7 @@ class FinetuneRecord:
         if report is not None:
             lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
             lines += notes_on_base(self._cfg, self._parts.data)
-        for line in lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]:
+        for line in lines if self._resumed else [*lines, *notes_on_plan(self._cfg, self._parts)]:
             self._logger.message(line)
         prepared = self._parts.made.prepared
         if prepared is None:
@@ -89,6 +89,7 @@ class FinetuneRecord:
             content = {
                 "plan": self._plan.to_json(),
                 "head": prepared.head and prepared.head.to_json(),
+                "layers": dict(self._parts.made.depths or {}),
                 "patterns": [match.to_json() for match in self._matches],
                 "audit": self.audit_rows(),
             }

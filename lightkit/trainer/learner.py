@@ -45,6 +45,10 @@ class Network:
     """The output layer; None where there is none, and in plain training."""
     prepared: Prepared | None = None
     """What fine-tuning made of it; None in plain training."""
+    depths: Mapping[str, int] | None = None
+    """Layer of each parameter, 0 at the input, where rates or phases go by it."""
+    order_notes: tuple[str, ...] = ()
+    """Layers of which it cannot be told when they run."""
 
     @property
     def fresh(self) -> tuple[str, ...]:

@@ -237,3 +237,31 @@ class BareLinear(Bare):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(self.body(x.flatten(1)).relu(), self.out.T, self.shift)
+
+
+class Backwards(nn.Module):
+    """Layers defined from the output to the input."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, num_classes)
+        self.parts = nn.ModuleDict({"b": nn.Linear(8, 8), "norm": nn.LayerNorm(8), "a": nn.Linear(in_features, 8)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.parts["b"](self.parts["norm"](self.parts["a"](x))).relu())
+
+
+class Unordered(nn.Module):
+    """One layer that does not run, one that runs twice, and two whose turn depends on the samples."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.out, self.again, self.idle = nn.Linear(8, num_classes), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.one, self.two, self.first = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(in_features, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turn = bool((x.detach().double().sum() * 1e4).floor() % 2)
+        x = self.again(self.first(x))
+        for layer in (self.one, self.two) if turn else (self.two, self.one):
+            x = layer(x)
+        return self.out(self.again(x))

@@ -11,6 +11,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.peft.blocks import find_blocks
+from lightkit.finetune.peft.lora_targets import SUPPORTED
 from lightkit.models import TransformerLM
 
 KEY = "freeze"
@@ -89,6 +90,15 @@ def test_biases_of_recurrent_layers_and_attentions_are_found() -> None:
         f"normed.parametrizations.bias.original{index}" for index in (0, 1)
     }
     assert [name for name in found if "." not in name] == ["bias_table"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_take_no_lora_and_the_way_out_is_told(kind: type[nn.RNNBase]) -> None:
+    model = nn.ModuleDict({"rnn": kind(3, 4), "head": nn.Linear(4, 2)})
+    with pytest.raises(UserError, match=f"rnn is a {kind.__name__}") as caught:
+        NetworkNames(model, head="head").find_modules(["rnn"], argument="lora.match", kinds=SUPPORTED)
+    assert "a recurrent layer runs as one operation" in str(caught.value)
+    assert "finetune.train=[rnn] trains it" in str(caught.value)
 
 
 def ending_in_the_head() -> nn.Module:
