@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,9 @@ from lightkit.assembly.dry_run import unnoticed
 from lightkit.common.errors import UserError
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_plain
+from lightkit.config.instantiate import instantiate
 from lightkit.data.probe import small_batch, whole_batch
+from lightkit.diagnostics.flops import ModuleRule, rule_name
 from lightkit.diagnostics.layers import Call, first_call
 from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training
 from lightkit.trainer.learner import Learner
@@ -46,9 +48,34 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
             context=parts.engine.autocast,
             recomputed=to_plain(cfg.device.activation_checkpointing),
             average=parts.average.state_dict(),
+            rules=build_flop_rules(cfg),
         )
         found = summarize_training(parts.model, training)
-    return replace(found, notes=(*_notes(cfg, parts), *found.notes))
+    return replace(found, notes=(*_notes(cfg, parts), *_unused(training.rules, parts.model), *found.notes))
+
+
+def build_flop_rules(cfg: DictConfig) -> dict[str, ModuleRule]:
+    """Build what counts the operations of modules of other packages, by the names of their classes.
+
+    Raises:
+        UserError: One cannot be built, or is no function.
+    """
+    rules: dict[str, ModuleRule] = {}
+    for name, node in cfg.logger.flops.items():
+        key = f"logger.flops.{name}"
+        rules[str(name)] = instantiate(node, key=key)
+        if not callable(rules[str(name)]):
+            fix = f"'{key}={{_target_: MODULE.FUNCTION, _partial_: true}}'"
+            what, expected = "counts nothing", "a function of a module, its inputs and its output"
+            raise UserError(what, key=key, expected=expected, received=node["_target_"], fix=fix)
+    return rules
+
+
+def _unused(rules: Mapping[str, ModuleRule], model: nn.Module) -> Iterator[str]:
+    """Say which rules are for classes that the model has none of."""
+    used = {rule_name(module, rules) for module in model.modules()}
+    for name in (name for name in rules if name not in used):
+        yield f"logger.flops.{name}: the model has no module of this class"
 
 
 def _notes(cfg: DictConfig, parts: Learner) -> Iterator[str]:

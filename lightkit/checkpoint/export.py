@@ -25,9 +25,13 @@ FILES = {
     "adapter": run_files.ADAPTER,
 }
 """Kind of export and the file it goes to in a run's folder; `lightkit.checkpoint.delta.write_delta` writes adapters."""
+PROTOCOL = 2
+"""Protocol of pickle that `torch.load` reads everywhere, also where it loads nothing but weights."""
 
 
-def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any] | None = None) -> Path:
+def export(
+    kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any] | None = None, protocol: int = PROTOCOL
+) -> Path:
     """Write the weights a model holds, or a given state, into a run's folder, over the file of an earlier export.
 
     Args:
@@ -37,6 +41,7 @@ def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any
         model: The model, without wrappers. With `model` and a `state`, a copy of it gets the state, so it must be of
             the class that the state belongs to.
         state: Tensors by name to write instead of the model's own, such as those of a merged model.
+        protocol: Protocol of pickle; safetensors know none.
 
     Returns:
         The file.
@@ -52,22 +57,25 @@ def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any
         if state is not None:
             model = copy.deepcopy(model)
             fit(model, state, source="the state to write")
-        write_model(model, path)
+        write_model(model, path, protocol=protocol)
+        return path
+    tensors = model.state_dict() if state is None else state
+    if kind == "safetensors":
+        write_safetensors(tensors, path)
     else:
-        write = write_safetensors if kind == "safetensors" else write_state_dict
-        write(model.state_dict() if state is None else state, path)
+        write_state_dict(tensors, path, protocol=protocol)
     return path
 
 
-def write_state_dict(state: Mapping[str, Any], path: Path) -> None:
-    """Write tensors by name so that `torch.load` with `weights_only=True` opens them.
+def write_state_dict(state: Mapping[str, Any], path: Path, *, protocol: int = PROTOCOL) -> None:
+    """Write tensors by name so that `torch.load` with `weights_only=True` opens them, in the usual protocol of pickle.
 
     Raises:
         UserError: The file cannot be written; one of that name is as it was.
     """
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     plain = to_plain({**state, **{name: tensor.detach().cpu() for name, tensor in tensors.items()}})
-    _write(path, lambda file: torch.save(plain, _as_file(file)))
+    _write(path, lambda file: torch.save(plain, _as_file(file), pickle_protocol=protocol))
 
 
 def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
@@ -86,7 +94,7 @@ def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
     _write(path, lambda file: file.write(data))
 
 
-def write_model(model: nn.Module, path: Path) -> None:
+def write_model(model: nn.Module, path: Path, *, protocol: int = PROTOCOL) -> None:
     """Write a model with its class: a pickle, which opens only where its code is and only when trusted.
 
     Raises:
@@ -98,7 +106,7 @@ def write_model(model: nn.Module, path: Path) -> None:
             for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:
                 del hooks[number]
     try:
-        _write(path, lambda file: torch.save(at_host, _as_file(file)))
+        _write(path, lambda file: torch.save(at_host, _as_file(file), pickle_protocol=protocol))
     except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
         fix = "write its weights instead"
         raise UserError(

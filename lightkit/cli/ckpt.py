@@ -54,6 +54,8 @@ options:
   --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
                     elsewhere names of your project: only for files whose origin you know
   --like RUN        a run with the network, data and scaling of a file of torchensemble
+  --pickle-protocol N
+                    convert: 2 to 5, as torch.save takes it (default: 2, the one that torch.load reads everywhere)
   --overwrite       replace OUT where it exists
   --tensors         name every tensor; of a run those of its newest checkpoint
   --json            inspect, diff: print as JSON, with every tensor of a file

@@ -32,8 +32,10 @@ def convert(args: list[str]) -> int:
     parser.add_argument("--to", choices=[*_KINDS, "state", "torchensemble", "lightkit"])
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--like")
+    parser.add_argument("--pickle-protocol")
     options = parser.read(args)
     path, (out, kind) = find_source(options.file), _output(options)
+    protocol = _protocol(options.pickle_protocol, kind)
     if kind in ("torchensemble", "lightkit"):
         return _exchange(path, out, kind, options)
     from lightkit.checkpoint import export
@@ -42,18 +44,21 @@ def convert(args: list[str]) -> int:
 
     run = path.parent if path.name == run_files.ENSEMBLE_WEIGHTS else path
     if (run / run_files.ENSEMBLE_WEIGHTS).is_file():
-        return _convert_ensemble(run, out, kind, trust=options.trust)
+        return _convert_ensemble(run, out, kind, trust=options.trust, protocol=protocol)
     weights = read_weights(path, trust=options.trust, key=options.key)
     if kind == "state":
         export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
     elif kind == "model":
         from lightkit.runner.models import tuned_model
 
-        export.write_model(tuned_model(_cfg_of_run(weights, trust=options.trust), weights), out)
+        model = tuned_model(_cfg_of_run(weights, trust=options.trust), weights)
+        export.write_model(model, out, protocol=protocol)
     else:
-        _write(kind, weights.state, out)
+        _write(kind, weights.state, out, protocol=protocol)
     what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
     say(f"{what} of {weights.source} written to {out}")
+    if kind == "weights" and protocol > export.PROTOCOL:
+        say(f"note: in protocol {protocol} torch.load may open it with weights_only=False only")
     if kind != "state" and _has_lora(weights):
         say("note: its LoRA matrices are written as they are; `lightkit ckpt merge` writes the plain model")
     return 0
@@ -75,7 +80,25 @@ def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
     return 0
 
 
-def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool) -> int:
+def _protocol(typed: str | None, kind: str) -> int:
+    """Return the protocol of pickle to write; what is typed must be one, and for a file that holds a pickle.
+
+    Raises:
+        UserError: It is none, or the file has none of its own choice.
+    """
+    from lightkit.checkpoint.export import PROTOCOL
+
+    if typed is None:
+        return PROTOCOL
+    if kind not in ("weights", "model"):
+        what, fix = f"{kind} has no protocol of pickle to choose", "--to weights or --to model, or leave it out"
+        raise UserError(what, key="--pickle-protocol", received=typed, fix=fix)
+    if typed not in ("2", "3", "4", "5"):
+        raise UserError("no such protocol", key="--pickle-protocol", received=typed, choices=("2", "3", "4", "5"))
+    return int(typed)
+
+
+def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool, protocol: int) -> int:
     """Write a whole ensemble: as a module, or the tensors of one."""
     if kind == "state":
         what = "an ensemble has no state to go on from: each of its members has its own"
@@ -85,7 +108,7 @@ def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool) -> int:
 
     model = ensemble_model(read_cfg(run, trust=trust), run)
     state = model.state_dict()
-    _write(kind, state, out, model)
+    _write(kind, state, out, model, protocol=protocol)
     say(f"{len(model)} networks with {len(state) - 1} tensors of {run} written to {out}")
     if kind != "model":
         say("note: tensors of a member are under estimators.N, their shares under weights; --to model writes a module")
@@ -254,16 +277,17 @@ def _output(options: Any) -> tuple[Path, str]:
     )
 
 
-def _write(kind: str, state: Any, out: Path, model: Any = None) -> None:
+def _write(kind: str, state: Any, out: Path, model: Any = None, *, protocol: int | None = None) -> None:
     """Write tensors by name, or with the kind `model` the model that holds them."""
     from lightkit.checkpoint import export
 
+    protocol = export.PROTOCOL if protocol is None else protocol
     if kind == "model":
-        export.write_model(model, out)
+        export.write_model(model, out, protocol=protocol)
     elif kind == "safetensors":
         export.write_safetensors(state, out)
     else:
-        export.write_state_dict(state, out)
+        export.write_state_dict(state, out, protocol=protocol)
 
 
 def _has_lora(weights: Weights) -> bool:

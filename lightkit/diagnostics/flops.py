@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +25,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from lightkit.common.errors import UserError
 from lightkit.device.recompute import recompute
 from lightkit.diagnostics.footprint import twin
 
 RULE = "count_flops"
 """Method of a module that counts its own operations: `count_flops(inputs, output) -> int`."""
+ModuleRule = Callable[[Any, Any, Any], int]
+"""Counts the operations of a module of another package: `rule(module, inputs, output)`, in a forward pass."""
 _META = torch.device("meta")
 _BACKWARD = 2
 """Times the operations of a forward pass that a backward pass takes, of a module that counts its own."""
@@ -97,6 +102,7 @@ def count_flops(
     backward: bool = False,
     recomputed: Sequence[str] = (),
     sample: Any = None,
+    rules: Mapping[str, ModuleRule] = MappingProxyType({}),
 ) -> Flops:
     """Count the operations of a forward pass, or of one in training with the backward pass.
 
@@ -110,6 +116,8 @@ def count_flops(
         backward: Run in training mode, and the backward pass too. What is frozen needs less of it.
         recomputed: Patterns of modules that compute their activations again in the backward pass.
         sample: What to run on where values are needed, None for the batch itself.
+        rules: Count modules by the name of their class, or of one that it derives from: `DeformConv2d`, or in full
+            `torchvision.ops.DeformConv2d`. They come before the method, and count all that is in such a module.
 
     Raises:
         Exception: Whatever the model raises with values too.
@@ -119,24 +127,30 @@ def count_flops(
         on_meta = tree_map(lambda value: value.to(_META) if isinstance(value, Tensor) else value, batch)
         recompute(copied, recomputed)
         with _META:
-            return _counted(copied, run, on_meta, backward=backward)
+            return _counted(copied, run, on_meta, rules, backward=backward)
     except Exception:  # it looks at values, or has tensors that nobody knows of
         copied = copy.deepcopy(model)
         recompute(copied, recomputed)
         given = batch if sample is None else sample
         with torch.random.fork_rng(devices=[]), _no_fast_path():
-            return _counted(copied, run, given, backward=backward, measured=True)
+            return _counted(copied, run, given, rules, backward=backward, measured=True)
 
 
 def _counted(
-    model: nn.Module, run: Callable[[nn.Module, Any], Any], batch: Any, *, backward: bool, measured: bool = False
+    model: nn.Module,
+    run: Callable[[nn.Module, Any], Any],
+    batch: Any,
+    rules: Mapping[str, ModuleRule],
+    *,
+    backward: bool,
+    measured: bool = False,
 ) -> Flops:
     own, recorder = _OwnRules(), _Recorder()
     root = type(model).__name__
     for name, module in model.named_modules():
-        if callable(getattr(module, RULE, None)):
+        if (rule := _rule_of(module, rules)) is not None:
             module.register_forward_pre_hook(own.entering(recorder))
-            module.register_forward_hook(own.leaving(name, recorder), with_kwargs=True)
+            module.register_forward_hook(own.leaving(name, recorder, rule), with_kwargs=True)
     model.train(backward)
     counter = FlopCounterMode(display=False, custom_mapping=dict(RULES))
     with ExitStack() as stack:
@@ -157,6 +171,29 @@ def _counted(
         recorder.uncounted(),
         measured,
     )
+
+
+def rule_name(module: nn.Module, rules: Mapping[str, ModuleRule]) -> str | None:
+    """Return which rule is for a module: that of its class, or of the next one that it derives from; None for none."""
+    names = (name for kind in type(module).__mro__ for name in (f"{kind.__module__}.{kind.__name__}", kind.__name__))
+    return next((name for name in names if name in rules), None)
+
+
+def _rule_of(module: nn.Module, rules: Mapping[str, ModuleRule]) -> ModuleRule | None:
+    """Return what counts a module: a rule for its class, or its own method."""
+    name, own = rule_name(module, rules), getattr(module, RULE, None)
+    if name is not None:
+        return partial(_told, name, rules[name])
+    return (lambda _module, inputs, output: int(own(inputs, output))) if callable(own) else None
+
+
+def _told(name: str, rule: ModuleRule, module: nn.Module, inputs: Any, output: Any) -> int:
+    try:
+        return int(rule(module, inputs, output))
+    except Exception as error:
+        what = f"this rule fails: {type(error).__name__}: {error}"
+        fix = "a function that returns a whole number: rule(module, inputs, output)"
+        raise UserError(what, key=f"logger.flops.{name}", fix=fix, family="model-misfit") from error
 
 
 def _path(name: str, root: str) -> str | None:
@@ -226,11 +263,11 @@ class _OwnRules:
 
         return hook
 
-    def leaving(self, name: str, recorder: _Recorder) -> Callable[..., None]:
+    def leaving(self, name: str, recorder: _Recorder, rule: ModuleRule) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, kwargs: Mapping[str, Any], output: Any) -> None:
             recorder.inside -= 1
             if not recorder.inside:
-                told = int(module.count_flops((*inputs, *kwargs.values()), output))
+                told = rule(module, (*inputs, *kwargs.values()), output)
                 self._told[name] = self._told.get(name, 0) + told
                 self._kinds[name] = f"{type(module).__name__}.{RULE}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.nesting import tensors
-from lightkit.diagnostics.flops import Flops, count_flops
+from lightkit.diagnostics.flops import Flops, ModuleRule, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
 from lightkit.diagnostics.layers import Call, Layer, Shape, first_call, layers_of, runs_of_alike
 from lightkit.finetune.audit.formatting import format_bytes, format_percent
@@ -197,6 +198,8 @@ class TrainingSetup:
     """Patterns of modules that compute their activations again in the backward pass."""
     average: Any = None
     """State of the average of the weights."""
+    rules: Mapping[str, ModuleRule] = field(default_factory=dict)
+    """Count the operations of modules by the names of their classes; see `count_flops`."""
 
     @property
     def small(self) -> int:
@@ -220,12 +223,12 @@ def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummar
         raise _cannot_run(error) from error
     small, notes = training.small, list[str]()
     args, kwargs = enlarged((call.args, dict(call.kwargs)), small, 1)
-    found = _summary(model, Call(args, kwargs))
+    found = _summary(model, Call(args, kwargs), training.rules)
     sized: dict[str, Any] = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
     flops = kept = None
     try:
         large = enlarged(training.batch, small, training.samples)
-        options: dict[str, Any] = {"recomputed": training.recomputed, "sample": training.batch}
+        options: dict[str, Any] = {"recomputed": training.recomputed, "sample": training.batch, "rules": training.rules}
         flops = count_flops(model, training.step, large, backward=True, **options)
         if flops.measured:  # with the small batch
             flops = replace(flops, total=flops.total * training.samples // small)
@@ -248,10 +251,11 @@ def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummar
     return replace(found, training=flops, memory=memory, notes=(*found.notes, *notes))
 
 
-def _summary(model: nn.Module, call: Call) -> ModelSummary:
+def _summary(model: nn.Module, call: Call, rules: Mapping[str, ModuleRule] = MappingProxyType({})) -> ModelSummary:
     """Run the model; see `summarize`."""
+    given = (call.args, dict(call.kwargs))
     try:
-        flops = count_flops(model, lambda given, arguments: Call(*arguments).run(given), (call.args, dict(call.kwargs)))
+        flops = count_flops(model, lambda model, arguments: Call(*arguments).run(model), given, rules=rules)
         layers = layers_of(model, call).counted(flops.modules)
     except Exception as error:
         raise _cannot_run(error) from error

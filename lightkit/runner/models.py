@@ -255,4 +255,4 @@ def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
         return
     mergeable = not unmergeable(parts.model)
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
-    export(kind, folder, model)
+    export(kind, folder, model, protocol=cfg.checkpoint.pickle_protocol)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_every_kind_comes_back(tmp_path, kind, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
     load_weights(model, read_weights(path, trust=kind == "model"))
     assert same(model, original)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["weights", "model"])
+def test_the_protocol_of_pickle_is_the_one_asked_for(tmp_path, kind, protocol):
+    path = export(kind, tmp_path, net(1), protocol=protocol)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read(f"{archive.namelist()[0].partition('/')[0]}/data.pkl")[1] == protocol
+    model = net(2)
+    load_weights(model, read_weights(path, trust=True))
+    assert same(model, net(1))
 
 
 @pytest.mark.parametrize("kind", ["weights", "safetensors", "model"])

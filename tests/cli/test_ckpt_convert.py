@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,3 +195,36 @@ def test_wrong_arguments(cli: Cli, tuned: Made, project: Path, args: list[str], 
     assert done.code == 2
     assert message in done.err
     assert not Path("x.pt").exists()
+
+
+def protocol_of(path: Path) -> int:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        return archive.read(name)[1]
+
+
+def test_the_protocol_of_pickle_can_be_chosen(cli: Cli, base: Made, project: Path) -> None:
+    for kind, wanted in (("weights", 2), ("weights", 4), ("model", 5)):
+        given = () if wanted == 2 else ("--pickle-protocol", str(wanted))
+        done = cli("ckpt", "convert", str(base.folder), f"{kind}{wanted}.pt", "--to", kind, *given)
+        assert done.code == 0, done.err
+        assert protocol_of(project / f"{kind}{wanted}.pt") == wanted
+        assert ("weights_only=False only" in done.out) == ((kind, wanted) == ("weights", 4))
+    expected = torch.load(project / "weights2.pt", weights_only=True)
+    found = torch.load(project / "weights4.pt", weights_only=False)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("x.pt", "--pickle-protocol", "6"), "no such protocol"),
+        (("x.pt", "--pickle-protocol", "two"), "no such protocol"),
+        (("x.safetensors", "--pickle-protocol", "4"), "safetensors has no protocol of pickle to choose"),
+        (("x.pt", "--to", "state", "--pickle-protocol", "4"), "state has no protocol of pickle to choose"),
+    ],
+)
+def test_a_protocol_that_cannot_be_is_refused(cli: Cli, base: Made, words: tuple[str, ...], message: str) -> None:
+    done = cli("ckpt", "convert", str(base.folder), *words)
+    assert done.code == 2
+    assert f"--pickle-protocol: {message}" in done.err

@@ -79,3 +79,40 @@ def test_help_imports_nothing_heavy(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "examples:" in done.stdout
     assert done.stdout.endswith("[]\n")
+
+
+@pytest.fixture
+def rules(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a function that counts, and one that fails."""
+    (project / "own_rules.py").write_text(
+        "def linear(module, inputs, output):\n"
+        "    return 1000 * inputs[0].shape[0] * module.in_features\n\n\n"
+        "def fails(module, inputs, output):\n"
+        "    return module.nothing\n"
+    )
+    yield project
+    sys.modules.pop("own_rules", None)
+
+
+def test_a_project_counts_the_classes_of_others(cli: Cli, rules: Path) -> None:
+    plain = json.loads(cli("summary", "data=wine", "model.hidden=[8]", "--json").out)
+    own = "logger.flops={Linear: {_target_: own_rules.linear, _partial_: true}}"
+    done = cli("summary", "data=wine", "model.hidden=[8]", own, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["forward"]["flops"] == 1000 * (13 + 8)
+    assert found["training"]["flops"] == 3 * found["forward"]["flops"] * found["training"]["samples"]
+    by_name = {layer["name"]: layer["flops"] for layer in found["layers"]}
+    assert by_name["head"] == 8000
+    assert plain["forward"]["flops"] == 256
+
+
+def test_a_rule_that_is_for_nothing_or_fails_is_told(cli: Cli, rules: Path) -> None:
+    unused = "logger.flops={Conv9d: {_target_: own_rules.linear, _partial_: true}}"
+    assert "logger.flops.Conv9d: the model has no module of this class" in cli("summary", "data=wine", unused).out
+    fails = cli("summary", "data=wine", "logger.flops={Linear: {_target_: own_rules.fails, _partial_: true}}")
+    assert fails.code == 2
+    assert "logger.flops.Linear: this rule fails: AttributeError" in fails.err
+    missing = cli("summary", "data=wine", "logger.flops={Linear: {_target_: own_rules.nothing, _partial_: true}}")
+    assert missing.code == 2
+    assert "logger.flops.Linear._target_" in missing.err

@@ -141,6 +141,9 @@ class CheckpointConfig:
     """Write the best weights once more at the end. The files are for others to read: `weights.pt` (a state dict),
     `weights.safetensors`, or `model.pt` (the model with its class, a pickle), all with low-rank updates merged; or
     `adapter.pt`, only the tensors that differ from the pretrained weights."""
+    pickle_protocol: int = number(2, low=2, high=5)
+    """Protocol of pickle of `weights.pt` and `model.pt`, as of `torch.save`. With 3 and more `torch.load` opens them
+    for certain only with `weights_only=False`; what lightkit reads itself, such as checkpoints, has 2 in any case."""
 
 
 @dataclass
@@ -208,6 +211,9 @@ class LoggerConfig:
     """Statistics of the machine: GPUs of the run, processors, memory, disk."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """What is recorded with `profile: true`."""
+    flops: dict[str, Target] = field(default_factory=dict)
+    """Functions that count the operations of modules of other packages, for `lightkit summary`, by the name of the
+    class: `DeformConv2d: {_target_: my_rules.count_deform, _partial_: true}`."""
 
 
 @dataclass
