@@ -135,6 +135,12 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
         record = read_journal(folder)
         check_record(record)
         check_study(record)
+        if not record.jobs and "study" not in record.head:
+            what, fix = (
+                "its journal plans no job, so there is nothing to go on with",
+                "`lightkit train -m` begins another",
+            )
+            raise UserError(what, key=str(journal.path), fix=fix, family="no-such-run")
         changed, left = counting_options(record, options)
         if left:
             complain(f"this sweep comes from elsewhere, so these of its options do not count: {', '.join(left)}")

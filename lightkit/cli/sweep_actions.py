@@ -19,6 +19,7 @@ from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
+from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep
 from lightkit.sweep.received import counting_options
@@ -69,12 +70,10 @@ def resume_sweep(
 
 def _on_end(folder: Path) -> list[str]:
     """Return the command that the user wants at the end of a sweep; that of somebody else's counts for nothing."""
-    import yaml
-
     job = next(iter(read_journal(folder).jobs.values()), None)
     if job is None or not find_job(job.folder)[1]:
         return []
-    return list((yaml.safe_load(job.config) or {}).get("on_end") or [])
+    return list(content_of(job.config).get("on_end") or [])
 
 
 def _given(overrides: Sequence[str]) -> Mapping[str, Any]:

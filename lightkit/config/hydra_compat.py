@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig
 
+from lightkit.common.errors import UserError
 from lightkit.config.loader import APP, ConfigLoader
 from lightkit.config.plugins import confine
 
@@ -61,9 +62,13 @@ def run_multirun(
 ) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
     confine()
-    return hydra_app(loader).multirun(
-        config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
-    )
+    try:
+        return hydra_app(loader).multirun(
+            config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
+        )
+    except InstantiationException as error:
+        what, fix = f"the sweeper or launcher cannot be built: {str(error).splitlines()[0]}", "see its own manual"
+        raise UserError(what, key="hydra.launcher", fix=fix, family="hydra") from error
 
 
 def build(config: dict[str, Any]) -> Any:

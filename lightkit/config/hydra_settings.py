@@ -19,6 +19,7 @@ from lightkit.common.errors import UserError
 from lightkit.config.entries import entries, words_of
 from lightkit.config.loader import ConfigLoader, typed_list
 from lightkit.config.origins import Key, Sources, command_line, dotted, shown
+from lightkit.config.plugins import is_plugin
 
 _SEARCHED = "hydra.searchpath"
 _FILLED_IN = "leave it out: Hydra fills it in"
@@ -175,7 +176,10 @@ def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Itera
         if not str(group).startswith("hydra/"):
             continue
         kind, setting = setting_of(name.replace("/", "."))
-        target = (cfg.hydra.get(name) or {}).get("_target_") if name in _TARGETS else None
+        node = cfg.hydra.get(name)
+        target = node.get("_target_") if isinstance(node, DictConfig) else None
+        if name in _TARGETS and (option not in _BASIC or not isinstance(node, DictConfig | None)):
+            yield from _no_plugin(name, node, str(option))
         if name in _TARGETS and option in ("basic", None) and target not in (_TARGETS[name], None):
             fix = f"hydra/{name}=NAME with a file conf/hydra/{name}/NAME.yaml"
             what = "a plugin is chosen by its option"
@@ -183,6 +187,19 @@ def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Itera
         is_free = setting.holds(plugin) or option in (*_DEFAULT, *setting.as_it_is)
         if not is_free and name not in _TARGETS:
             yield _refused(f"hydra/{kind}", _chosen_at(loader, cfg, str(group)), setting, str(option))
+
+
+def _no_plugin(kind: str, node: Any, option: str) -> Iterator[UserError]:
+    """Find out whether a chosen sweeper or launcher is none: Hydra would end in a traceback."""
+    target = node.get("_target_") if isinstance(node, DictConfig) else None
+    if isinstance(target, str) and is_plugin(target):
+        return
+    what = f"hydra/{kind}={option} is not the configuration of a {kind}: it has no `_target_`"
+    if isinstance(target, str):
+        what = f"hydra/{kind}={option} is no {kind} that Hydra knows, as its class is in no package hydra_plugins here"
+    received = str(target if isinstance(node, DictConfig) else node)
+    fix = f"leave it out, or install the plugin: `lightkit config hydra/{kind}` lists the choices"
+    yield UserError(what, key=f"hydra.{kind}", received=received, fix=fix, family="hydra")
 
 
 def _chosen_at(loader: ConfigLoader, cfg: DictConfig, group: str) -> str | None:

@@ -88,11 +88,11 @@ def _job_overrides(
     texts = [text for text in texts if not is_param(loader.parse(text))]
     try:
         sweeper = loader.compose(config_name, fixed).hydra.sweeper
-    except COMPOSE_ERRORS:
+    except (*COMPOSE_ERRORS, YAMLError):
         # What is wrong shows again, and is put better, when the job itself is composed.
         return [[text for text in fixed if text in texts]]
     try:
-        if sweeper._target_ == _SWEEP_TARGET:
+        if isinstance(sweeper, DictConfig) and sweeper.get("_target_") == _SWEEP_TARGET:
             added = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
             more = rewrite(loader, added, sweep=True)
             errors += more.errors

@@ -68,6 +68,11 @@ def is_unnamed(target: str) -> bool:
     return name in _project_plugins() and target not in Plugins.instance().class_name_to_class
 
 
+def is_plugin(target: str) -> bool:
+    """Tell whether Hydra can run a sweeper or launcher of this class: in its own package, or in those installed."""
+    return target in Plugins.instance().class_name_to_class or is_unnamed(target)  # which is told elsewhere
+
+
 def _register(plugins: Plugins, name: str) -> None:
     try:
         module = importlib.import_module(name)

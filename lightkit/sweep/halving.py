@@ -10,14 +10,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
 from lightkit.config.schema import HalvingConfig
 from lightkit.sweep.bracket import Bracket
-from lightkit.sweep.job import Job, JobOutcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start, content_of
 from lightkit.sweep.pasha import agree, noise_of
 
 Unit = Literal["epoch", "step"]
@@ -141,10 +139,12 @@ def _read_terms(jobs: Sequence[Job], unit: Unit) -> Terms:
     Raises:
         UserError: They cannot be compared, or cannot pause.
     """
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: Terms | None = None
     for job in jobs:
-        cfg = yaml.load(job.config, Loader=loader)
+        cfg = content_of(job.config)
+        if not all(isinstance(cfg.get(name), dict) for name in ("trainer", "metrics", "checkpoint", "ensemble")):
+            what, fix = "the configuration of a job cannot be read", "`lightkit train -m` plans the sweep anew"
+            raise UserError(what, key=_KEY, received=job.name, fix=fix)
         trainer, metrics = cfg["trainer"], cfg["metrics"]
         if not cfg["checkpoint"]["enabled"]:
             what, fix = "jobs without checkpoints cannot go on from a rung", "no checkpoint=none"

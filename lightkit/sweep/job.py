@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import yaml
 
 Status = Literal["finished", "paused", "pruned", "failed", "interrupted"]
 """How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, a signal."""
@@ -28,6 +30,21 @@ class Job:
     overrides: tuple[str, ...]
     config: str
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def content_of(config: str) -> dict[str, Any]:
+    """Return the configuration of a job as plain values; empty where it is damaged, as it may come from elsewhere."""
+    try:
+        tree = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def section_of(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of it; empty where there is none."""
+    found = content.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 @dataclass(frozen=True)

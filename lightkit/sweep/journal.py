@@ -112,7 +112,9 @@ class Record:
             return
         overrides = tuple(map(str, event["overrides"]))
         variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
-        job = Job(name, folder, overrides, str(event["config"]), variables)
+        if not isinstance(event["config"], str):
+            raise TypeError("the configuration of a job is text")
+        job = Job(name, folder, overrides, event["config"], variables)
         if name in self.known and self.known[name].config != job.config:
             self.replanned.add(name)
             self.told = [outcome for outcome in self.told if outcome.name != name]
@@ -189,7 +191,7 @@ def read_journal(folder: Path) -> Record:
     """
     record = Record(folder)
     for event in _events(folder):
-        with suppress(KeyError, TypeError, ValueError):
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
             record.take(event)
     if record.head.get("format") != FORMAT:
         what = "this sweep was written by a later version of lightkit" if record.head else "no sweep here"
@@ -225,9 +227,13 @@ def find_job(folder: Path) -> tuple[Job, bool]:
         if found:
             event = json.loads(found[-1])
             record = Record(home)
-            record.take(event)
+            with suppress(KeyError, TypeError, ValueError, AttributeError):
+                record.take(event)
             if record.refused:
                 raise record.refused[0]
+            if name not in record.jobs:
+                what, fix = "the journal has no whole plan of this job", "`lightkit train -m` plans a sweep anew"
+                raise UserError(what, key=str(path), received=name, fix=fix, family="no-such-run")
             return record.jobs[name], record.has_planned(name)
     raise UserError(
         "no sweep has planned a job here", key=str(folder), fix="lightkit sweep status", family="no-such-run"

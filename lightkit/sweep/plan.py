@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.hydra_values import job_environment
 from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.job import Job
+from lightkit.sweep.job import Job, content_of
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.state import look
 
@@ -173,8 +171,7 @@ def find_sweep(text: str, root: Path) -> Path:
 
 def _content(config: str) -> str:
     """Return a configuration without what is no part of what is trained, to compare it."""
-    tree = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return repr({key: value for key, value in tree.items() if key not in ("resume", "name", "on_end")})
+    return repr({key: value for key, value in content_of(config).items() if key not in ("resume", "name", "on_end")})
 
 
 def _other(record: Record, name: str, typed: Sequence[str]) -> UserError:

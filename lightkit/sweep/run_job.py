@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE, of_signal
+from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import find_job
 from lightkit.sweep.warm import TIED_TO
 
@@ -91,6 +92,9 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     from lightkit.config.project import make_importable, project_root
     from lightkit.config.received import check_received, known_trust, without_grants
 
+    if not content_of(config):
+        what, fix = "the configuration that is planned for this job cannot be read", "`lightkit train -m` plans it anew"
+        raise UserError(what, key=str(folder), fix=fix, family="unreadable-configuration")
     make_importable(project_root())
     cfg: DictConfig | Any = OmegaConf.create(config if known else without_grants(config))
     if not known:

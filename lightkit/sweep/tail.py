@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
-from lightkit.sweep.job import Job
+from lightkit.sweep.job import Job, content_of, section_of
 
 
 class Tail:
@@ -88,11 +86,11 @@ class JobProgress:
 
     def __post_init__(self) -> None:
         self._tail = Tail(self.job.folder / run_files.METRICS)
-        content = yaml.load(self.job.config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        content = content if isinstance(content, dict) else {}
-        metrics, trainer = content.get("metrics") or {}, content.get("trainer") or {}
+        content = content_of(self.job.config)
+        metrics, trainer = section_of(content, "metrics"), section_of(content, "trainer")
         self.metric, self.mode = str(metrics.get("monitor") or ""), str(metrics.get("mode") or "max")
-        self._epochs, self._steps = trainer.get("epochs"), trainer.get("steps")
+        lengths = (trainer.get(name) for name in ("epochs", "steps"))
+        self._epochs, self._steps = (length if isinstance(length, int) else None for length in lengths)
 
     def look(self) -> list[dict[str, Any]]:
         """Take what the job has logged since the last call, and return it."""

@@ -117,3 +117,31 @@ def test_a_sweep_is_stopped_and_goes_on(warm: Warm, process: Callable[..., Done]
     assert [job["status"] for job in status["jobs"]] == ["interrupted", "interrupted", "waiting"]
     results = [json.loads((project / "mine" / f"seed={seed}" / "result.json").read_text()) for seed in (0, 1)]
     assert all("SIGTERM" in result["reason"] for result in results)
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    "config", [MISSING, 5, None, ["a"], "5", "][", "", "- 1", "device: 3\nmetrics: 1\n", "&a [*a]"]
+)
+@pytest.mark.parametrize("halving", [False, True])
+def test_a_planned_job_without_a_whole_configuration_is_told(
+    cli: Cli, project: Path, config: object, halving: bool
+) -> None:
+    folder = project / "theirs"
+    folder.mkdir()
+    options = {"retries": 0, "on_error": "continue", "engine": "local", "slots": 1, "gpus_per_job": 0, "warm": False}
+    options |= {"halving": {"rungs": [1]}} if halving else {}
+    planned = {"event": "planned", "name": "a", "overrides": []} | ({} if config is MISSING else {"config": config})
+    lines = [{"event": "sweep", "format": 1, "command": {}, "options": options}, planned]
+    (folder / "sweep.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    shown = cli("sweep", "status", "theirs")
+    assert (shown.code, shown.err) == (0, "")
+    job = cli("train", "--job", "theirs/a")
+    assert job.code == 2, job.err
+    assert "Traceback" not in job.err
+    if halving or not isinstance(config, str):
+        resumed = cli("sweep", "resume", "theirs")
+        assert resumed.code == 2, resumed.err
+        assert "Traceback" not in resumed.err

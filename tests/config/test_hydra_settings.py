@@ -171,3 +171,35 @@ def test_a_key_that_hydra_does_not_have_is_unknown(toy: Path, override: str) -> 
     assert error.key == override.lstrip("+").partition("=")[0]
     assert error.what == "unknown key"
     assert "lightkit train --cfg hydra" in str(error.fix)
+
+
+NO_LAUNCHERS = {
+    "_target_: nowhere.Launcher\n": "nowhere.Launcher",
+    "_target_: os.system\ncommand: 'touch there'\n": "os.system",
+    "_target_: hydra_plugins.nowhere.Launcher\n": "hydra_plugins.nowhere.Launcher",
+    "_target_: 5\n": "5",
+    "a: 1\n": "None",
+    "": "None",
+    "- 1\n": "[1]",
+}
+
+
+@pytest.mark.parametrize("kind", ["launcher", "sweeper"])
+@pytest.mark.parametrize("content", list(NO_LAUNCHERS))
+def test_a_plugin_that_is_none_is_told(toy: Path, write: Write, kind: str, content: str) -> None:
+    write(f"conf/hydra/{kind}/mine.yaml", content)
+    with pytest.raises(UserErrors) as found:
+        compose_jobs([f"hydra/{kind}=mine", "seed=0,1"])
+    (error,) = found.value.errors
+    assert (error.key, error.received) == (f"hydra.{kind}", NO_LAUNCHERS[content])
+    assert f"`lightkit config hydra/{kind}` lists the choices" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["launcher", "sweeper"])
+def test_a_plugin_whose_file_is_no_yaml_or_whose_node_is_overwritten_is_told(
+    toy: Path, write: Write, kind: str
+) -> None:
+    write(f"conf/hydra/{kind}/mine.yaml", "_target_: [\n")
+    for text in (f"hydra/{kind}=mine", f"hydra.{kind}=5", f"hydra.{kind}=[1]"):
+        with pytest.raises(UserErrors, match=kind):
+            compose_jobs([text, "seed=0,1"])

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY, of_process
@@ -23,7 +21,7 @@ from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import job_arguments, job_command
-from lightkit.sweep.job import Job, Start
+from lightkit.sweep.job import Job, Start, content_of, section_of
 from lightkit.sweep.state import reached, read_outcome
 from lightkit.sweep.warm import HANG_SECONDS, TIED_TO, WarmJob, WarmServer, can_fork
 
@@ -176,8 +174,7 @@ def build_local(options: Mapping[str, Any], jobs: Sequence[Job]) -> LocalEngine:
     Raises:
         UserError: There are not so many GPUs.
     """
-    content = yaml.load(jobs[0].config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if jobs else {}
-    device = content.get("device") or {}
+    device = section_of(content_of(jobs[0].config), "device") if jobs else {}
     per_job = options.get("gpus_per_job")
     gpus = list[GpuFacts]()
     # Jobs that name their GPUs themselves are left to it, one after the other.

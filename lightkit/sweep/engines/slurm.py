@@ -129,9 +129,12 @@ class SlurmEngine:
         """Return which of these jobs an earlier process has submitted and the queue still has."""
         ids: dict[str, str] = {}
         for path in sorted(self._own.glob("*.json")):
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
-                ids |= {name: f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
+            try:
+                noted = json.loads(path.read_text(encoding="utf-8"))
+                if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
+                    ids |= {str(name): f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                _LOG.warning("%s cannot be read, so jobs that it names are submitted again: %r", path, error)
         queued = self._listed()
         found = [name for name in names if ids.get(name) in queued or (name in ids and self._end_file(name).exists())]
         self._queue.entries |= {name: _Entry(ids[name]) for name in found}

@@ -132,6 +132,15 @@ def test_another_process_finds_the_jobs_again_also_those_that_ended_meanwhile(sl
     assert second.parts("short") == ["begun"]
 
 
+@pytest.mark.parametrize("content", ["", "[]", "5", "{}", '{"id": 7}', '{"id": 7, "names": 5}', '{"names": ["job"]}'])
+def test_a_damaged_note_of_what_was_submitted_is_passed_over(slurm: Path, tmp_path: Path, content: str) -> None:
+    sweep = Sweep(tmp_path / "sweep", {"job": (0, 0)})
+    notes = tmp_path / "sweep" / "slurm"
+    notes.mkdir(parents=True)
+    (notes / "000.json").write_text(content)
+    assert sweep.engine.attach(["job"]) == []
+
+
 def test_a_cancelled_job_is_told_as_failed(slurm: Path, tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "sweep", {"job": (PATIENCE_SECONDS, 0)})
     sweep.start("job")
