@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, run_of, source_parser
+from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, read_protocol, run_of, source_parser
 from lightkit.cli.terminal import number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -35,7 +35,7 @@ def convert(args: list[str]) -> int:
     parser.add_argument("--pickle-protocol")
     options = parser.read(args)
     path, (out, kind) = find_source(options.file), _output(options)
-    protocol = _protocol(options.pickle_protocol, kind)
+    protocol = read_protocol(options.pickle_protocol, kind)
     if kind in ("torchensemble", "lightkit"):
         return _exchange(path, out, kind, options)
     from lightkit.checkpoint import export
@@ -78,24 +78,6 @@ def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
     import_torchensemble(path, like, read_cfg(like, trust=options.trust), out, trust=options.trust)
     say(f"{path} written to {out}, the folder of a run: lightkit eval {out}")
     return 0
-
-
-def _protocol(typed: str | None, kind: str) -> int:
-    """Return the protocol of pickle to write; what is typed must be one, and for a file that holds a pickle.
-
-    Raises:
-        UserError: It is none, or the file has none of its own choice.
-    """
-    from lightkit.checkpoint.export import PROTOCOL
-
-    if typed is None:
-        return PROTOCOL
-    if kind not in ("weights", "model"):
-        what, fix = f"{kind} has no protocol of pickle to choose", "--to weights or --to model, or leave it out"
-        raise UserError(what, key="--pickle-protocol", received=typed, fix=fix)
-    if typed not in ("2", "3", "4", "5"):
-        raise UserError("no such protocol", key="--pickle-protocol", received=typed, choices=("2", "3", "4", "5"))
-    return int(typed)
 
 
 def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool, protocol: int) -> int:

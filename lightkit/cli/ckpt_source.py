@@ -107,3 +107,21 @@ def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust
     with TemporaryDirectory(prefix="lightkit-") as folder:
         (Path(folder) / run_files.CONFIG).write_text(yaml.safe_dump(tree), encoding="utf-8")
         return load_run(Path(folder), known=known, fix=f"--trust if you know who made {path}").cfg
+
+
+def read_protocol(typed: str | None, kind: str) -> int:
+    """Return the protocol of pickle to write; what is typed must be one, and for a file that holds a pickle.
+
+    Raises:
+        UserError: It is none, or the file has none of its own choice.
+    """
+    from lightkit.checkpoint.export import PROTOCOL
+
+    if typed is None:
+        return PROTOCOL
+    if kind not in ("weights", "model"):
+        what, fix = f"{kind} has no protocol of pickle to choose", "--to weights or --to model, or leave it out"
+        raise UserError(what, key="--pickle-protocol", received=typed, fix=fix)
+    if typed not in ("2", "3", "4", "5"):
+        raise UserError("no such protocol", key="--pickle-protocol", received=typed, choices=("2", "3", "4", "5"))
+    return int(typed)

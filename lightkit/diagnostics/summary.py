@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -177,7 +176,7 @@ def summarize(model: nn.Module, *args: Any, **kwargs: Any) -> ModelSummary:
     Raises:
         UserError: The model cannot be run on them.
     """
-    return _summary(model, Call(args, kwargs))
+    return _summary(model, Call(args, kwargs), {})
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class TrainingSetup:
     average: Any = None
     """State of the average of the weights."""
     rules: Mapping[str, ModuleRule] = field(default_factory=dict)
-    """Count the operations of modules by the names of their classes; see `count_flops`."""
+    """As `count_flops` takes them."""
 
     @property
     def small(self) -> int:
@@ -251,7 +250,7 @@ def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummar
     return replace(found, training=flops, memory=memory, notes=(*found.notes, *notes))
 
 
-def _summary(model: nn.Module, call: Call, rules: Mapping[str, ModuleRule] = MappingProxyType({})) -> ModelSummary:
+def _summary(model: nn.Module, call: Call, rules: Mapping[str, ModuleRule]) -> ModelSummary:
     """Run the model; see `summarize`."""
     given = (call.args, dict(call.kwargs))
     try:

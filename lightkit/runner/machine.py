@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import platform
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Learner
+from lightkit.assembly import Learner, build_console
+from lightkit.common import run_files
+from lightkit.common.errors import keys_under
+from lightkit.config import to_plain
 from lightkit.data import Data
 from lightkit.data.tensors import Taker
 from lightkit.device import Engine
 from lightkit.device.about import cuda_uuids
+from lightkit.device.waiting import waited_for
 from lightkit.diagnostics.memory import Memory, memory_of
 from lightkit.monitor.monitor import PREFIX, Monitor, NoMonitor, Watch
 from lightkit.monitor.usage import Loading, summary
@@ -103,3 +108,31 @@ def loading(data: Data) -> Loading:
     options = data.train.options
     workers = None if isinstance(data.train.source, Taker) else options.num_workers
     return Loading(options.batch_size, workers, options.pin_memory)
+
+
+def wait_for_gpus(cfg: DictConfig, folder: Path, stack: ExitStack) -> None:
+    """Wait for free GPUs where `device.wait` asks for it, and keep them until the stack ends.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder; where it is there already, a file tells whoever looks that the run waits.
+        stack: Gives them back.
+
+    Raises:
+        UserError: There are no such GPUs.
+    """
+    if not cfg.device.wait or cfg.device.name in ("cpu", "mps"):
+        return
+    console, mark = build_console(cfg), folder / run_files.WAITING
+
+    def tell(line: str) -> None:
+        console.message(line)
+        with suppress(OSError):
+            mark.touch()
+
+    try:
+        with keys_under("device"):
+            stack.enter_context(waited_for(to_plain(cfg.device.gpus), tell=tell))
+    finally:
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)

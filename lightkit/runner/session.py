@@ -17,15 +17,13 @@ from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, keys_under
+from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
-from lightkit.config import to_plain
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
-from lightkit.device.waiting import waited_for
 from lightkit.diagnostics.memory import release
 from lightkit.ensemble.methods.base import ALONE
 from lightkit.ensemble.plan import MemberResult, RunMember
@@ -33,6 +31,7 @@ from lightkit.finders.lr import keep_found_lr, resolve_lr
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
 from lightkit.runner.ensemble.trained import find_trained
 from lightkit.runner.faults import as_user_error, translate_errors
+from lightkit.runner.machine import wait_for_gpus
 from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
@@ -203,34 +202,6 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
             stack=stack,
             members=members,
         )
-
-
-def wait_for_gpus(cfg: DictConfig, folder: Path, stack: ExitStack) -> None:
-    """Wait for free GPUs where `device.wait` asks for it, and keep them until the stack ends.
-
-    Args:
-        cfg: The configuration.
-        folder: The run's folder; where it is there already, a file tells whoever looks that the run waits.
-        stack: Gives them back.
-
-    Raises:
-        UserError: There are no such GPUs.
-    """
-    if not cfg.device.wait or cfg.device.name in ("cpu", "mps"):
-        return
-    console, mark = build_console(cfg), folder / run_files.WAITING
-
-    def tell(line: str) -> None:
-        console.message(line)
-        with suppress(OSError):
-            mark.touch()
-
-    try:
-        with keys_under("device"):
-            stack.enter_context(waited_for(to_plain(cfg.device.gpus), tell=tell))
-    finally:
-        with suppress(OSError):
-            mark.unlink(missing_ok=True)
 
 
 @contextmanager

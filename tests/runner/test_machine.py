@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.device.ranks import Ranks
+from lightkit.device.waiting import waited_for
 from lightkit.diagnostics.memory import Memory
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
@@ -20,6 +22,7 @@ from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
 from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 from lightkit.runner import Runner, machine
 from lightkit.runner.proving.comparison import compare_runs, flatten
+from lightkit.runner.session import session
 from lightkit.trainer import Callback
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
@@ -214,3 +217,27 @@ class _Plain(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Any:
         x, y = self.base[index]
         return x, int(y)
+
+
+def test_a_run_waits_for_a_free_gpu_and_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.device.test_visible import Machine
+
+    folder, seen = tmp_path / "run", list[bool]()
+    folder.mkdir()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is put back afterwards
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+
+    def ended(_seconds: float) -> None:
+        seen.append((folder / ".waiting").exists())
+        raise KeyboardInterrupt
+
+    patched = partial(waited_for, look=lambda: Machine(used=(30_000,)), sleep=ended)
+    monkeypatch.setattr("lightkit.runner.machine.waited_for", patched)
+    cfg = compose(["data=wine", "device.gpus=auto:1", "device.wait=true"]).cfg
+    with pytest.raises(KeyboardInterrupt), session(cfg, folder):
+        pass
+    assert seen == [True]
+    assert list(folder.iterdir()) == []
+    assert "waits for a GPU that is free (GPU 0 73% of its memory in use); Ctrl-C ends it" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config import compose, load_run
-from lightkit.device.waiting import waited_for
+from lightkit.config import load_run
 from lightkit.loggers.events import read_scalars
 from lightkit.runner import Runner
-from lightkit.runner.session import session
 from lightkit.runs.folder import RunFolder
 from tests.runner.test_run import QUICK, runner
 
@@ -93,27 +90,3 @@ def test_an_unwritable_place_is_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         runner(tmp_path / "file" / "run").run()
-
-
-def test_a_run_waits_for_a_free_gpu_and_can_be_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tests.device.test_visible import Machine
-
-    folder, seen = tmp_path / "run", list[bool]()
-    folder.mkdir()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is put back afterwards
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-
-    def ended(_seconds: float) -> None:
-        seen.append((folder / ".waiting").exists())
-        raise KeyboardInterrupt
-
-    patched = partial(waited_for, look=lambda: Machine(used=(30_000,)), sleep=ended)
-    monkeypatch.setattr("lightkit.runner.session.waited_for", patched)
-    cfg = compose(["data=wine", "device.gpus=auto:1", "device.wait=true"]).cfg
-    with pytest.raises(KeyboardInterrupt), session(cfg, folder):
-        pass
-    assert seen == [True]
-    assert list(folder.iterdir()) == []
-    assert "waits for a GPU that is free (GPU 0 73% of its memory in use); Ctrl-C ends it" in capsys.readouterr().out
