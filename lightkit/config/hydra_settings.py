@@ -92,6 +92,8 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Every setting by its name below `hydra`; what is not here counts as the node around it, and `""` is all of them."""
 _BASIC = ("basic", "vectorized", None)
+_STUDY = "optuna"
+"""The sweeper that is lightkit's own, where no launcher of Hydra's is chosen."""
 _TARGETS = {
     "sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
     "launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
@@ -171,6 +173,7 @@ def _other_mode(key: str, origin: str, *, sweep: bool) -> UserError:
 
 def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Iterator[UserError]:
     """Find options of Hydra's groups that nothing would come of."""
+    launcher = cfg.hydra.runtime.choices.get("hydra/launcher")
     for group, option in cfg.hydra.runtime.choices.items():
         name = str(group).partition("@")[0].removeprefix("hydra/")
         if not str(group).startswith("hydra/"):
@@ -178,7 +181,10 @@ def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Itera
         kind, setting = setting_of(name.replace("/", "."))
         node = cfg.hydra.get(name)
         target = node.get("_target_") if isinstance(node, DictConfig) else None
-        if name in _TARGETS and (option not in _BASIC or not isinstance(node, DictConfig | None)):
+        chosen = option not in (*_BASIC, _STUDY if launcher in _BASIC else None) or not isinstance(
+            node, DictConfig | None
+        )
+        if name in _TARGETS and chosen:
             yield from _no_plugin(name, node, str(option))
         if name in _TARGETS and option in ("basic", None) and target not in (_TARGETS[name], None):
             fix = f"hydra/{name}=NAME with a file conf/hydra/{name}/NAME.yaml"

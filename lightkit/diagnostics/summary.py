@@ -252,16 +252,14 @@ def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummar
 
 def _summary(model: nn.Module, call: Call, rules: Mapping[str, ModuleRule]) -> ModelSummary:
     """Run the model; see `summarize`."""
-    given = (call.args, dict(call.kwargs))
+    given = call.args, dict(call.kwargs)
     try:
         flops = count_flops(model, lambda model, arguments: Call(*arguments).run(model), given, rules=rules)
         layers = layers_of(model, call).counted(flops.modules)
     except Exception as error:
         raise _cannot_run(error) from error
     notes = ("the model looks at values: it was run with some, on the CPU",) if flops.measured else ()
-    shapes = tuple(
-        tuple(leaf.shape) for leaf in tree_leaves((call.args, dict(call.kwargs))) if isinstance(leaf, Tensor)
-    )
+    shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
     return ModelSummary(layers, shapes, flops, notes=notes)
 
 
