@@ -3,6 +3,7 @@
     python -m experiments.report                     # write the tables from the results that are kept
     python -m experiments.report --measure wine      # run what is missing of a page, then keep and show its results
     python -m experiments.report --classics wine     # tune and measure its classics again
+    python -m experiments.report --rounding wine     # how far its results would be off on other processors
     python -m experiments.report --gather wine       # keep the results of the finished runs, with new stamps
     python -m experiments.report --check             # whether the tables are those of the results, and the results
                                                      # those of the code as it is: the status is 1 where not
@@ -21,7 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from experiments.report import measure, results, stamp, tables
+from experiments.report import measure, results, rounding, stamp, tables
 from experiments.report.rows import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,8 @@ def keep(root: Path, name: str, outputs: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         found = results.gather(outputs, name, Path(folder), old)
     sources = stamp.sources(root / "experiments", name)
-    results.write(root / "experiments", name, {**found, "classics": old["classics"], "sources": sources})
+    kept = {key: old[key] for key in ("classics", "rounding") if key in old}
+    results.write(root / "experiments", name, {**found, **kept, "sources": sources})
 
 
 def keep_classics(root: Path, name: str) -> None:
@@ -51,6 +53,14 @@ def keep_classics(root: Path, name: str) -> None:
     measured = {key: results.summary(entry) for key, entry in classics_of(name)}
     found = results.read(root / "experiments", name)
     found["classics"] |= measured
+    results.write(root / "experiments", name, found)
+
+
+def keep_rounding(root: Path, name: str, outputs: Path) -> None:
+    """Run a page with other instructions of the processor, and keep how far its results are apart."""
+    rounding.again(root, outputs, name)
+    found = results.read(root / "experiments", name)
+    found["rounding"] = rounding.spread(outputs, name, found)
     results.write(root / "experiments", name, found)
 
 
@@ -74,6 +84,8 @@ def make(root: Path, name: str, options: argparse.Namespace) -> None:
         keep(root, name, outputs)
     if options.classics:
         keep_classics(root, name)
+    if options.rounding:
+        keep_rounding(root, name, outputs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="PAGE", help="folders of experiments/")
-    for name in ("measure", "gather", "classics", "check"):
+    for name in ("measure", "gather", "classics", "rounding", "check"):
         parser.add_argument(f"--{name}", action="store_true", help="see above")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project, by default that of this file")
     options = parser.parse_args(arguments)

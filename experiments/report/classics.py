@@ -19,15 +19,17 @@ from scipy.sparse import coo_array
 from scipy.sparse.linalg import lsqr
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, GradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, PowerTransformer, StandardScaler
 from sklearn.svm import SVC, SVR
 
 from experiments.report.measure import COMMON
@@ -285,6 +287,15 @@ def table_classifiers() -> dict[str, Any]:
     return {
         **dict(grid("logistic regression", scaled(LogisticRegression, max_iter=2000), C=(0.03, 0.1, 0.3, 1, 3))),
         **dict(grid("support vector machine", scaled(SVC), C=(0.3, 1, 3, 10, 30), gamma=(0.003, 0.01, 0.03, 0.1))),
+        **dict(
+            grid(
+                "logistic regression behind Yeo–Johnson",
+                lambda **s: make_pipeline(PowerTransformer(), LogisticRegression(max_iter=2000, **s)),
+                C=(0.03, 0.1, 0.3, 1, 3),
+            )
+        ),
+        **dict(grid("quadratic discriminants", scaled(QuadraticDiscriminantAnalysis), reg_param=(0.01, 0.1, 0.3))),
+        "Gaussian process": make_pipeline(StandardScaler(), GaussianProcessClassifier(1.0 * RBF(5.0), random_state=0)),
         "linear discriminants (shrinkage by Ledoit and Wolf)": LinearDiscriminantAnalysis("lsqr", shrinkage="auto"),
         "extremely randomized trees (300)": ExtraTreesClassifier(300, random_state=0),
         **dict(grid("nearest neighbours", scaled(KNeighborsClassifier), n_neighbors=(3, 7))),
@@ -297,6 +308,9 @@ def table_regressors() -> dict[str, Any]:
         **dict(grid("ridge regression", scaled(Ridge), alpha=(0.3, 1, 3, 10, 30, 100))),
         **dict(grid("lasso", scaled(Lasso), alpha=(0.003, 0.01, 0.03))),
         **dict(grid("support vector regression", scaled(SVR), C=(0.1, 0.3, 1), gamma=(0.003, 0.01, 0.03))),
+        "Gaussian process": make_pipeline(
+            StandardScaler(), GaussianProcessRegressor(1.0 * RBF(5.0) + WhiteKernel(), normalize_y=True, random_state=0)
+        ),
         "extremely randomized trees (300)": ExtraTreesRegressor(300, min_samples_leaf=5, random_state=0),
         "gradient boosting (100 trees of depth 2, rate 0.05)": GradientBoostingRegressor(
             learning_rate=0.05, max_depth=2, random_state=0

@@ -16,6 +16,8 @@ SUMMARY = Path("docs/concepts/what-it-reaches.md")
 BEGIN = "<!-- results: made by `python -m experiments.report` -->"
 END = "<!-- /results -->"
 UNMEASURED = "not measured with the code as it is"
+LEVEL = 2.0
+"""Up to how many standard errors a difference proves nothing."""
 Line = list[str]
 
 
@@ -66,7 +68,8 @@ def _scaled(metric: Metric, value: float, sign: str = "") -> str:
 
 def summary_table(experiments: Path) -> str:
     """The table of all experiments: every page with a headline, beside its strongest classic."""
-    lines = [["experiment", "n", "network", "strongest classic on the same rows", "network − classic"]]
+    head = ["experiment", "n", "network", "strongest classic on the same rows", "network − classic", "other processors"]
+    lines = [head]
     for name, page in PAGES.items():
         lines.append([page.title or f"`{name}`", *_headline(page, results.read(experiments, name))])
     return markdown(lines)
@@ -76,14 +79,26 @@ def _headline(page: Page, found: Mapping[str, Any]) -> Line:
     metric, network = page.metrics[0], found["variants"].get(page.headline)
     classic = found["classics"].get(page.classic)
     if network is None:
-        return ["", UNMEASURED, "", ""]
+        return ["", UNMEASURED, "", "", ""]
     result = [str(len(network["seeds"])), cell(metric, network) + page.unit]
     if classic is None:
-        return [*result, UNMEASURED, ""]
+        return [*result, UNMEASURED, "", elsewhere(metric, found)]
     gap, error = results.difference(network, classic, metric.key)
     uncertain = "" if math.isnan(error) else f" ± {_scaled(metric, error)}"
+    level = ", level" if abs(gap) <= LEVEL * error else ""
     name = re.sub(r" \([^)]*=[^)]*\)", "", classic["label"])
-    return [*result, f"{cell(metric, classic)}, {name}", f"{_scaled(metric, gap, '+')}{uncertain}"]
+    return [
+        *result,
+        f"{cell(metric, classic)}, {name}",
+        f"{_scaled(metric, gap, '+')}{uncertain}{level}",
+        elsewhere(metric, found),
+    ]
+
+
+def elsewhere(metric: Metric, found: Mapping[str, Any]) -> str:
+    """How far a mean, and a single run, may be off on another processor; empty where that was not measured."""
+    apart = found.get("rounding", {}).get(metric.key)
+    return f"{_scaled(metric, apart['mean'])}; a run {_scaled(metric, apart['run'])}" if apart else ""
 
 
 def markdown(lines: list[Line]) -> str:

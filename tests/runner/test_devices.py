@@ -82,3 +82,19 @@ def test_a_model_written_whole_needs_nothing_of_the_run(precision: str, tmp_path
     assert not [hook for part in model.modules() for hook in (*part._forward_hooks, *part._forward_pre_hooks)]
     assert "_recomputes" not in dir(model)
     model(torch.zeros(2, 13).to(next(model.parameters()).dtype))
+
+
+@pytest.mark.parametrize(
+    ("precision", "weight", "loss"), [("fp32", 1e-5, 1e-5), ("bf16", 5e-2, 5e-3), ("bf16-true", 1e-1, 2e-2)]
+)
+def test_a_batch_in_parts_differs_by_the_rounding_of_the_precision(
+    precision: str, weight: float, loss: float, tmp_path: Path
+) -> None:
+    options = [f"device.precision={precision}"]
+    whole = ran(tmp_path / "whole", *options, "data.batch_size=32")
+    parts = ran(tmp_path / "parts", *options, "data.batch_size=8", "trainer.accumulate=4")
+    one, other = (newest(tmp_path / name)["model"] for name in ("whole", "parts"))
+    apart = max(float((one[name].float() - other[name].float()).abs().max()) for name in one)
+    assert apart <= weight
+    assert parts["metrics"]["val/loss"] == pytest.approx(whole["metrics"]["val/loss"], rel=loss)
+    assert (apart > 1e-4) == (precision != "fp32"), "half precision is rounded, and single precision is not"
