@@ -141,7 +141,15 @@ PAGES = {
         unit=" macro F1",
     ),
     "shapes": Page(
-        {"network": Variant("this experiment", "shapes", FIVE, seed_key="data.dataset.seed", short=SHAPES_SHORT)},
+        {
+            "network": Variant(
+                "this experiment",
+                "shapes",
+                FIVE,
+                seed_key="data.dataset.seed",
+                short=(*SHAPES_SHORT, "scheduler.warmup_steps=10"),
+            )
+        },
         (ACCURACY,),
     ),
     "char_lm": Page(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.report import measure, results, rows, stamp, tables
+from experiments.report import measure, results, rounding, rows, stamp, tables
 from experiments.report.__main__ import main
 from lightkit import compose
 from tests.conftest import ROOT
@@ -212,3 +216,46 @@ def test_made_up_texts_are_the_same_everywhere() -> None:
 
     assert [*texts] == ["text_0", "text_1"]
     assert texts["text_0"].split()[:3] == ["a", "for", "with"]
+
+
+def test_older_instructions_are_those_that_pytorch_takes() -> None:
+    code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **rounding.INSTRUCTIONS["none"]},
+        capture_output=True,
+        text=True,
+    )
+
+    assert found.stdout.strip() in ("DEFAULT", "NO AVX")
+
+
+def test_what_runs_differ_by_on_other_processors_is_in_the_table(tiny: rows.Variant, copy: Path) -> None:
+    outputs = copy / "outputs" / "measured"
+    found = {"variants": {"network": results.summary({"seeds": [0, 1], "values": {"test/accuracy": [0.9, 0.8]}})}}
+    ran = {"avx2": (0.91, 0.81), "none": (0.9, 0.77)}
+    for kind, values in ran.items():
+        for seed, value in enumerate(values):
+            folder = measure.folder_of(rounding.beside(outputs, kind), "wine", "network", seed)
+            folder.mkdir(parents=True)
+            told = {"status": "finished", "test": {"test/accuracy": value}}
+            (folder / "result.json").write_text(json.dumps(told), encoding="utf-8")
+
+    apart = rounding.spread(outputs, "wine", found)
+    assert apart == {"test/accuracy": {"run": pytest.approx(0.03), "mean": pytest.approx(0.015)}}
+    assert tables.elsewhere(rows.ACCURACY, {"rounding": apart}) == "1.50; a run 3.00"
+    assert tables.elsewhere(rows.ACCURACY, found) == ""
+
+    (folder / "result.json").unlink()
+    assert rounding.spread(outputs, "wine", found)["test/accuracy"]["run"] == pytest.approx(0.01), "all seeds or none"
+
+
+@pytest.mark.parametrize(("gap", "level"), [(0.004, ", level"), (0.4, "")])
+def test_a_difference_that_proves_nothing_is_called_level(gap: float, level: str) -> None:
+    network = {"seeds": [0, 1, 2], "values": {"test/accuracy": [0.5 + gap, 0.51 + gap, 0.49 + gap]}}
+    classic = {"seeds": [0, 1, 2], "values": {"test/accuracy": [0.51, 0.49, 0.5]}, "label": "trees"}
+    found = {"variants": {"network": results.summary(network)}, "classics": {"classic": results.summary(classic)}}
+
+    shown = tables._headline(rows.PAGES["wine"], found)
+
+    assert shown[3].endswith(", level") == bool(level)
