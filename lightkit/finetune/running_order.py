@@ -16,7 +16,6 @@ from lightkit.finetune.tracing import Forward, shared_copy
 
 _PRODUCTS = re.compile(r"(add|b|badd)?m[mv]|dot|linear|convolution|embedding|_cdist_forward")
 """Operations of PyTorch that make a layer of a parameter which no layer holds."""
-_VIEWS = re.compile(r"t|transpose|permute|_?(unsafe_)?view|reshape|(un)?squeeze|expand|slice|select|alias")
 _RUNS = 2
 """Forward passes that are compared."""
 
@@ -73,13 +72,13 @@ def _unsteady(runs: Sequence[Mapping[str, Sequence[int]]]) -> Iterator[str]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Counts operations, and writes down those that take a parameter, or one that was only turned or cut."""
+    """Counts operations, and writes down those that take a parameter, or what was made of one parameter alone."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()
         self._names, self._count = dict(names), 0
-        self._views = list[Tensor]()
-        """Kept, as they are told apart by identity."""
+        self._made = list[Tensor]()
+        """What was made of a parameter, kept as it is told apart by identity."""
         self.uses: dict[str, list[int]] = {}
         self.products: set[str] = set()
 
@@ -87,15 +86,14 @@ class _Recorder(TorchDispatchMode):
         """Run an operation."""
         self._count += 1
         result = func(*args, **(kwargs or {}))
-        operation = func.overloadpacket.__name__
-        for leaf in tree_leaves((args, kwargs)):
-            name = self._names.get(id(leaf)) if isinstance(leaf, Tensor) else None
-            if name is None:
-                continue
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        taken = {id(tensor): name for tensor in tensors if (name := self._names.get(id(tensor)))}
+        for name in dict.fromkeys(taken.values()):
             self.uses.setdefault(name, []).append(self._count)
-            if _PRODUCTS.fullmatch(operation):
-                self.products.add(name)
-            if _VIEWS.fullmatch(operation) and isinstance(result, Tensor):
-                self._views.append(result)
-                self._names[id(result)] = name
+        if _PRODUCTS.fullmatch(func.overloadpacket.__name__):  # biases go along in some
+            self.products |= {taken[id(tensor)] for tensor in tensors if id(tensor) in taken and tensor.ndim > 1}
+        if len(set(taken.values())) == 1 and all(id(tensor) in taken for tensor in tensors):
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and id(leaf) not in self._names]
+            self._made += made
+            self._names |= dict.fromkeys(map(id, made), next(iter(taken.values())))
         return result

@@ -110,7 +110,8 @@ def _with_singles(layers: Iterable[Layer], products: Collection[str]) -> Iterato
         held = (*carried, *(name for name in layer.held if name not in singles))
         carried = () if own else held
         if own:
-            yield replace(layer, own=own, held=held)
+            whole = len(own) == len(layer.own)  # what is left of a list are biases and scales
+            yield replace(layer, own=own, held=held, heavy=layer.heavy and whole)
     if carried:
         yield Layer("", (), carried, heavy=False)
 

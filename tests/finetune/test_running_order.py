@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import tests.finetune.strange as strange
 from lightkit.finetune.running_order import running_order
+from lightkit.optim.layers import layer_depths
+from tests.finetune.outputs import CASES
 
 X = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
 
@@ -15,12 +18,29 @@ def test_parameters_in_and_outside_of_layers_are_seen_and_nothing_is_left() -> N
     model = strange.Bare(4, 3).train()
     order, why = running_order(model, [lambda twin: twin(X)])
     assert order is not None, why
-    assert sorted(order.uses, key=lambda name: order.uses[name][0]) == ["body.bias", "body.weight", "out", "shift"] or (
-        sorted(order.uses, key=lambda name: order.uses[name][0]) == ["body.weight", "body.bias", "out", "shift"]
-    )
-    assert order.products >= {"body.weight", "out"}
-    assert "shift" not in order.products
+    assert set(order.uses) == {"body.weight", "body.bias", "out", "shift"}
+    assert order.uses["body.weight"][0] < order.uses["out"][0] < order.uses["shift"][0]
+    assert order.products == {"body.weight", "out"}
     assert model.training
+
+
+@pytest.mark.parametrize(
+    ("name", "depths"),
+    [
+        ("all in the network itself", {"w1": 0, "b1": 0, "w2": 1, "b2": 1}),
+        ("parameter dict", {"p.a": 0, "p.b": 1, "p.c": 1}),
+        ("bare with bias", {"body.0.weight": 0, "body.3.weight": 1, "w": 2, "b": 2}),
+        ("cosine with a scale", {"body.0.weight": 0, "body.3.weight": 1, "w": 2, "s": 2}),
+        ("einsum", {"body.0.weight": 0, "body.3.weight": 1, "w": 2}),
+        ("temperature", {"body.0.weight": 0, "body.3.weight": 1, "fc.weight": 2, "t": 2}),
+    ],
+)
+def test_matrices_outside_of_layers_have_a_depth_of_their_own(name: str, depths: dict[str, int]) -> None:
+    model = CASES[name].make()
+    order, why = running_order(model, [lambda twin: twin(CASES[name].x)])
+    assert order is not None, why
+    found = layer_depths(model, order)
+    assert {name: found[name] for name in depths} == depths
 
 
 def test_a_body_without_gradients_is_seen() -> None:
