@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.few_rows import few_rows
-from lightkit.assembly.member import own_rows, own_task, start_from
+from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
 from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
 from lightkit.assembly.parts import (
@@ -124,6 +124,8 @@ def build_learner(
     model = engine.place_model(made.model)
     task = own_task(cfg, build_task(cfg, data.info, engine, trains=trains), data.info, engine, folder)
     criterion = build_loss(cfg, data.info, engine)
+    if pretrained:
+        solve_for(cfg, model, data, criterion)
     with keys_under("device"):
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable, engine)

@@ -25,6 +25,7 @@ from lightkit.data.loaders import Loader
 from lightkit.data.prepare import Prepare
 from lightkit.data.tensors import TensorData
 from lightkit.device import Engine
+from lightkit.ensemble.linear import row_weights, solve
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned
 from lightkit.ensemble.rows import cut_holdout, member_rows
 from lightkit.ensemble.stacking import base_predictions, feature_scaling, stack_features
@@ -191,6 +192,27 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
         last = store.newest() if cfg.trainer.test == "last" else None  # the weights that count in the sum
         networks.append(trained_network(earlier, info, engine, **where, checkpoint=last))
     return Residual([engine.precision.place(network) for network in networks], shrinkage=role.shrinkage, kind=info.task)
+
+
+def solve_for(cfg: DictConfig, model: nn.Module, data: Data, criterion: object) -> None:
+    """Put the best weights into the linear network of a member whose weights are solved for.
+
+    Args:
+        cfg: Its configuration.
+        model: Its network; nothing happens where it is to be trained.
+        data: Its data, in memory.
+        criterion: The loss.
+    """
+    penalty, task = role_of(cfg).solved, data.info.task
+    if penalty is None:
+        return
+    (layer,) = (module for module in model.modules() if isinstance(module, nn.Linear))
+    x, y = data.source.take(data.rows["train"])
+    weights = row_weights(criterion, y, task) if isinstance(criterion, nn.Module) else None
+    found = solve(x, y, task, penalty=penalty, weights=weights, outputs=data.info.num_classes)
+    with torch.no_grad():
+        layer.weight.copy_(found.weight)
+        layer.bias.copy_(found.bias)
 
 
 def start_from(cfg: DictConfig, model: nn.Module, folder: Path) -> None:

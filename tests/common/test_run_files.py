@@ -10,7 +10,7 @@ import lightkit
 from lightkit.common import run_files
 
 PACKAGE = Path(lightkit.__file__).parent
-NAMES = {name: value for name, value in vars(run_files).items() if name.isupper()}
+NAMES = {name: value for name, value in vars(run_files).items() if name.isupper() and isinstance(value, str)}
 
 
 def spelled_out(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -140,6 +140,9 @@ class MemberConfig:
     """Its network is a whole ensemble, whose networks are trained together in this way; null: a single network."""
     networks: int = number(1, low=1)
     """Number of these networks."""
+    solved: Optional[float] = number(None, above=0)
+    """Strength of the penalty with which the weights of a linear network are solved for as it begins, so that training
+    leaves them as they are; null trains them."""
     holdout: float = number(0.0, low=0, high=0.5)
     """Share of the training rows that is cut off before anything else, by `draw`, and only predicted."""
     features: list[list[str]] = field(default_factory=list)

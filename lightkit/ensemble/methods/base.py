@@ -54,6 +54,8 @@ class RunFacts:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The values by which the run of a meta-model differs."""
 
+    solvable: bool = False
+    """Whether the weights of a linear network can be solved for under the loss of the run."""
     anew: Mapping[str, Any] = field(default_factory=dict)
     """The values of a member that fine-tunes nothing, whatever the run does."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from lightkit.common.argument_checks import check_range
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.ensemble.methods.bagging import fold_members
 from lightkit.ensemble.methods.base import Engine, Method, RunFacts, member
@@ -51,6 +51,8 @@ class Stacking(Method):
             before and from the inputs of the data, both as one vector.
         holdout: Share of the training rows that decides whether the stack is used; 0 uses it unseen.
         rounds: Selections of the greedy weights at most.
+        solver: `exact` solves for the weights of a linear meta-model, as scikit-learn does; `gradient` trains them, as
+            those of any other meta-model are.
         engine: See `Method`.
         slots: See `Method`.
 
@@ -74,6 +76,7 @@ class Stacking(Method):
         layers: int = 1,
         holdout: float = 1 / 9,
         rounds: int = 25,
+        solver: Literal["exact", "gradient"] = "exact",
         engine: Engine = "auto",
         slots: int | None = None,
     ) -> None:
@@ -83,6 +86,8 @@ class Stacking(Method):
         check_range("layers", layers, low=1, what="a stack needs a layer")
         check_range("holdout", holdout, low=0, high=0.5, what="not a share of the training rows that can be held out")
         check_range("rounds", rounds, low=1)
+        check_choice("solver", solver, ("exact", "gradient"), what="not a way to find a meta-model")
+        self.solver = solver
         self.folds, self.repeats, self.layers, self.rounds = folds, repeats, layers, rounds
         self.refit, self.passthrough, self.holdout = refit, passthrough, holdout
 
@@ -172,7 +177,30 @@ class Stacking(Method):
             number: Its number among the members.
             **role: What it is among them.
         """
-        return member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)
+        rows = len(self.rows(facts).training)
+        penalty = self.penalty(facts, rows)
+        if penalty is None:
+            return member(facts, number, "meta", _meta_values(facts, facts.meta, rows), **role)
+        own = {key: value for key, value in facts.meta.items() if not key.startswith(_OF_TRAINING)}
+        values = _meta_values(facts, {**own, **_SOLVED}, rows)
+        return member(facts, number, "meta", values, solved=penalty, **role)
+
+    def penalty(self, facts: RunFacts, rows: int) -> float | None:
+        """Return the penalty with which the meta-model is solved for; None where it is trained.
+
+        Args:
+            facts: What is known of the run.
+            rows: How many rows it learns from.
+        """
+        meta = facts.meta
+        given = [meta.get("optim.weight_decay"), (meta.get("optim") or {}).get("weight_decay")]
+        decay = next((value for value in given if value is not None), None)
+        trained = self.solver == "gradient" or not facts.solvable or any(key.startswith("loss") for key in meta)
+        if trained or not _is_linear(meta) or decay == 0:
+            return None
+        if decay is None:
+            return 1.0
+        return float(decay) * rows / (2 if facts.task == "regression" else 1)
 
 
 def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +209,24 @@ def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **facts.anew}
 
 
-def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
+_OF_TRAINING = ("optim", "scheduler", "trainer.steps", "trainer.epochs")
+"""Keys that say nothing to a meta-model that is solved for."""
+_SOLVED = {"trainer.steps": 1, "optim": {"_target_": "torch.optim.SGD", "lr": 1e-30, "weight_decay": 0.0}}
+"""Its training is one step that leaves the weights as they are, to the last bit."""
+
+
+def _is_linear(meta: Mapping[str, Any]) -> bool:
+    """Tell whether the values of a meta-model give it a single layer."""
+    model = {key: value for key, value in meta.items() if key.split(".")[0].lstrip("~") == "model"}
+    own = {**(model.pop("model", None) or {})}
+    own |= {key.partition(".")[2]: value for key, value in model.items()}
+    return own.pop("_target_", None) in _LINEAR and own == {"hidden": []}
+
+
+_LINEAR = ("lightkit.models.MLP", "lightkit.models.mlp.MLP")
+
+
+def _meta_values(facts: RunFacts, meta: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Return the values of the meta-model: it trains in short steps over few columns, and its last weights count.
 
     A weight decay that is left open is that of scikit-learn's `LogisticRegression`, which sees the sum of the losses.
@@ -193,7 +238,7 @@ def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
         "trainer.validate_every": _INTERVAL,
         "checkpoint.every_epochs": None,
         "checkpoint.every_steps": _INTERVAL,
-        **facts.meta,
+        **meta,
     }
     optim = values.get("optim")
     if isinstance(optim, Mapping) and "weight_decay" not in optim and "optim.weight_decay" not in values:

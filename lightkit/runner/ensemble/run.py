@@ -22,6 +22,7 @@ from lightkit.config.schema import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
+from lightkit.ensemble.linear import SOLVABLE
 from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
@@ -93,8 +94,16 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
         meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        solvable=_is_solvable(to_plain(cfg.loss)),
         anew={"~finetune": None, "finetune": asdict(FinetuneConfig())},
     )
+
+
+def _is_solvable(loss: Mapping[str, Any]) -> bool:
+    """Tell whether a loss is one under which a linear network is solved for (`lightkit.ensemble.linear`)."""
+    plain = {"_target_", "weight", "pos_weight"}
+    more = {key: value for key, value in loss.items() if key not in plain and value not in (None, 0.0)}
+    return loss["_target_"] in SOLVABLE and more in ({}, {"reduction": "mean"})
 
 
 class EnsemblePlan:

@@ -63,6 +63,9 @@ class StackingPlan(EnsemblePlan):
     def __init__(self, run: Session, shared: Shared, method: Stacking, facts: RunFacts) -> None:
         super().__init__(run, shared, method, facts)
         self.verdict: Verdict | None = None
+        if method.penalty(facts, rows=1) is not None:
+            told = "solved for exactly; optim, scheduler and steps of ensemble.meta count with ensemble.solver=gradient"
+            run.members.opening.append(f"meta    {told}")
         if method.layers > 1:
             self._check_kinds()
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import StackingClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.tree import DecisionTreeClassifier
 
 from lightkit.assembly import Learner, build
@@ -125,6 +126,33 @@ def test_the_inputs_of_the_meta_model_are_those_of_scikit_learn(whole: Path) -> 
         np.testing.assert_allclose(own[rows], stack.transform(inputs[rows]), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["data=wine", "loss.weight=[1.0,2.0,0.5]"],
+        ["data=breast_cancer"],
+        ["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"],
+        ["data=diabetes"],
+    ],
+)
+def test_the_linear_meta_model_is_that_of_scikit_learn(options: list[str], tmp_path: Path) -> None:
+    run(tmp_path / "run", "ensemble.holdout=0", "ensemble.refit=false", "trainer.epochs=1", *options)
+    meta = trained(next((tmp_path / "run" / "members").glob("*-meta")), "last")
+    rows = meta.data.rows["train"]
+    x, y = meta.data.source.take(rows)
+    model: Any = Ridge() if "diabetes" in options[0] else LogisticRegression(solver="newton-cholesky", tol=1e-13)
+    own = np.array([1.0, 2.0, 0.5])[y.numpy()] if len(options) > 1 and "weight" in options[1] else None
+    model.fit(x.double().numpy(), y.double().numpy().ravel(), sample_weight=own)
+    with torch.no_grad():
+        found = meta.model.eval()(x)
+    if "diabetes" in options[0]:
+        np.testing.assert_allclose(found[:, 0], model.predict(x), rtol=1e-5)
+        return
+    chances = found.softmax(1) if found.shape[1] > 1 else found.sigmoid()
+    expected = model.predict_proba(x.double().numpy())
+    np.testing.assert_allclose(chances, expected[:, -chances.shape[1] :], atol=1e-6)
+
+
 def test_a_stack_is_one_model_and_its_members_are_runs(whole: Path) -> None:
     result = json.loads((whole / "result.json").read_text())
     assert result["stacking"]["used"] == "stacking"
@@ -140,7 +168,12 @@ def test_a_stack_is_one_model_and_its_members_are_runs(whole: Path) -> None:
 
 
 def test_a_stack_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["checkpoint.every_steps=2", "ensemble.holdout=0.2", "ensemble.meta.trainer.steps=120"]
+    options = [
+        "checkpoint.every_steps=2",
+        "ensemble.holdout=0.2",
+        "ensemble.solver=gradient",
+        "ensemble.meta.trainer.steps=120",
+    ]
     run(tmp_path / "whole", *options)
     kills = [("01-", 3), ("05-hidden=8-refit", 5), (META, 110), None]
     for number, kill in enumerate(kills):
