@@ -48,6 +48,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "ensemble.members=[{model.hidden: [8]}, {model.hidden: []}]",
         "ensemble.folds=2",
         "ensemble.meta.trainer.steps=40",
+        "ensemble.solver=gradient",
     ),
 }
 

@@ -95,10 +95,11 @@ def test_a_stack_that_was_killed_goes_on_bit_for_bit(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.ensemble.test_library_stacking.KillAt}"
-    stack(runs, tmp_path / "whole", "a", "v", own=(kill,))
+    own = (kill, "ensemble.solver=gradient")
+    stack(runs, tmp_path / "whole", "a", "v", own=own)
     monkeypatch.setattr(KillAt, "step", 110)
     with pytest.raises(RuntimeError, match="killed"):
-        stack(runs, tmp_path / "cut", "a", "v", own=(kill,))
+        stack(runs, tmp_path / "cut", "a", "v", own=own)
     monkeypatch.setattr(KillAt, "step", None)
     cut = tmp_path / "cut"
     with pytest.raises(UserError, match="chosen when the ensemble began"):

@@ -213,7 +213,7 @@ def test_a_run_that_hardly_saves() -> None:
     [
         (("bagging", "ensemble.size=2"), "01"),
         (("gradient_boosting", "ensemble.size=4"), "02-round"),
-        (("stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.meta.trainer.steps=600"), "03-meta"),
+        (("stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.solver=gradient"), "03-meta"),
     ],
     ids=["bagging", "boosting", "stacking"],
 )
