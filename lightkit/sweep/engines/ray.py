@@ -195,7 +195,8 @@ def _connected(address: str | None) -> Any:
             token.touch(mode=0o600)
             token.write_text(secrets.token_hex(32))
             os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-        options |= {"include_dashboard": False, "_temp_dir": str(own)}
+        # Ray lets everybody write to its own folder, which is why it is inside of this one.
+        options |= {"include_dashboard": False, "_temp_dir": str(own / "r")}
     try:
         import ray
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -82,11 +83,17 @@ def listening() -> set[str]:
     return {address for address in addresses if not address.startswith(("127.", "[::1]", "[::ffff:127."))}
 
 
-def test_jobs_run_end_stop_and_leave_nothing_listening_outside(tmp_path: Path) -> None:
+def test_jobs_run_end_stop_and_leave_nothing_listening_outside(
+    tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = listening()
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
     sweep = Sweep(tmp_path, {"a": (0.1, 0), "b": (0.1, 3), "long": (60, 0)}, slots=2)
     try:
         assert listening() <= before
+        (place,) = short.iterdir()
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700, "Ray's own folder in it is open to everybody"
+        assert list(place.glob("*/session_latest")), "what Ray writes is in it"
         assert 1 <= sweep.engine.room() <= 2
         sweep.start("a")
         sweep.until(lambda: "a" in sweep.ended)
