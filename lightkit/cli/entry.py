@@ -14,6 +14,7 @@ from lightkit.common.error_families import pointer
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
+from lightkit.common.secrets import forget
 from lightkit.common.signals import exiting
 
 
@@ -29,6 +30,7 @@ def guarded(work: Callable[[], int], *, is_rank: bool = False) -> int:
         work: Returns an exit status.
         is_rank: Whether this process is one of several, for which a launcher speaks.
     """
+    forget()
     try:
         with exiting():
             status = work()

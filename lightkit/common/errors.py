@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from lightkit.common.error_families import Family, family_named, usual_family
 from lightkit.common.exit_codes import WRONG_INPUT
+from lightkit.common.secrets import without_secrets
 from lightkit.common.suggest import nearest
 
 _MOST = 60
@@ -75,7 +76,7 @@ class UserError(ValueError):
                 shown = f"{count} in all"
             rows.append(("choices", f"{shown} (nearest: {', '.join(close)})" if close else shown))
         rows.append(("fix", self.fix))
-        return "\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)])
+        return without_secrets("\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)]))
 
     def put_under(self, key: str) -> None:
         """Name the key that the refused argument stands under, where no key is named yet."""

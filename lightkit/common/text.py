@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from lightkit.common.secrets import without_secrets
+
 _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line break, those that turn the direction of writing, and halves of pairs."""
 _LIKE = {
@@ -19,9 +21,13 @@ _PLAIN = str.maketrans({odd: plain for plains, odds in _LIKE.items() for plain, 
 
 
 def visible(text: str) -> str:
-    r"""Write out what a terminal would act on: `\x1b` for an escape, `\u202e` for a turn."""
+    r"""Write out what a terminal would act on: `\x1b` for an escape, `\u202e` for a turn.
+
+    What came from the environment is written as it stands in the configuration.
+    """
     # From 0x20 on JSON knows the longer form only.
-    return _ACTING.sub(lambda at: f"\\x{ord(at[0]):02x}" if at[0] < " " else f"\\u{ord(at[0]):04x}", text)
+    shown = without_secrets(text)
+    return _ACTING.sub(lambda at: f"\\x{ord(at[0]):02x}" if at[0] < " " else f"\\u{ord(at[0]):04x}", shown)
 
 
 def in_one_line(text: str) -> str:

@@ -8,6 +8,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, Optional, Union
 
+from lightkit.common.secrets import without_secrets
 from lightkit.common.text import look_alike, plain_letters
 
 
@@ -190,7 +191,7 @@ def choices_of(kind: Any) -> list[str]:
 
 def shown_value(value: Any) -> Any:
     """Return a value as a message shows it, cut where it is long."""
-    text = repr(value)
+    text = without_secrets(repr(value))  # before it is cut
     return value if value is not None and len(text) <= 80 else "null" if value is None else f"{text[:77]}..."
 
 

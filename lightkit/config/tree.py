@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
 
+from lightkit.common.secrets import without_secrets
 from lightkit.common.suggest import nearest
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.report import Report, Silent
@@ -122,6 +123,8 @@ def _public(node: DictConfig | ListConfig) -> Any:
         child: Any = node._get_node(key)
         is_hidden = child._is_interpolation() and _is_secret(node, child._value(), 0)
         value = child._value() if is_hidden else node[key]
+        if isinstance(value, str) and child._is_interpolation() and not is_hidden:
+            value = without_secrets(value)  # on ways that the search did not follow
         values.append(_public(value) if isinstance(value, (DictConfig, ListConfig)) else value)
     return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
 

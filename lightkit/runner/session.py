@@ -19,6 +19,7 @@ from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
+from lightkit.common.secrets import without_secrets
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.data import Data
@@ -274,7 +275,7 @@ def outcome(run: Session, place: RunFolder, cfg: DictConfig, state: State, syste
     except BaseException as error:
         shown = as_user_error(error, place.path, run.memory.report) or error
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
-        reason = str(shown) or type(error).__name__
+        reason = without_secrets(str(shown)) or type(error).__name__
         with suppress(OSError):
             _LOG.error("%s: %s", status, reason)
             result = make_result(run, cfg, state, status, reason=reason, system=system)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE, of_signal
+from lightkit.common.secrets import without_secrets
 from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import find_job
 from lightkit.sweep.warm import TIED_TO
@@ -58,7 +59,12 @@ def run_job(folder: Path, *, stop_at: str | None, train: Train) -> int:
         except BaseException as error:
             if not (isinstance(error, UserError) and error.exit_code == IN_USE):
                 stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-                leave_result(folder, before, "interrupted" if stopped else "failed", str(error) or type(error).__name__)
+                leave_result(
+                    folder,
+                    before,
+                    "interrupted" if stopped else "failed",
+                    without_secrets(str(error)) or type(error).__name__,
+                )
             raise
         if code:
             leave_result(folder, before, "failed", f"a process of the run ended with status {code}")
