@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lightkit.cli.arguments import Parser, check_checkpoint
 from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, project
@@ -169,10 +169,10 @@ def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
     first = next(source, None)
     if first is None:
         raise UserError("there is nothing to predict in this split", family="split")
-    writer = csv.DictWriter(file, fieldnames=list(first))
-    writer.writeheader()
+    names, writer = list(first), CsvWriter(file)
+    writer.row(names)
     count = 0
     for row in chain([first], source):
-        writer.writerow(row)
+        writer.row(row[name] for name in names)
         count += 1
     return count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import platform
 import sys
@@ -16,6 +15,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.gpus_page import Row, in_detail, page, plain, rows
 from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
 from lightkit.cli.terminal import json_text, say, table, width
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpu_fields import FIELDS
 
@@ -140,10 +140,10 @@ def _form(options: Namespace, source: Any, fields: Sequence[str], *, again: bool
 
     def in_csv(found: Sequence[Row]) -> str:
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if next(times) == 0 and not options.no_header:
-            writer.writerow(fields)
-        writer.writerows(["" if row[name] in (None, []) else plain(row[name]) for name in fields] for row in found)
+        heads = [fields] if next(times) == 0 and not options.no_header else []
+        CsvWriter(text).rows(
+            [*heads, *(["" if row[name] in (None, []) else plain(row[name]) for name in fields] for row in found)]
+        )
         return text.getvalue().removesuffix("\n")
 
     def in_text(found: Sequence[Row]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common import run_files
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration
 from lightkit.sweep.journal import Record
@@ -132,9 +132,7 @@ def report(folder: Path, states: Sequence[JobState]) -> None:
         text = "\n".join([table(titles, cells, right=[3]), *([""] if reasons else []), *reasons])
         (folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
         with (folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(names))
-            writer.writeheader()
-            writer.writerows(rows)
+            CsvWriter(file).rows([names, *([row.get(name, "") for name in names] for row in rows)])
     except OSError as error:
         complain(f"cannot write the table: {error.strerror}")
     say("\n" + table(titles, cells, right=[3], cut=[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import json
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.curves import read_curves
 from lightkit.compare.grouping import shown
@@ -171,8 +171,8 @@ def as_csv(comparison: RunComparison) -> str:
     for name in comparison.metrics:
         heads += [f"{name} {what}" for what in ("mean", "sd", "n", "best", "delta")]
     written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(heads)
+    writer = CsvWriter(written)
+    writer.row(heads)
     for row in comparison.rows:
         line: list[object] = [row.label]
         line += [shown(key, row.group.values[key]) if key in row.group.values else "" for key in comparison.keys]
@@ -180,7 +180,7 @@ def as_csv(comparison: RunComparison) -> str:
         for name in comparison.metrics:
             cell = row.cells[name]
             line += [cell.mean, cell.sd, cell.n, int(cell.best), cell.delta]
-        writer.writerow(line)
+        writer.row(line)
     return written.getvalue()
 
 

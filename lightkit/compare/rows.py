@@ -5,7 +5,6 @@ The rows are those of `predictions-<split>.csv`, which `lightkit predict` writes
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import defaultdict
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.common import run_files
+from lightkit.common.csv_cells import read_csv
 from lightkit.common.errors import UserError
 from lightkit.compare.statistics import Bootstrap, McNemar, bootstrap, holm, mcnemar
 from lightkit.runs.record import RunRecord
@@ -90,7 +90,7 @@ def read_predictions(folder: Path, split: str) -> RowPredictions:
     path = predictions_file(folder, split)
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            table = sorted(csv.DictReader(file), key=lambda row: int(row["row"]))
+            table = sorted(read_csv(file), key=lambda row: int(row["row"]))
         losses = [_losses(row) for row in table]
         names = list(losses[0])
         found = {name: np.array([row[name] for row in losses]) for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.common.pixels import pixels
 from lightkit.metrics.counts import ClassRow, Counts, per_class
 
@@ -87,7 +87,7 @@ class Figures:
         write_figures({f"{split}/{name}": figure for name, figure in self.draw().items()}, logger, target, step=step)
         for name, (columns, rows) in self.tables().items():
             with (target / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+                CsvWriter(file).rows([columns, *rows])
             logger.text(f"{split}/{name}", _markdown(columns, rows), step=step)
 
     def _curve_names(self, kind: str) -> list[str]:
