@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from lightkit.common.csv_cells import CsvWriter
 from lightkit.common.errors import UserError
-from lightkit.compare.rows import check_alike, compare_rows, is_current, read_predictions
+from lightkit.compare.rows import check_alike, compare_rows, is_current, predictions_file, read_predictions
 from lightkit.runs.index import read_record
 from tests.compare.made import a_run, predictions
 
@@ -101,3 +102,15 @@ def test_predictions_from_before_the_end_are_not_current(tmp_path: Path) -> None
     assert is_current(run, "test")
     os.utime(run / "predictions-test.csv", (0, 0))
     assert not is_current(run, "test")
+
+
+def test_classes_that_are_formulas_are_compared_as_they_are(tmp_path: Path) -> None:
+    """Their names are written so that no spreadsheet computes them, and read as they were."""
+    run = a_run(tmp_path / "run")
+    with predictions_file(run, "test").open("w", newline="") as file:
+        columns = ["row", "target", "prediction", "p(=1+1)", "p(-x)"]
+        CsvWriter(file).rows([columns, [0, "=1+1", "=1+1", 0.9, 0.1], [1, "-x", "=1+1", 0.8, 0.2]])
+    assert ",'=1+1," in predictions_file(run, "test").read_text()
+    found = read_predictions(run, "test")
+    assert found.targets == ("=1+1", "-x")
+    assert list(found.losses["error"]) == [0.0, 1.0]
