@@ -105,9 +105,9 @@ def split_rows(
         splits = _by_fold(spec, torch.arange(num_rows), strata, groups)
     else:
         own = split_sets(given, num_rows, argument="dataset.splits")
+        if groups is not None:
+            check_whole(own, groups)  # what is drawn from them below tears none
         splits = _by_share(spec, num_rows, strata=strata, given=own, groups=groups)
-    if groups is not None:
-        check_whole(splits, groups)
     if spec.per_class is not None:
         splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
     if spec.limit is not None:

@@ -40,6 +40,20 @@ def test_columns_become_features(write: Write) -> None:
     assert table(write(ROWS), features=["width"], categorical=[]).x[:, 0].tolist() == [2.5, 0.5, 100, -1]
 
 
+def test_a_column_of_groups_is_no_feature_and_keeps_rows_together(write: Write) -> None:
+    rows = [f"{row},{row % 3},p{row // 4},{'ab'[row % 2]}" for row in range(60)]
+    path = write(rows, "x,y,patient,kind")
+    data = csv(path, "kind", group_column="patient")
+    assert data.feature_names == ("x", "y")
+    assert csv(path, "kind", ["x", "patient"], categorical=["patient"], group_column="patient").x.shape == (60, 16)
+    parts = [{row // 4 for row in own.tolist()} for own in build_data(dataset=data, split={"val": 0.2}).rows.values()]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 15
+    with pytest.raises(UserError, match="group_column: .*no such column"):
+        csv(path, "kind", group_column="doctor")
+    with pytest.raises(UserError, match="line 3: the row belongs to no group"):
+        csv(write([rows[0], "1,1,,b"], "x,y,patient,kind"), "kind", group_column="patient")
+
+
 def test_quotes_byte_order_mark_and_delimiter(write: Write, tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_bytes('\ufeff"x";"y, of it"\n"1";"a;b"\n 2 ; c \n'.encode())

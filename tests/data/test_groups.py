@@ -101,6 +101,9 @@ def test_given_splits_that_tear_groups_are_refused() -> None:
         build_data(dataset=Samples(groups=PATIENTS, splits=splits), split={"by": "file"})
     assert told.value.argument == "split.groups"
     assert told.value.received == "1 of 15 groups in both"
+    torn = {"train": torch.arange(38), "test": torch.arange(38, 60)}  # from which the validation rows are drawn
+    with pytest.raises(UserError, match="one is in (train|test) and one in (train|test)"):
+        build_data(dataset=Samples(groups=PATIENTS, splits=torn), split={"by": "random", "val": 0.2})
     whole = {"train": torch.arange(40), "test": torch.arange(40, 60)}
     drawn = build_data(dataset=Samples(groups=PATIENTS, splits=whole), split={"by": "random"})
     assert in_one_split(drawn)
