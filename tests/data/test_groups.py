@@ -97,7 +97,7 @@ def test_an_unknown_name_has_choices() -> None:
 
 def test_given_splits_that_tear_groups_are_refused() -> None:
     splits = {"train": torch.arange(38), "val": torch.arange(38, 48), "test": torch.arange(48, 60)}
-    with pytest.raises(UserError, match="rows 38 and 36 are of one group, but one is in val and one in train") as told:
+    with pytest.raises(UserError, match="rows 36 and 38 are of one group, but one is in train and one in val") as told:
         build_data(dataset=Samples(groups=PATIENTS, splits=splits), split={"by": "file"})
     assert told.value.argument == "split.groups"
     assert told.value.received == "1 of 15 groups in both"
