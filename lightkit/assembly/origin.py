@@ -12,16 +12,18 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
-from yaml import YAMLError
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import yaml_or_nothing
+from lightkit.common.shapes import TEXTS
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
 from lightkit.finetune.head import Head, guess_head
 from lightkit.optim.layers import layer_depths
+from lightkit.runs.reading import read_config, read_json
 
 _SCALED = ("data.normalize", "data.normalize_rows")
 _FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
@@ -49,7 +51,7 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
         UserError: The two vocabularies differ.
     """
     run = run_of(path)
-    known = tuple(_facts(run).get("vocabulary") or ()) if run and info.vocabulary else ()
+    known = _texts(run, "vocabulary") if run and info.vocabulary else ()
     if not known or known == info.vocabulary:
         return
     text = "".join(known)
@@ -84,7 +86,7 @@ def other_classes(path: Path, info: DataInfo) -> str | None:
         info: Facts about the data of the run that begins.
     """
     run = run_of(path)
-    known = tuple(_facts(run).get("classes") or ()) if run and info.class_names else ()
+    known = _texts(run, "classes") if run and info.class_names else ()
     if not known or known == info.class_names:
         return None
     return f"{_listed(known)}, not {_listed(info.class_names)}"
@@ -222,17 +224,18 @@ def _scaling(run: Path) -> str | None:
 def written(run: Path, key: str) -> Any:
     """Read a value from the configuration of a run; None where it cannot be read."""
     try:
-        return OmegaConf.select(OmegaConf.load(run / run_files.CONFIG), key)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):  # of others, or of an older lightkit
+        return OmegaConf.select(OmegaConf.create(yaml_or_nothing(read_config(run))), key)
+    except (ValueError, OmegaConfBaseException):  # of others, or of an older lightkit
         return None
 
 
 def _facts(run: Path | None, file: str = run_files.ENVIRONMENT) -> dict[str, Any]:
-    try:
-        found = json.loads((run / file).read_text(encoding="utf-8")) if run else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json(run / file) if run else {}
+
+
+def _texts(run: Path, name: str) -> tuple[str, ...]:
+    found: Any = _facts(run).get(name)
+    return tuple(found) if TEXTS.fits(found) else ()
 
 
 def _some(tokens: Collection[str], others: Collection[str]) -> str:

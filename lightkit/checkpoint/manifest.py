@@ -13,6 +13,7 @@ from typing import Any
 from lightkit.checkpoint.files import Draft, draft
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import UnreadableError, parse_object, read_file
 
 UNFINISHED = f"{run_files.MANIFEST}.unfinished"
 """A manifest that has not got its name yet."""
@@ -58,15 +59,16 @@ def read(folder: Path, name: str = run_files.MANIFEST) -> list[Entry]:
         FileNotFoundError: There is none.
         ManifestError: It is damaged, or of a later version.
     """
-    raw = (folder / name).read_bytes()
     try:
-        content = json.loads(raw)
+        content = parse_object(read_file(folder / name))
         version, rows = content["version"], content["entries"]
         if version > VERSION:
             raise ManifestError(f"{name} has version {version}; this lightkit reads up to {VERSION}")
         return [_entry(row) for row in rows]
     except ManifestError:
         raise
+    except UnreadableError as error:
+        raise ManifestError(f"{name} is damaged ({error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{name} is damaged ({type(error).__name__}: {error})") from error
 
@@ -84,7 +86,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 def read_mode(folder: Path) -> str | None:
     """Read which values of a folder are better, `max` or `min`; None where its manifest does not say."""
     try:
-        mode = json.loads((folder / run_files.MANIFEST).read_bytes())["mode"]
+        mode = parse_object(read_file(folder / run_files.MANIFEST))["mode"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return mode if mode in ("max", "min") else None
@@ -123,7 +125,7 @@ def _text(entries: Iterable[Entry], mode: str | None, leaving: dict[str, list[in
 def read_leaving(folder: Path) -> dict[str, list[int]]:
     """Read which files were about to be deleted when the manifest was written, with their `identity`."""
     try:
-        leaving = json.loads((folder / run_files.MANIFEST).read_bytes())["leaving"]
+        leaving = parse_object(read_file(folder / run_files.MANIFEST))["leaving"]
         return {file: mark for file, mark in leaving.items() if is_checkpoint_name(file)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

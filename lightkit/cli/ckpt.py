@@ -15,6 +15,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.ledger import MACHINE
+from lightkit.common.reading import yaml_or_nothing
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
@@ -261,12 +262,7 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
     """Return the lines of a configuration that say most."""
     if not config:
         return []
-    import yaml
-
-    try:
-        tree = yaml.safe_load(config) if len(config) < _LONGEST_CONFIG else {}
-    except (yaml.YAMLError, RecursionError):
-        return []
+    tree = yaml_or_nothing(config) if len(config) < _LONGEST_CONFIG else {}
     keys = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
     lines = [("config", "")]
     for key in keys:

@@ -10,6 +10,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.reading import UnreadableError, parse_mapping, refuse_blank
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.reading import read_run
 
@@ -92,9 +93,10 @@ def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust
 
     known = trust or is_marked(path.resolve().parent, found.config)
     try:
-        tree = yaml.safe_load(found.config)
+        refuse_blank(found.config)
+        tree = parse_mapping(found.config)
         weights = tree.setdefault("finetune", {}).setdefault("weights", {})
-    except (yaml.YAMLError, AttributeError) as error:
+    except (UnreadableError, AttributeError) as error:
         what = "there is no configuration in the adapter file"
         raise UserError(what, key=str(path), exit_code=UNREADABLE) from error
     below = base or weights.get("path")

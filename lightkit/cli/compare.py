@@ -87,7 +87,10 @@ def compare(args: list[str]) -> int:
     metrics = [name for name in options.metric.split(",") if name]
     from lightkit.compare.comparison import build_comparison
 
-    made = build_comparison(records, metrics=metrics, sort=options.sort, baseline=options.baseline)
+    whole = [record for record in records if record.status != "damaged"]
+    made = build_comparison(whole, metrics=metrics, sort=options.sort, baseline=options.baseline)
+    left = [f"{path_from(root, record.folder)} ({record.damage[0]})" for record in records if record not in whole]
+    made.notes += [f"left out, as they are damaged: {', '.join(left)}"] if left else []
     if options.rows is not None:
         _compare_rows(made, options.rows, overrides)
     return _report(made, options, _title(names, records, root))
@@ -110,6 +113,11 @@ def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRe
     if not found:
         received = " ".join([*(f"--status {options.status}" for _ in statuses[:1]), *options.where]) or None
         raise UserError("no runs to compare", key="lightkit compare", received=received, family="no-such-run")
+    damaged = [record for record in found if record.status == "damaged"]
+    if damaged and (len(damaged) == len(found) or any(_folders(text, root) == [damaged[0].folder] for text in names)):
+        what = f"this run is damaged: {damaged[0].damage[0]}"
+        fix = f"leave it out; `lightkit doctor {damaged[0].folder}` says what is left of it"
+        raise UserError(what, key=str(damaged[0].folder), fix=fix, family="no-such-run")
     return found
 
 

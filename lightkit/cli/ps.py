@@ -32,6 +32,7 @@ states:
   interrupted, failed            it was asked to end and has saved, or an error ended it
   died                           its process is gone without a word: killed, or crashed
   lost                           the same, and the machine was started anew since
+  damaged                        its result.json, or of a sweep its journal, cannot be read: `lightkit doctor outputs/`
 
 options:
   --all              all runs and sweeps, also the jobs of sweeps; else what is alive or ended within a day

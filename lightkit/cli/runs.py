@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.terminal import json_text, number, say, table
+from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.runs.catalog import no_project_note, project
 from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
@@ -23,7 +23,7 @@ name: of several runs that have it, the newest. Long names are cut to fit the te
 
 options:
   --status NAMES     only runs with one of these, joined by commas: running, finished, paused, pruned, interrupted,
-                     failed, unfinished (killed)
+                     failed, unfinished (killed), damaged (config.yaml or result.json cannot be read)
   --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; may be given several times. Left stands a
                      key, a metric (val/accuracy) or a column; a group (model) stands for its class. Then = != < <= >
                      >= or ~ for a pattern, such as 'name~wine*'
@@ -68,11 +68,14 @@ def runs(args: list[str]) -> int:
         place = str(run.folder.relative_to(root))
         cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, run.members, place)
         row = dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))
-        rows.append(row | {key: look_up(run, key) for key in more})
+        rows.append(row | {key: look_up(run, key) for key in more} | {"damage": list(run.damage)})
     if options.json:
         say(json_text(rows))
     elif rows:
         say(_table(rows, more))
+        damaged = [f"{row['folder']}: {'; '.join(row['damage'])}" for row in rows if row["damage"]]
+        if damaged:
+            complain("\n".join(["", "damaged:", *damaged, f"`lightkit doctor {run_files.OUTPUTS}/` says more"]))
     elif everything:
         say(f"none of the {len(everything)} runs in {root / run_files.OUTPUTS} is like that")
     else:

@@ -15,6 +15,7 @@ from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
 from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.shapes import TEXTS
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
@@ -65,6 +66,7 @@ def resume_sweep(
 
     if trusted:
         take_over(folder)
+    _tell_damage(read_journal(folder))
     return carry_out(partial(go_on, folder, options), folder, detached=detached, on_end=_on_end(folder))
 
 
@@ -73,7 +75,8 @@ def _on_end(folder: Path) -> list[str]:
     job = next(iter(read_journal(folder).jobs.values()), None)
     if job is None or not find_job(job.folder)[1]:
         return []
-    return list(content_of(job.config).get("on_end") or [])
+    command: Any = content_of(job.config).get("on_end")
+    return command if TEXTS.fits(command) else []
 
 
 def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -107,9 +110,11 @@ def _show(record: Record, *, as_json: bool) -> None:
             | {name: getattr(state, name) for name in names}
             for state in states
         ]
-        say(json_text({"folder": record.folder, "run_by": holder, "jobs": jobs}, one_line=True))
+        whole = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
+        say(json_text(whole, one_line=True))
         return
     say(table(TITLES, map(row_of, states), right=[2, 3, 4, 5], cut=[0, 6]))
+    _tell_damage(record)
     mode = SweepDisplay(record).mode
     say(f"\n{headline(states, mode)}")
     if holder is not None:
@@ -119,6 +124,12 @@ def _show(record: Record, *, as_json: bool) -> None:
         say(f"to end it:  lightkit sweep stop {record.folder}")
     elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
         say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
+
+
+def _tell_damage(record: Record) -> None:
+    """Say which lines of a journal cannot be read."""
+    if record.damage:
+        complain("\n".join(["", *record.damage, "what these lines said counts for nothing, such as jobs of the sweep"]))
 
 
 def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.reading import UnreadableError, opened, parse_json
 from lightkit.common.state import belongs_to_us, make_user_state, user_state
 from lightkit.config.project import project_of, project_root
 
@@ -123,14 +124,12 @@ class Mark(NamedTuple):
 def _read_marks(run: Path) -> list[Mark]:
     """Read the marks in a folder, whoever wrote them."""
     path, found = run / run_files.MARK, list[Mark]()
-    with suppress(OSError, UnicodeDecodeError):
-        if not path.is_file():
-            return []
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(_MOST_BYTES).splitlines()
+    with suppress(OSError, ValueError):
+        with opened(path) as file:
+            lines = file.read(_MOST_BYTES).decode().splitlines()
         for line in lines[:_MOST_MARKS]:
-            with suppress(ValueError, TypeError, RecursionError):
-                found += read_mark(json.loads(line))
+            with suppress(UnreadableError):
+                found += read_mark(parse_json(line))
     return found
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import lightkit.config.signatures as signatures
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS: dict[Path, None] = {}  # what `make_importable` put on `sys.path`, which is as global as this
@@ -120,13 +121,11 @@ def is_run(folder: Path) -> bool:
 
 @cache
 def _holds_run(path: Path, _mtime: int, _size: int) -> bool:
-    from omegaconf import OmegaConf  # only where there is such a file
-
     try:
-        cfg = OmegaConf.load(path)
-    except Exception:  # whatever is wrong with it, nobody can read a run from it
+        keys = parse_mapping(read_text(path)).keys()
+    except (FileNotFoundError, UnreadableError):
         return False
-    return OmegaConf.is_dict(cfg) and {"data", "model"} <= cfg.keys() and "defaults" not in cfg
+    return {"data", "model"} <= keys and "defaults" not in keys
 
 
 def make_importable(project: Path | None) -> None:

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
@@ -198,7 +199,7 @@ def project_trust() -> tuple[str, ...]:
     """Return what `conf/config.yaml` of the user's project trusts."""
     root = project_root()
     path = root / "conf" / "config.yaml" if root is not None else None
-    return _trust_entries(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
+    return _trust_entries(_parsed(path, _text(path), of_run=False)) if path is not None and path.is_file() else ()
 
 
 def _trust_entries(tree: Any) -> tuple[str, ...]:
@@ -248,7 +249,7 @@ def _of_checkpoint(folder: Path) -> tuple[Path, str] | None:
 
 
 def _text(path: Path) -> str:
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise UserError(
             "not the folder of a run: it has no config.yaml",
             key=shown(path.parent),
@@ -256,16 +257,18 @@ def _text(path: Path) -> str:
             family="no-such-run",
         )
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path)
+    except (FileNotFoundError, UnreadableError) as error:
         raise UserError(f"can't be read: {error}", key=shown(path), family="unreadable-configuration") from error
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parsed(path: Path, text: str, *, of_run: bool = True) -> dict[str, Any]:
     """Read the configuration in a file as plain values, with interpolations as they are written."""
     try:
+        if of_run:  # which anybody may have written, but with no more of YAML than runs write
+            parse_mapping(text)
         cfg = OmegaConf.load(io.StringIO(text))
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except (UnreadableError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"can't be read: {error}", key=shown(path), family="unreadable-configuration") from error
     if not isinstance(cfg, DictConfig):
         raise UserError("holds no configuration", key=shown(path), family="unreadable-configuration")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common import run_files
+from lightkit.common.reading import UnreadableError, opened
+from lightkit.common.shapes import read_row
 from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
@@ -44,10 +45,10 @@ class Lines:
         self.path = path
         self._inode, self._offset, self._torn = 0, 0, b""
         try:
-            with path.open("rb") as file:
+            with opened(path) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
                 self._offset = 0 if last is None else _beginning(file, last)
-        except OSError:
+        except (OSError, UnreadableError):
             pass
 
     def new(self, *, torn: bool = False) -> list[str]:
@@ -57,13 +58,13 @@ class Lines:
             torn: Also a last line that has no end, as nobody goes on with it.
         """
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path) as file:
                 facts = os.fstat(file.fileno())
                 if facts.st_ino != self._inode or facts.st_size < self._offset:
                     self._inode, self._offset, self._torn = facts.st_ino, 0, b""
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:
+        except (OSError, UnreadableError):
             return []
         self._offset += len(data)
         *whole, self._torn = (self._torn + data).split(b"\n")
@@ -152,9 +153,9 @@ def _message(line: str) -> str | None:
 
 def _row(line: str) -> dict[str, Any]:
     """Return a row of `metrics.jsonl` without its time; empty for a line that is none."""
-    with suppress(ValueError, AttributeError):
-        found = json.loads(line)
-        counts = {name: found[name] for name in ("step", "epoch") if type(found.get(name)) is int}
+    with suppress(UnreadableError):
+        found = read_row(line)
+        counts = {name: found[name] for name in ("step", "epoch") if found.get(name) is not None}
         values = {name: math.nan if value is None else float(value) for name, value in found.items() if "/" in name}
         return {**counts, **values} if len(counts) == 2 else {}
     return {}

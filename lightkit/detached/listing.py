@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from lightkit.detached.folders import all_folders, is_alive, is_sweep, sweep_of
 from lightkit.detached.liveness import ALIVE, Standing, look
 from lightkit.loggers.progress_file import ShownProgress, read_progress_file
 from lightkit.runs.catalog import run_name
+from lightkit.runs.index import RunIndex
 from lightkit.runs.reading import read_facts
 
 RECENT_SECONDS = 86_400.0
@@ -67,15 +69,22 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRu
     now = time.time()
     recent = [folder for folder in others if now - _last_change(folder) < RECENT_SECONDS][-_MOST:]
     chosen = folders if everything else [folder for folder in folders if folder in alive or folder in recent]
-    return [entry_of(folder) for folder in chosen], len(folders) - len(chosen)
+    ended = [folder for folder in chosen if folder not in alive and (folder / run_files.CONFIG).exists()]
+    damage = {record.folder: record.damage for record in RunIndex(root).records(ended)}
+    return [_with_damage(entry_of(folder), damage.get(folder, ())) for folder in chosen], len(folders) - len(chosen)
+
+
+def _with_damage(entry: ListedRun, damage: Sequence[str]) -> ListedRun:
+    """Say what of a run cannot be read, where nothing else is to be said of it."""
+    standing = entry.standing
+    return replace(entry, standing=replace(standing, error=standing.error or "; ".join(damage)))
 
 
 def entry_of(folder: Path) -> ListedRun:
     """Return a run or a sweep as it is at this moment."""
     standing = look(folder)
     if standing.total_steps is None:  # its length is given in epochs
-        total = read_facts(folder).get("total_steps")  # folders of older versions don't tell
-        standing = replace(standing, total_steps=total if type(total) is int else None)
+        standing = replace(standing, total_steps=read_facts(folder).get("total_steps"))  # older versions don't tell
     kind = "sweep" if is_sweep(folder) else "run" if sweep_of(folder) is None else "job"
     shown = read_progress_file(folder / run_files.PROGRESS)
     if shown is not None and shown.progress is not None and standing.state in (*ALIVE, "died", "lost"):

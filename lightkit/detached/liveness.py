@@ -6,8 +6,6 @@ number is trusted, and nothing that is written down says that a run goes on.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import socket
 import time
@@ -19,21 +17,24 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import has_members, path_from, started
+from lightkit.common.reading import UnreadableError, read_tail
+from lightkit.common.shapes import read_row
+from lightkit.runs.catalog import LAST_SECOND, has_members, path_from, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
 from lightkit.runs.reading import read_config, read_result
-from lightkit.sweep.journal import read_journal
+from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.state import JobState
 from lightkit.sweep.state import look as look_at_job
 
-STATES = ("starting", "running", "finished", "paused", "pruned", "interrupted", "failed", "died", "lost")
-"""What a run can be seen to be; of the last two nobody wrote down how they ended."""
+STATES = ("starting", "running", "finished", "paused", "pruned", "interrupted", "failed", "died", "lost", "damaged")
+"""What a run can be seen to be; nobody wrote down how those ended that died or were lost, and of those that are damaged
+it cannot be read."""
 ALIVE = ("starting", "running")
 """Those of them in which a process is at work."""
 _LOCKS = (run_files.JOB_LOCK, run_files.LOCK)
 """Locks of a folder: the first is held from the first moment of a process to its last, where it is held at all."""
 _TAIL_BYTES = 65536
-_STEPS = re.compile(r"^trainer:\n(?:  .*\n)*?  steps: (\d+)$", re.M)
+_STEPS = re.compile(r"^trainer:\n(?:  .*\n)*?  steps: (\d{1,18})$", re.M)
 """The number of steps in a configuration: to parse all of it takes its time."""
 _ERROR = re.compile(
     r"error:|fatal |killed|aborted|terminated?\b|[\w.]*(?:error|exception)(?::|$)|.*(?:segmentation fault|core dumped)",
@@ -120,7 +121,8 @@ def _held(folder: Path, name: str) -> bool:
 
 
 def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
-    result = read_result(folder)  # after the locks: it is written before they are given up
+    damage = list[str]()
+    result = read_result(folder, damage)  # after the locks: it is written before they are given up
     held = [lock for lock in locks.values() if lock.is_held]
     newest = max(locks.values(), key=lambda lock: lock.written, default=None)
     if run_files.LOCK in locks and locks[run_files.LOCK].is_held:
@@ -129,11 +131,13 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
         state, error = ("starting", "") if held else _of_sweep(folder, newest)
     else:
         state, error = _of_run(folder, result, held, newest)
+        if damage and not result.get("status") and state not in ALIVE:
+            state, error = "damaged", damage[0]
     holder = held[0] if held and state in ALIVE else None
     last = holder or newest
     row = _last_row(folder)
     step, epoch = row.get("step"), row.get("epoch")
-    if state not in ALIVE and isinstance(result.get("steps"), int):
+    if state not in ALIVE and result.get("steps") is not None:
         step, epoch = result["steps"], result.get("epochs")
     if not step and has_members(folder):  # its members make the steps
         step = None
@@ -143,9 +147,9 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
         state=state,
         pid=holder.pid if holder else None,
         host=last.host if last else None,
-        step=step if isinstance(step, int) else None,
+        step=step,
         total_steps=int(total[1]) if total else None,
-        epoch=epoch if isinstance(epoch, int) else None,
+        epoch=epoch,
         error=error,
         started=started(folder),
         detached=_had_job_lock(locks) and locks[run_files.JOB_LOCK].is_detached,
@@ -176,7 +180,7 @@ def _of_run(folder: Path, result: dict[str, Any], held: list[LockState], newest:
     died = newest is not None and newest.is_released is False and not held
     if status not in STATES or (newest and died and not _is_newer(folder / run_files.RESULT, newest.written)):
         return _gone(newest), _last_error(folder, newest.written if newest else 0.0)
-    reason = str(result.get("reason") or "").strip() if status == "failed" else ""
+    reason = (result.get("reason") or "").strip() if status == "failed" else ""
     return str(status), reason.splitlines()[0] if reason else ""
 
 
@@ -185,7 +189,12 @@ def _of_sweep(folder: Path, lock: LockState | None) -> tuple[str, str]:
     try:
         record = read_journal(folder)
     except UserError as error:
-        return "failed", error.what
+        return "damaged", error.what
+    state, told = _of_jobs(folder, record, lock)
+    return state, told or ("" if state in ALIVE else "; ".join(record.damage[:1]))
+
+
+def _of_jobs(folder: Path, record: Record, lock: LockState | None) -> tuple[str, str]:
     left = [job for job in record.jobs.values() if job.name not in record.given_up]
     states: list[JobState] = [look_at_job(job, record, controlled=False) for job in left]
     found = {state.status for state in states}
@@ -218,11 +227,9 @@ def _is_newer(path: Path, second: float) -> bool:
 
 def _last_row(folder: Path) -> dict[str, Any]:
     """Return the last whole row of `metrics.jsonl`; empty where there is none."""
-    for line in reversed(_tail(folder / run_files.METRICS).split("\n")[:-1]):
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                return row
+    for line in reversed(read_tail(folder / run_files.METRICS, _TAIL_BYTES).split("\n")[:-1]):
+        with suppress(UnreadableError):
+            return read_row(line)
     return {}
 
 
@@ -231,19 +238,11 @@ def _last_error(folder: Path, since: float) -> str:
 
     What the process printed counts, as of one that was killed nothing else may be left.
     """
-    stamp = f"{datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S}"
+    stamp = f"{datetime.fromtimestamp(min(since, LAST_SECOND)):%Y-%m-%d %H:%M:%S}"
     if _is_newer(folder / run_files.OUTPUT_LOG, since):
-        lines = [line.strip() for line in _tail(folder / run_files.OUTPUT_LOG).splitlines()]
+        lines = [line.strip() for line in read_tail(folder / run_files.OUTPUT_LOG, _TAIL_BYTES).splitlines()]
         if found := [line for line in lines if _ERROR.match(line)]:
             return found[-1]
-    lines = [line for line in _tail(folder / run_files.LOG).splitlines() if line >= stamp]
+    lines = [line for line in read_tail(folder / run_files.LOG, _TAIL_BYTES).splitlines() if line >= stamp]
     errors = [match[1] for line in lines if (match := _STAMP.match(line))]
     return errors[-1] if errors else ""
-
-
-def _tail(path: Path) -> str:
-    """Return the end of a file; empty where there is none."""
-    with suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return file.read().decode(errors="replace")
-    return ""

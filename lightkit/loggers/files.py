@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common.disk import sync_file
+from lightkit.common.reading import UnreadableError, parse_object, read_file
+from lightkit.common.shapes import read_row
 from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
@@ -23,6 +26,7 @@ __all__ = [
     "environment",
     "plain",
     "read_jsonl",
+    "read_objects",
     "replace_bytes",
     "replace_file",
     "run_log",
@@ -76,13 +80,23 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """Read the lines of a `metrics.jsonl`; one torn by a crash is left out.
+    """Read the lines of a `metrics.jsonl`; one torn by a crash is left out, and so is what is no row.
 
     Args:
         path: The file; a missing one has no lines.
     """
-    file = Path(path)
-    return list(_rows(file.read_bytes().decode(errors="replace"))) if file.exists() else []
+    return list(_rows(_whole(path)))
+
+
+def read_objects(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a file that has one in each line; what is none, or torn, is left out.
+
+    Args:
+        path: The file; a missing one has no lines.
+    """
+    for text in _whole(path).split(b"\n"):
+        with contextlib.suppress(UnreadableError):
+            yield parse_object(text)
 
 
 def bad_lines(path: Path | str) -> int:
@@ -91,20 +105,21 @@ def bad_lines(path: Path | str) -> int:
     Args:
         path: The file; a missing one has no lines.
     """
-    file = Path(path)
-    lines = file.read_bytes().decode(errors="replace").split("\n")[:-1] if file.exists() else []
-    return len(list(filter(str.strip, lines))) - sum(1 for _ in _rows("\n".join(lines)))
+    lines = _whole(path).split(b"\n")[:-1]
+    return len(list(filter(bytes.strip, lines))) - sum(1 for _ in _rows(b"\n".join(lines)))
 
 
-def _rows(text: str) -> Iterator[dict[str, Any]]:
+def _whole(path: Path | str) -> bytes:
+    with contextlib.suppress(FileNotFoundError, UnreadableError):
+        return read_file(Path(path), sys.maxsize)
+    return b""
+
+
+def _rows(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield what the whole lines say."""
-    for line in text.split("\n"):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            yield row
+    for line in content.split(b"\n"):
+        with contextlib.suppress(UnreadableError):
+            yield read_row(line)
 
 
 def replace_file(path: Path | str, text: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import in_one_line
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.wording import percent
@@ -107,8 +108,8 @@ def read_progress_file(path: Path | str) -> ShownProgress | None:
     Returns:
         None where there is none, or none that can be read.
     """
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        found = json.loads(Path(path).read_bytes())
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        found = parse_object(read_file(Path(path)))
         left = found["eta_seconds"]
         return ShownProgress(
             written=_number(found["written"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,14 @@ from lightkit.assembly.matches import matches_of
 from lightkit.assembly.origin import notes_on_base
 from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_plan
 from lightkit.common import run_files
+from lightkit.common.shapes import OBJECTS
 from lightkit.common.shards import is_shard
 from lightkit.finetune.audit.formatting import format_names
 from lightkit.finetune.audit.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
+from lightkit.runs.reading import read_json
 from lightkit.trainer import State
 
 _MAX_ROWS = 12  # `lightkit plan` shows all of them
@@ -46,7 +47,7 @@ class FinetuneRecord:
         ranks, sharded = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
         with suppress(OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
             if self._resumed:  # what an earlier part of the run found of phases that had ended by then
-                rows = json.loads(self._path.read_text(encoding="utf-8"))["audit"]
+                rows = read_json(self._path, {"audit": OBJECTS})["audit"]
                 self._rows_before = [row for row in rows if row["to_step"] <= state.step]
         self.tuning = build_tuning(
             parts,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,13 +12,16 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import UnreadableError, parse_mapping
 from lightkit.common.suggest import nearest
-from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed, run_folders
+from lightkit.runs.reading import read_config, read_facts, read_result, run_folders
 
 _NAMING_RUNS = ("finetune.weights.path", "finetune.distill.teacher")
 """Keys that take the folder of a run, and on the command line its name."""
 _SHOWN = 6
 """Names of runs that a message lists."""
+LAST_SECOND = 2.0**37
+"""What a time in a file system may say at most: the year 6325."""
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
 
 
@@ -35,32 +37,6 @@ class DatedPath:
     """Name of the run or of the sweep."""
     job: str
     """`/` and the name of the job in a sweep; empty for a single run."""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What is known of a run without building anything; what is missing or damaged in its folder stays empty."""
-
-    folder: Path
-    started: datetime
-    """In local time."""
-    name: str
-    """Without the time; of a job in a sweep with the name of the job."""
-    seed: int | None
-    status: str
-    """`finished`, `paused`, `interrupted`, `failed`, or `unfinished` where it goes on or was killed."""
-    metric: str
-    """Name of the monitored value."""
-    best: float | None
-    """Its best value."""
-    epochs: int | None
-    """Epochs done."""
-    metrics: Mapping[str, Any]
-    """The last values by name, such as `test/accuracy`."""
-    overrides: tuple[str, ...]
-    """What was typed on the command line."""
-    members: int | None
-    """Number of models of a run that trains several, as far as they have begun; None for a run of one."""
 
 
 def project() -> Path:
@@ -93,31 +69,9 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(run_folders(folder), key=lambda run: (started(run), run))
 
 
-def summarize(folder: Path) -> RunSummary:
-    """Sum up a run from the files in its folder."""
-    result = read_result(folder)
-    objective, metrics, epochs = result.get("objective"), result.get("metrics"), result.get("epochs")
-    objective = objective if isinstance(objective, dict) else {}
-    best = objective.get("value")
-    return RunSummary(
-        folder=folder,
-        started=started(folder),
-        name=run_name(folder),
-        seed=read_seed(folder),
-        status=status(folder) or "unfinished",
-        metric=objective["name"] if isinstance(objective.get("name"), str) else "",
-        best=float(best) if isinstance(best, int | float) and math.isfinite(best) else None,
-        epochs=epochs if isinstance(epochs, int) else None,
-        metrics=metrics if isinstance(metrics, dict) else {},
-        overrides=tuple(read_overrides(folder)),
-        members=count_members(folder) or None,
-    )
-
-
 def status(folder: Path) -> str | None:
     """Return how a run ended, as its result file says; None where there is none that can be read."""
-    found = read_result(folder).get("status")
-    return found if isinstance(found, str) and found else None
+    return read_result(folder).get("status") or None
 
 
 def dated(folder: Path) -> DatedPath | None:
@@ -141,21 +95,21 @@ def started(folder: Path, noted: str | None = None) -> datetime:
     if named is None or (found and found.job):
         # The jobs of a sweep start long after the sweep.
         text = read_facts(folder).get("time") if noted is None else noted
-        time = _time(text, "%Y-%m-%dT%H:%M:%S%z")
-        named = time.astimezone().replace(tzinfo=None) if time else named
+        named = _time(text, "%Y-%m-%dT%H:%M:%S%z") or named
     if named is not None:
         return named
     ages = [0.0]
     for name in (run_files.RESULT, run_files.CONFIG):
         with contextlib.suppress(OSError):
             ages.append((folder / name).stat().st_mtime)
-    return datetime.fromtimestamp(max(ages))
+    return datetime.fromtimestamp(min(max(ages), LAST_SECOND))
 
 
 def _time(text: Any, form: str) -> datetime | None:
+    """Read a time, in local time; None where it is none."""
     try:
-        return datetime.strptime(text, form)
-    except (ValueError, TypeError):
+        return datetime.strptime(text, form).astimezone().replace(tzinfo=None)
+    except (ValueError, TypeError, OverflowError, OSError):
         return None
 
 
@@ -202,11 +156,8 @@ def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ())
 
     How it is resumed, where it pauses, times in it, and what was looked for when it began do not count.
     """
-    import yaml
-
-    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError):
-        there = yaml.safe_load((folder / run_files.CONFIG).read_text(encoding="utf-8"))
-        wanted = yaml.safe_load(config_text)
+    with contextlib.suppress(UnreadableError, KeyError, TypeError, AttributeError, ValueError):
+        there, wanted = parse_mapping(read_config(folder)), parse_mapping(config_text)
         for tree in (there, wanted):
             for key in dated:
                 _drop(tree, key)

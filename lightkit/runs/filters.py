@@ -13,7 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.runs.record import RunRecord
 
-STATUSES = ("running", "finished", "paused", "pruned", "interrupted", "failed", "unfinished")
+STATUSES = ("running", "finished", "paused", "pruned", "interrupted", "failed", "unfinished", "damaged")
 COLUMNS = ("name", "folder", "status", "seed", "epochs", "best", "metric", "started")
 """What a run can be asked for besides its keys and metrics."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -152,7 +152,7 @@ def as_number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if number == number else None
 

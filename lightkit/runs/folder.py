@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -42,6 +43,8 @@ _REPLACED = (
     SCRATCH,
 )
 """Names of files that are written anew as a whole, first under another name."""
+_FILES = (*_REPLACED, run_files.LOG, run_files.OUTPUT_LOG, run_files.MODEL, run_files.ADAPTER)
+"""Names of files in the folder of a run."""
 _WRITTEN = (
     *_REPLACED,
     *_SUBFOLDERS,
@@ -222,7 +225,7 @@ def keep_apart(folder: Path, *names: str) -> None:
 
 
 def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequence[str] = _SUBFOLDERS) -> None:
-    """Refuse names to write to that lead out of a folder; the folder itself may be a link of the user's.
+    """Refuse names to write to that lead out of a folder, or are no files; the folder itself may be a link.
 
     Args:
         folder: That of a run, or of a sweep.
@@ -230,14 +233,18 @@ def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequen
         within: Those of its folders in which anything is.
 
     Raises:
-        UserError: There is such a link.
+        UserError: There is such a link, or a pipe or a folder in the place of a file.
     """
     home = folder.resolve()
     # A glob passes over a name without `*` that is a link to nothing yet.
     found = [path for path in folder.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in written)]
     found += [path for name in within if not (folder / name).is_symlink() for path in (folder / name).rglob("*")]
     for path in found:
-        if path.is_symlink() and not path.resolve().is_relative_to(home):
+        is_odd = not path.is_dir() or (path.name in _FILES and path.parent == folder)
+        if path.exists() and not path.is_file() and is_odd:
+            what, fix = "this is to be a file, and is none, so nothing is written", "delete it"
+            raise UserError(what, key=str(path), fix=fix, family="cannot-write")
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
             raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix, family="cannot-write")

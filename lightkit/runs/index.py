@@ -12,23 +12,35 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
+from lightkit.common.shapes import OBJECT, TEXT, TEXTS, Shape
 from lightkit.runs.progress import read_progress
 from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
-_VERSION = 1
+_VERSION = 2
 _FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
+_ENTRY: Shape = {
+    "digest": TEXT,
+    "sections": TEXTS,
+    "result": OBJECT,
+    "progress": OBJECT,
+    "overrides": TEXTS,
+    "noted": TEXT,
+    "data": TEXT,
+    "damage": TEXTS,
+}
+"""What is kept of a run."""
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
-_ALIAS = re.compile(r"(?:[:\-,] |\[)\*\w")
-"""A reference of YAML, which no run writes: a few of them in each other are gigabytes."""
 _WORTH = 16
 """What was read anew, as a share of the cache, from which on the cache is written."""
 
@@ -86,12 +98,23 @@ class RunIndex:
 
     def _load(self) -> None:
         """Read the cache; one that is missing, damaged or of another version is empty."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = self._path.read_bytes()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = read_file(self._path, sys.maxsize)
             head, _, body = content.partition(b"\n")
             if head == _head(body):
-                found = json.loads(body)
-                self._sections, self._known, self._size = found["sections"], found["runs"], len(content)
+                found = parse_object(body)
+                self._sections = {mark: node for mark, node in found["sections"].items() if isinstance(node, dict)}
+                self._known = {name: entry for name, entry in found["runs"].items() if self._is_whole(entry)}
+                self._size = len(content)
+
+    def _is_whole(self, entry: Any) -> bool:
+        """Tell whether an entry of the cache is one: it may come with an archive."""
+        kinds = _ENTRY.items()
+        return (
+            isinstance(entry, dict)
+            and all(kind.fits(entry.get(name)) for name, kind in kinds)
+            and all(mark in self._sections for mark in entry["sections"])
+        )
 
     def _save(self) -> None:
         """Write the cache as a whole; where that cannot be done, the next one reads the folders again."""
@@ -138,64 +161,48 @@ def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, 
         folder: Its folder.
         sections: Nodes of configurations by a checksum of their text; gets those that are new.
     """
-    result, facts = read_result(folder), read_facts(folder)
-    found = _parse(read_config(folder), sections)
+    damage = list[str]()
+    result, facts = read_result(folder, damage), read_facts(folder, damage)
+    text = read_config(folder, damage)
+    found = _parse(text, sections, damage) if text else []
     config = {name: node for mark in found for name, node in sections[mark].items()}
-    noted, data = facts.get("time"), facts.get("data")
     return {
         "sections": found,
         "result": {name: result[name] for name in _OF_RESULT if name in result},
-        "progress": {}
-        if (folder / run_files.RESULT).exists()
-        else read_progress(folder, as_dict(config.get("metrics"))),
-        "overrides": read_overrides(folder),
-        "noted": noted if isinstance(noted, str) else "",
-        "data": data if isinstance(data, str) else "",
+        "progress": {} if result else read_progress(folder, as_dict(config.get("metrics"))),
+        "overrides": read_overrides(folder, damage),
+        "noted": facts.get("time") or "",
+        "data": facts.get("data") or "",
+        "damage": damage,
     }
 
 
 def _record(folder: Path, sections: Mapping[str, Section], entry: Mapping[str, Any]) -> RunRecord:
-    rest = {name: entry[name] for name in ("result", "progress", "noted", "data")}
-    nodes = tuple(sections[mark] for mark in entry["sections"])
-    return RunRecord(folder=folder, sections=nodes, overrides=tuple(entry["overrides"]), **rest)
+    rest: dict[str, Any] = {name: entry[name] for name in ("result", "progress", "noted", "data")}
+    rest |= {name: tuple(entry[name]) for name in ("overrides", "damage")}
+    return RunRecord(folder=folder, sections=tuple(sections[mark] for mark in entry["sections"]), **rest)
 
 
-def _parse(text: str, known: dict[str, Mapping[str, Any]]) -> list[str]:
+def _parse(text: str, known: dict[str, Mapping[str, Any]], damage: list[str]) -> list[str]:
     """Parse a configuration by its top-level nodes, as most runs share most of these.
 
     Args:
         text: As YAML.
         known: Nodes by a checksum of their text; gets those that are new.
+        damage: Gets a line if it is damaged, unless that was noted before.
     """
-    parts = _TOP.split(text)
-    for choice in (parts, [text]):  # as a whole where the parts are no YAML by themselves
+    wrong = ""
+    for choice in (_TOP.split(text), [text]):  # as a whole where the parts are no YAML by themselves
         marks = [hashlib.sha256(part.encode(errors="replace")).hexdigest()[:24] for part in choice]
-        with contextlib.suppress(ValueError):
-            for mark, part in zip(marks, choice):
-                if mark not in known:
-                    known[mark] = _node(part)
-            return [mark for mark in marks if known[mark]]
+        new = {mark: part for mark, part in zip(marks, choice) if mark not in known}
+        try:
+            known.update({mark: json.loads(json.dumps(parse_mapping(part), default=str)) for mark, part in new.items()})
+        except UnreadableError as error:
+            wrong = str(error)
+            continue
+        return [mark for mark in marks if known[mark]]
+    damage.append(f"{run_files.CONFIG}: {wrong}")
     return []
-
-
-def _node(text: str) -> dict[str, Any]:
-    """Parse YAML as what JSON knows.
-
-    Raises:
-        ValueError: It is none, or no mapping.
-    """
-    import yaml
-
-    if _ALIAS.search(text):
-        raise ValueError("a reference of YAML")
-    try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        found = json.loads(json.dumps({} if found is None else found, default=str))
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(found, dict):
-        raise ValueError("no mapping")
-    return found
 
 
 def all_records(root: Path) -> list[RunRecord]:

@@ -26,6 +26,7 @@ from typing import IO, Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE
+from lightkit.common.reading import UnreadableError, parse_object
 from lightkit.runs.holder import holder_of, open_lock
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
@@ -34,7 +35,7 @@ _LOOKERS_SECONDS = 60.0
 """How long to try where only such hold a lock as look at it, each for a moment."""
 _POLL_SECONDS = 0.05
 """Time between two looks where a lock cannot be waited for."""
-_MOST_BYTES = 1 << 16
+_MOST_BYTES, _MOST_PROCESSES = 1 << 16, 1 << 31
 _RELEASED = "released"
 """The last line of a lock that its holder gave up in good order."""
 
@@ -229,9 +230,8 @@ def _state(file: IO[bytes] | FileIO, held: bool | None) -> LockState:
     file.seek(0)
     content, written = file.read(_MOST_BYTES) or b"", os.fstat(file.fileno()).st_mtime
     lines, facts = content.decode(errors="replace").splitlines(), dict[str, Any]()
-    with suppress(ValueError, IndexError, RecursionError):
-        found = json.loads(lines[1])
-        facts = found if isinstance(found, dict) else facts
+    with suppress(UnreadableError, IndexError):
+        facts = parse_object(lines[1])
     released = bool(facts) and lines[-1] == _RELEASED
     host, claimed = _claimed(facts)
     claimed = None if released else claimed
@@ -256,7 +256,7 @@ def _state(file: IO[bytes] | FileIO, held: bool | None) -> LockState:
 def _claimed(facts: dict[str, Any]) -> tuple[str | None, int | None]:
     """Return the machine that the file of a lock names, and the process if it can be the one that wrote it."""
     host, pid = facts.get("host"), facts.get("pid")
-    if not isinstance(host, str) or type(pid) is not int or pid <= 0:
+    if not isinstance(host, str) or type(pid) is not int or not 0 < pid < _MOST_PROCESSES:
         return None, None
     return host, pid if _is_same(pid, host, facts.get("boot"), facts.get("born")) else None
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
+from lightkit.common.reading import UnreadableError, read_file
+from lightkit.common.shapes import read_row
 
 
 def read_progress(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,8 +26,8 @@ def read_progress(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
         `values` of that row; empty where nothing has been logged.
     """
     try:
-        lines = (folder / run_files.METRICS).read_bytes().split(b"\n")
-    except OSError:
+        lines = read_file(folder / run_files.METRICS, sys.maxsize).split(b"\n")
+    except (FileNotFoundError, UnreadableError):
         return {}
     last = next((row for row in map(_row, reversed(lines)) if row), {})
     name, mode = metrics.get("monitor"), metrics.get("mode") or "min"
@@ -45,7 +47,7 @@ def read_progress(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(line: bytes) -> dict[str, Any]:
     """Read a line; empty where it is none, such as the last one of a run that is writing it."""
-    with contextlib.suppress(ValueError):
-        row = json.loads(line)
-        return row if isinstance(row, dict) else {}
-    return {}
+    try:
+        return read_row(line)
+    except UnreadableError:
+        return {}

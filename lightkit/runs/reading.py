@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.reading import UnreadableError, parse_json, parse_object, read_file, read_text, refuse_blank
+from lightkit.common.shapes import NAMED_TEXTS, NUMBER, OBJECT, OBJECTS, STATUS, TEXT, TEXTS, WHOLE, Shape, fitting
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
 
 # Everything of `lightkit.config` is imported inside the functions: it takes its time, and a list of runs needs none.
 
-_SEED = re.compile(r"^seed: (\d+)\s*$", re.M)
+_T = TypeVar("_T")
+_SEED = re.compile(r"^seed: (\d{1,18})\s*$", re.M)
+_LONGEST_CONFIG = 1 << 20
+"""Bytes of a configuration; the longest ones have some ten thousand."""
+_VALUES: Shape = {"*": NUMBER}
+_RESULT: Shape = {
+    "status": STATUS,
+    "reason": TEXT,
+    "name": TEXT,
+    "seconds": NUMBER,
+    "system": {"bound": TEXT, "advice": TEXTS, "data_wait": NUMBER},
+    "objective": {"name": TEXT, "mode": TEXT, "value": NUMBER, "step": WHOLE},
+    "best": _VALUES,
+    "test": _VALUES,
+    "metrics": _VALUES,
+    "epochs": WHOLE,
+    "steps": WHOLE,
+    "exit_status": WHOLE,
+}
+_FACTS: Shape = {
+    "time": TEXT,
+    "folder": TEXT,
+    "data": TEXT,
+    "packages": NAMED_TEXTS,
+    "command": TEXTS,
+    "total_steps": WHOLE,
+    "git": OBJECT,
+}
+_ENSEMBLE: Shape = {"method": TEXT, "members": OBJECTS, "settings": OBJECT, "rows": _VALUES}
 _HIDDEN = (".hydra",)
 _OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
 """Folders in that of a run in which there are no others."""
@@ -38,10 +67,11 @@ def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> lis
                 listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError:
             continue
-        is_run = any((mark, False) in listed for mark in marks)
+        names = {name for name, _ in listed}
+        is_run = not names.isdisjoint(marks)
         found += [Path(place)] if is_run else []
         own = _OWN if is_run else _HIDDEN
-        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in own]
+        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in (*own, *marks)]
     return found
 
 
@@ -99,31 +129,45 @@ def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
     return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])
 
 
-def read_config(folder: Path) -> str:
-    """Return the text of a run's configuration; empty where it cannot be read."""
-    try:
-        return (folder / run_files.CONFIG).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
+def read_config(folder: Path, damage: list[str] | None = None) -> str:
+    """Return the text of a run's configuration; empty where it cannot be read.
+
+    Args:
+        folder: The run's folder.
+        damage: Gets a line if it is damaged; of the other readers as well.
+    """
+
+    def read() -> str:
+        text = read_text(folder / run_files.CONFIG, _LONGEST_CONFIG)
+        refuse_blank(text)
+        return text
+
+    return _noting(run_files.CONFIG, damage, read, "")
 
 
-def read_overrides(folder: Path) -> list[str]:
+def read_overrides(folder: Path, damage: list[str] | None = None) -> list[str]:
     """Return what was typed for a run so far; nothing where it cannot be read."""
-    try:
-        lines = (folder / run_files.OVERRIDES).read_text(encoding="utf-8").splitlines()
-        return [str(json.loads(line.removeprefix("- "))) for line in lines if line.startswith("- ")]
-    except (OSError, ValueError):
-        return []
+
+    def read() -> list[str]:
+        lines = read_text(folder / run_files.OVERRIDES).splitlines()
+        return [str(parse_json(line.removeprefix("- "))) for line in lines if line.startswith("- ")]
+
+    return _noting(run_files.OVERRIDES, damage, read, [])
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
+def read_facts(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
     """Return what `environment.json` says of versions, device and data; empty where it cannot be read."""
-    return read_json(folder / run_files.ENVIRONMENT)
+    return read_json(folder / run_files.ENVIRONMENT, _FACTS, damage)
 
 
-def read_result(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
     """Return the content of `result.json`; empty where it cannot be read, as before a run has ended."""
-    return read_json(folder / run_files.RESULT)
+    return read_json(folder / run_files.RESULT, _RESULT, damage)
+
+
+def read_ensemble_plan(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
+    """Return the content of `ensemble.json`; empty where it cannot be read, or the run is no ensemble."""
+    return read_json(folder / run_files.ENSEMBLE, _ENSEMBLE, damage)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -139,13 +183,32 @@ def read_seed(folder: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a file of a run; empty where it cannot be read."""
+def read_json(path: Path, shape: Shape = {}, damage: list[str] | None = None) -> dict[str, Any]:  # noqa: B006
+    """Return the content of a file of a run; what cannot be read is left out, and empty where that is all of it.
+
+    Args:
+        path: The file.
+        shape: What kind of value stands where.
+        damage: Gets a line for each thing that is wrong.
+    """
+    wrong = list[str]()
+    nothing = dict[str, Any]()
+    found = _noting(path.name, damage, lambda: fitting(parse_object(read_file(path)), shape, wrong), nothing)
+    if damage is not None:
+        damage += [f"{path.name}: {what}" for what in wrong]
+    return found
+
+
+def _noting(name: str, damage: list[str] | None, read: Callable[[], _T], otherwise: _T) -> _T:
+    """Read a file, and note where it is damaged; one that is missing is not."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return read()
+    except FileNotFoundError:
+        return otherwise
+    except UnreadableError as error:
+        if damage is not None:
+            damage.append(f"{name}: {error}")
+        return otherwise
 
 
 def _other_project(folder: Path) -> Path | None:

@@ -9,7 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lightkit.common import run_files
 from lightkit.runs.catalog import count_members, run_name, started
+
+_TELLING = (f"{run_files.CONFIG}:", f"{run_files.RESULT}:")
+"""How a line begins of damage to a file without which nothing is known of a run."""
 
 
 class Section:
@@ -40,6 +44,7 @@ class RunRecord:
         overrides: What was typed on the command line.
         noted: When it began, as it wrote that down.
         data: Fingerprint of its data set.
+        damage: What cannot be read of it: each time the name of the file, and what is wrong.
     """
 
     folder: Path
@@ -49,6 +54,7 @@ class RunRecord:
     overrides: tuple[str, ...]
     noted: str
     data: str
+    damage: tuple[str, ...] = ()
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -64,14 +70,15 @@ class RunRecord:
     def status(self) -> str:
         """Return how it ended; `running` while a process holds its folder, `unfinished` where it was killed.
 
-        It is found out anew for each record.
+        It is `damaged` where its files cannot tell. It is found out anew for each record.
         """
         from lightkit.runs.lock import lock_holder
 
         if lock_holder(self.folder) is not None:
             return "running"
-        status = self.result.get("status")
-        return status if isinstance(status, str) and status else "unfinished"
+        if any(line.startswith(_TELLING) for line in self.damage):
+            return "damaged"
+        return self.result.get("status") or "unfinished"
 
     @cached_property
     def name(self) -> str:

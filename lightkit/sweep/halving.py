@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
 from lightkit.config.schema import HalvingConfig
+from lightkit.runs.reading import read_metrics
 from lightkit.sweep.bracket import Bracket
 from lightkit.sweep.job import Job, JobOutcome, Start, content_of
 from lightkit.sweep.pasha import agree, noise_of
@@ -226,10 +224,7 @@ def read_curve(folder: Path, monitor: str, unit: Unit, *, end: int) -> dict[floa
         end: How far to read.
     """
     curve = dict[float, float]()
-    with suppress(OSError):
-        for line in (folder / run_files.METRICS).read_bytes().splitlines():
-            with suppress(ValueError, TypeError, KeyError):
-                row = json.loads(line)
-                if row[unit] <= end:
-                    curve[row[unit]] = float(row[monitor])
+    for row in read_metrics(folder):
+        if row.get(unit) is not None and row[unit] <= end and row.get(monitor) is not None:
+            curve[row[unit]] = float(row[monitor])
     return curve

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+from lightkit.common.reading import UnreadableError, parse_mapping
 
 Status = Literal["finished", "paused", "pruned", "failed", "interrupted"]
 """How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, a signal."""
@@ -34,11 +35,9 @@ class Job:
 
 def content_of(config: str) -> dict[str, Any]:
     """Return the configuration of a job as plain values; empty where it is damaged, as it may come from elsewhere."""
-    try:
-        tree = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return tree if isinstance(tree, dict) else {}
+    with suppress(UnreadableError):
+        return parse_mapping(config)
+    return {}
 
 
 def section_of(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

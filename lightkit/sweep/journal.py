@@ -10,8 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import Mark, is_signed, read_mark, sign
+from lightkit.sweep.events import read_events
 from lightkit.sweep.folders import JobPlaces
 from lightkit.sweep.job import Job, JobOutcome
 
@@ -43,6 +43,7 @@ class Record:
         replanned: Names of jobs that have another configuration since they have ended.
         given_up: Names of jobs that never go on from where they have paused: their checkpoints are gone.
         refused: What is wrong with jobs that are not among these, as their names cannot be.
+        damage: What is wrong with lines that cannot be read, which count for nothing.
     """
 
     folder: Path
@@ -58,10 +59,11 @@ class Record:
     _marks: dict[str, list[Mark]] = field(default_factory=dict, repr=False)
     _heads: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     _folders: JobPlaces | None = field(default=None, repr=False)
+    damage: list[str] = field(default_factory=list)
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add an event; one of a newer version that is not known is passed over."""
-        kind, name = event.get("event"), str(event.get("name", ""))
+        kind, name = event["event"], event.get("name", "")
         if kind == "sweep":
             self.head |= event
             self._heads |= dict.fromkeys(event, event)
@@ -73,10 +75,12 @@ class Record:
             self.given_up.add(name)
         elif kind == "started":
             self.given_up.discard(name)
-            self.started[name] = float(event["time"])
+            self.started[name] = event["time"]
             self.ended.pop(name, None)
         elif kind == "ended":
-            facts = {key: event[key] for key in ("status", "values", "epoch", "step", "code", "reason")}
+            facts: dict[str, Any] = {
+                key: event.get(key) for key in ("status", "values", "epoch", "step", "code", "reason")
+            }
             self.ended[name] = JobOutcome(name, **facts)
             self.replanned.discard(name)
             if event.get("told"):
@@ -106,15 +110,11 @@ class Record:
 
     def _plan(self, name: str, event: Mapping[str, Any]) -> None:
         try:
-            folder = self.place(event["name"])
+            folder = self.place(name)
         except UserError as error:
             self.refused.append(error)
             return
-        overrides = tuple(map(str, event["overrides"]))
-        variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
-        if not isinstance(event["config"], str):
-            raise TypeError("the configuration of a job is text")
-        job = Job(name, folder, overrides, event["config"], variables)
+        job = Job(name, folder, tuple(event["overrides"]), event["config"], event.get("environment") or {})
         if name in self.known and self.known[name].config != job.config:
             self.replanned.add(name)
             self.told = [outcome for outcome in self.told if outcome.name != name]
@@ -187,22 +187,25 @@ def read_journal(folder: Path) -> Record:
     """Read the journal of a sweep; a last line that is not finished counts for nothing.
 
     Raises:
-        UserError: There is none, or it is of a later format.
+        UserError: There is none, its first line cannot be read, or it is of a later format.
     """
     record = Record(folder)
-    for event in _events(folder):
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
-            record.take(event)
-    if record.head.get("format") != FORMAT:
-        what = "this sweep was written by a later version of lightkit" if record.head else "no sweep here"
-        fix = "`lightkit train -m` makes one, in outputs/sweeps/"
-        raise UserError(what, key=str(folder / run_files.SWEEP_JOURNAL), fix=fix, family="no-such-run")
-    return record
+    for event in read_events(folder, record.damage):
+        record.take(event)
+    if record.head.get("format") == FORMAT:
+        return record
+    what, fix = "no sweep here", "`lightkit train -m` makes one, in outputs/sweeps/"
+    if record.head:
+        what = "this sweep was written by a later version of lightkit"
+    elif record.damage:
+        what = f"this sweep is damaged: {record.damage[0].partition(': ')[2]}"
+        fix = f"a copy of the file, where there is one; `lightkit doctor {folder}` says what else is wrong"
+    raise UserError(what, key=str(folder / run_files.SWEEP_JOURNAL), fix=fix, family="no-such-run")
 
 
 def read_head(folder: Path) -> dict[str, Any]:
     """Return the first line of a sweep's journal; empty where it cannot be read."""
-    return next(_events(folder), {}) if (folder / run_files.SWEEP_JOURNAL).is_file() else {}
+    return next((event for event in read_events(folder, []) if event["event"] == "sweep"), {})
 
 
 def find_job(folder: Path) -> tuple[Job, bool]:
@@ -222,31 +225,17 @@ def find_job(folder: Path) -> tuple[Job, bool]:
         if not path.is_file():
             continue
         beginning = json.dumps({"event": "planned", "name": name})[:-1].encode()
-        with path.open("rb") as file:  # reading all configurations of a large sweep would take its time
-            found = [line for line in file if line.startswith(beginning) and line.endswith(b"\n")]
+        # Reading all configurations of a large sweep would take its time.
+        found = [event for event in read_events(home, [], beginning) if event["event"] == "planned"]
         if found:
-            event = json.loads(found[-1])
-            record = Record(home)
-            with suppress(KeyError, TypeError, ValueError, AttributeError):
-                record.take(event)
+            event, record = found[-1], Record(home)
+            record.take(event)
             if record.refused:
                 raise record.refused[0]
-            if name not in record.jobs:
-                what, fix = "the journal has no whole plan of this job", "`lightkit train -m` plans a sweep anew"
-                raise UserError(what, key=str(path), received=name, fix=fix, family="no-such-run")
             return record.jobs[name], record.has_planned(name)
     raise UserError(
         "no sweep has planned a job here", key=str(folder), fix="lightkit sweep status", family="no-such-run"
     )
-
-
-def _events(folder: Path) -> Iterator[dict[str, Any]]:
-    with suppress(FileNotFoundError), (folder / run_files.SWEEP_JOURNAL).open("rb") as file:
-        for line in file:
-            with suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and line.endswith(b"\n"):
-                    yield event
 
 
 def _planned(job: Job) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def all_sweeps(root: Path, *, everywhere: bool = False) -> list[Path]:
     outputs = root / run_files.OUTPUTS
     places = [f"{run_files.SWEEPS}/*/*", *(("*", f"{run_files.SWEEPS}/*") if everywhere else ())]
     found = [path for place in places for path in outputs.glob(f"{place}/{run_files.SWEEP_JOURNAL}")]
-    return sorted((path.parent for path in found), key=lambda folder: float(read_head(folder).get("time", 0.0)))
+    return sorted((path.parent for path in found), key=lambda folder: read_head(folder).get("time", 0.0))
 
 
 def find_sweep(text: str, root: Path) -> Path:

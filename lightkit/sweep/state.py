@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.exit_codes import of_signal
+from lightkit.common.reading import read_tail
 from lightkit.common.signals import numbers
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_result
@@ -100,14 +99,12 @@ def running(job: Job, progress: JobProgress, place: str = "") -> JobState:
 
 def of_outcome(job: Job, outcome: JobOutcome, result: Mapping[str, Any] | None = None) -> JobState:
     """Return the state of a job that has ended."""
-    objective = (read_result(job.folder) if result is None else result).get("objective")
-    objective = objective if isinstance(objective, dict) else {}
-    best, name = objective.get("value"), objective.get("name")
+    objective = (read_result(job.folder) if result is None else result).get("objective") or {}
     return JobState(
         job,
         outcome.status,
-        metric=name if isinstance(name, str) else "",
-        best=float(best) if isinstance(best, int | float) and math.isfinite(best) else None,
+        metric=objective.get("name") or "",
+        best=objective.get("value"),
         epoch=outcome.epoch,
         step=outcome.step,
         share=1.0 if outcome.status == "finished" else None,
@@ -125,16 +122,15 @@ def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> JobOu
         result: The content of its `result.json`; empty where there is none of its last part.
     """
     status = result.get("status")
-    values = {name: value for name, value in (result.get("metrics") or {}).items() if isinstance(value, int | float)}
-    objective = result.get("objective")
-    if isinstance(objective, dict) and isinstance(objective.get("value"), int | float):
-        values["objective"] = objective["value"]
+    best = (result.get("objective") or {}).get("value")
+    values = {**(result.get("metrics") or {}), "objective": best}
+    values = {name: value for name, value in values.items() if value is not None}
     facts: dict[str, Any] = {"values": values, "epoch": result.get("epochs") or 0, "step": result.get("steps") or 0}
     if status in ("finished", "paused", "pruned"):
         return JobOutcome(job.name, status, **facts, code=0 if code is None else code)
     if (status == "interrupted" and code is None) or code in STOPPED:
         return JobOutcome(job.name, "interrupted", **facts, code=code)
-    reason = str(result.get("reason") or "").strip() if status == "failed" else ""
+    reason = (result.get("reason") or "").strip() if status == "failed" else ""
     return JobOutcome(job.name, "failed", **facts, code=code, reason=(reason or _guess(job, code)).splitlines()[0])
 
 
@@ -154,11 +150,8 @@ def _guess(job: Job, code: int | None) -> str:
     """Say why a job has died that left no reason: by its exit status, and by the last that it printed."""
     if code is not None and code > 128:
         return f"killed by signal {code - 128}"
-    last = ""
-    with suppress(OSError), (job.folder / run_files.OUTPUT_LOG).open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else ""
+    text = read_tail(job.folder / run_files.OUTPUT_LOG, 4096)
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     ended = "ended without a result" if code in (None, 0) else f"exit status {code}"
     return f"{ended}: {last}" if last else ended
 

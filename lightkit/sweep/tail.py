@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +10,8 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
+from lightkit.common.reading import UnreadableError, opened
+from lightkit.common.shapes import is_whole, read_row
 from lightkit.sweep.job import Job, content_of, section_of
 
 
@@ -37,10 +37,10 @@ class Tail:
                 return []
             if facts.st_ino != self._inode or facts.st_size < self._offset:
                 self._inode, self._offset = facts.st_ino, 0
-            with self.path.open("rb") as file:
+            with opened(self.path) as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:
+        except (OSError, UnreadableError):
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -48,10 +48,8 @@ class Tail:
 
     def _new(self, line: bytes) -> list[dict[str, Any]]:
         try:
-            row = json.loads(line)
-        except ValueError:
-            return []
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            row = read_row(line)
+        except UnreadableError:
             return []
         mark = (row["step"], tuple(row))
         known = mark in self._seen
@@ -89,8 +87,8 @@ class JobProgress:
         content = content_of(self.job.config)
         metrics, trainer = section_of(content, "metrics"), section_of(content, "trainer")
         self.metric, self.mode = str(metrics.get("monitor") or ""), str(metrics.get("mode") or "max")
-        lengths = (trainer.get(name) for name in ("epochs", "steps"))
-        self._epochs, self._steps = (length if isinstance(length, int) else None for length in lengths)
+        lengths: list[Any] = [trainer.get(unit) for unit in ("epochs", "steps")]
+        self._epochs, self._steps = (length if is_whole(length) and length > 0 else None for length in lengths)
 
     def look(self) -> list[dict[str, Any]]:
         """Take what the job has logged since the last call, and return it."""
@@ -101,14 +99,14 @@ class JobProgress:
 
     def _take(self, row: Mapping[str, Any]) -> None:
         value, epoch = row.get(self.metric), row.get("epoch")
-        if isinstance(value, int | float) and math.isfinite(value) and improves(value, self.best, mode=self.mode):
+        if value is not None and improves(value, self.best, mode=self.mode):
             self.best = float(value)
-        self.step, self.epoch = int(row["step"]), epoch if isinstance(epoch, int) else self.epoch
+        self.step, self.epoch = row["step"], self.epoch if epoch is None else epoch
         if self._steps:
             self.share = min(1.0, self.step / self._steps)
         elif self._epochs and self.epoch is not None:
             self.share = min(1.0, self.epoch / self._epochs)
-        if self.share is not None and isinstance(row.get("time"), int | float):
+        if self.share is not None and row.get("time") is not None:
             self._last_time = float(row["time"])
             self._first = self._first or (self._last_time, self.share)
 

@@ -51,7 +51,8 @@ def test_table_is_tolerant(cli: Cli, project: Path) -> None:
     assert done.code == 0
     assert lines[0].split() == ["when", "name", "seed", "status", "metric", "best", "epochs", "folder"]
     assert lines[1].split()[:7] == ["2026-01-31", "09:00:00", "good", "finished", "val/accuracy", "0.9877", "3"]
-    assert [line.split()[3] for line in lines[2:]] == ["unfinished"] * 4
+    assert [line.split()[3] for line in lines[2:]] == ["damaged"] * 3 + ["unfinished"]
+    assert "12-00-00-odd: result.json: `status` is not one of finished, paused" in done.err
 
 
 def test_json_and_limit(cli: Cli, project: Path) -> None:

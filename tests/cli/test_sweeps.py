@@ -137,7 +137,8 @@ def test_a_planned_job_without_a_whole_configuration_is_told(
     lines = [{"event": "sweep", "format": 1, "command": {}, "options": options}, planned]
     (folder / "sweep.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     shown = cli("sweep", "status", "theirs")
-    assert (shown.code, shown.err) == (0, "")
+    assert shown.code == 0
+    assert ("sweep.jsonl: line 2: `config` is" in shown.err) == (not isinstance(config, str))
     job = cli("train", "--job", "theirs/a")
     assert job.code == 2, job.err
     assert "Traceback" not in job.err

@@ -226,11 +226,11 @@ def test_somebody_goes_on_with_a_run_while_it_is_looked_at(folder: Path, monkeyp
     end(folder, "interrupted")
     read, stack = liveness.read_result, ExitStack()
 
-    def gone_on(place: Path) -> dict[str, object]:
+    def gone_on(place: Path, damage: list[str]) -> dict[str, object]:
         monkeypatch.setattr(liveness, "read_result", read)
         stack.enter_context(locked(folder))
         (folder / "result.json").unlink()
-        return read(place)
+        return read(place, damage)
 
     monkeypatch.setattr(liveness, "read_result", gone_on)
     with stack:
@@ -318,8 +318,7 @@ def test_a_sweep_whose_jobs_go_on_without_it_runs(sweep: Plan) -> None:
 def test_a_sweep_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "sweep.jsonl").write_text("{}\n")
     found = look(tmp_path)
-    assert found.state == "failed"
-    assert "no sweep here" in found.error
+    assert (found.state, found.error) == ("damaged", "this sweep is damaged: line 1: `event` is missing")
 
 
 def test_a_run_is_described_in_a_line(folder: Path) -> None:

@@ -16,8 +16,6 @@ from lightkit.runs.catalog import (
     run_name,
     runs_below,
     started,
-    status,
-    summarize,
     with_run_folders,
 )
 
@@ -155,29 +153,6 @@ def test_a_path_tells_when_and_which(tmp_path: Path) -> None:
     assert found is not None
     assert (found.date, found.time, found.name, found.job) == ("2026-01-02", "12-00-00", "s", "/seed=1")
     assert dated(tmp_path / "mine") is None
-
-
-def test_a_summary_of_a_run(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "2026-01-02" / "12-00-00-a")
-    (folder / "config.yaml").write_text("name: a\nseed: 7\n")
-    (folder / "overrides.yaml").write_text('- "seed=7"\n')
-    objective = {"name": "val/accuracy", "value": 0.5}
-    result = {"status": "finished", "objective": objective, "epochs": 3, "metrics": {"test/accuracy": 0.4}}
-    (folder / "result.json").write_text(json.dumps(result))
-    run = summarize(folder)
-    assert (run.folder, run.started, run.name, run.seed) == (folder, datetime(2026, 1, 2, 12), "a", 7)
-    assert (run.status, run.metric, run.best, run.epochs) == ("finished", "val/accuracy", 0.5, 3)
-    assert (run.metrics, run.overrides) == ({"test/accuracy": 0.4}, ("seed=7",))
-
-
-@pytest.mark.parametrize("result", [None, "", "[1]", '{"status": 3, "objective": 7, "epochs": "3", "metrics": []}'])
-def test_a_summary_leaves_out_what_is_missing_or_damaged(tmp_path: Path, result: str | None) -> None:
-    if result is not None:
-        (a_run(tmp_path / "run") / "result.json").write_text(result)
-    run = summarize(tmp_path / "run")
-    assert (run.status, run.seed, run.metric, run.best, run.epochs) == ("unfinished", None, "", None, None)
-    assert (run.metrics, run.overrides) == ({}, ())
-    assert status(tmp_path / "run") is None
 
 
 def test_a_run_to_start_from_is_named_as_one_types_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

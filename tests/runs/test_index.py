@@ -62,7 +62,7 @@ def test_a_damaged_cache_is_read_anew(tmp_path: Path, cache: Path, damage: Calla
     whole = facts(all_records(tmp_path))
     cache.write_bytes(damage(cache.read_bytes()))
     assert facts(all_records(tmp_path)) == whole
-    assert cache.read_bytes().startswith(b"lightkit index 1 ")
+    assert cache.read_bytes().startswith(b"lightkit index 2 ")
 
 
 def test_what_changed_is_seen_and_what_is_gone_is_forgotten(tmp_path: Path, cache: Path) -> None:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.reading import read_tail
 from lightkit.runs.index import read_record
 from lightkit.runs.reading import read_metrics, read_result
 from lightkit.runs.record import RunRecord
@@ -63,16 +64,7 @@ class History:
 
     def log_tail(self, characters: int = 20_000) -> str:
         """Return the end of what the run has said."""
-        texts = []
-        for name in (run_files.LOG, run_files.OUTPUT_LOG):
-            try:
-                with (self.folder / name).open("rb") as file:
-                    file.seek(0, 2)
-                    file.seek(max(0, file.tell() - characters))
-                    texts.append(file.read().decode(errors="replace"))
-            except OSError:
-                continue
-        return "\n".join(texts)
+        return "\n".join(read_tail(self.folder / name, characters) for name in (run_files.LOG, run_files.OUTPUT_LOG))
 
 
 def ends(points: Sequence[Point], share: float = 0.1) -> tuple[float, float]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_learner, build_own, build_twin
 from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
+from lightkit.common.reading import UnreadableError, parse_json, read_file
+from lightkit.common.shapes import TEXTS
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
@@ -125,10 +129,10 @@ def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:
 
 
 def _named(file: Path) -> list[str]:
-    try:
-        return [str(name) for name in json.loads(file.read_text(encoding="utf-8"))]
-    except (OSError, ValueError):
-        return []
+    with suppress(FileNotFoundError, UnreadableError):
+        found: Any = parse_json(read_file(file))
+        return found if TEXTS.fits(found) else []
+    return []
 
 
 class MemberGroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from lightkit.ensemble.plan import RunMember
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.lock import lock_holder
-from lightkit.runs.reading import read_config, read_result
+from lightkit.runs.reading import read_config, read_ensemble_plan, read_result
 
 _SET_ASIDE = f"{run_files.CHECKPOINTS}.damaged"
 _LENGTHS = ("trainer.epochs", "trainer.steps")
@@ -161,7 +160,7 @@ def _saved_config(folder: Path) -> dict[str, Any]:
 def _dependents(folder: Path, name: str) -> list[str]:
     """Return the members that need this one, as the record of the plan says, where they have begun."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        rows = json.loads((folder / run_files.ENSEMBLE).read_text(encoding="utf-8"))["members"]
+        rows = read_ensemble_plan(folder)["members"]
         begun = [row for row in rows if (folder / run_files.MEMBERS / row["name"] / run_files.CONFIG).is_file()]
         return [row["name"] for row in begun if name in row["depends_on"]]
     return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,8 +14,9 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
 from lightkit.loggers.events import read_scalars, repeated
-from lightkit.loggers.files import read_jsonl
+from lightkit.loggers.files import read_jsonl, read_objects
 from lightkit.runner.proving.live_state import LiveValue
+from lightkit.runs.reading import read_result
 
 PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
 _CLOCK = ("time", "seconds", "system")
@@ -168,10 +168,7 @@ def _points(folder: Path) -> dict[str, Any]:
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(flatten(json.loads((folder / run_files.RESULT).read_text(encoding="utf-8")), "result"))
-    except (OSError, ValueError):
-        return {}
+    return dict(flatten(read_result(folder), "result"))
 
 
 class Mismatch(NamedTuple):
@@ -208,7 +205,7 @@ _WHERE = {
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a trace; one torn by a crash is left out."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in read_jsonl(path):
+    for row in read_objects(path):
         found[_key(row)] = found.get(_key(row), {}) | row
     return list(found.values())
 
