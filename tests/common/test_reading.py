@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.reading import (
+    UnreadableError,
+    parse_json,
+    parse_mapping,
+    parse_yaml,
+    read_file,
+    read_tail,
+    read_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Path.mkdir, "a folder, not a file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "a link to nothing"),
+        (lambda path: path.symlink_to(path), "too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda path: path.write_bytes(b"a\xff"), "not UTF-8: byte 1"),
+        (lambda path: path.write_bytes(b"a" * 11), "11 bytes, which is more than any run writes"),
+    ],
+)
+def test_what_is_no_file_is_told_and_never_waited_for(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(UnreadableError, match=said):
+        read_text(tmp_path / "file", 10)
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/below", "a\0b"])
+def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / name)
+    assert read_tail(tmp_path / name, 10) == ""
+
+
+def test_the_end_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789\xff")
+    assert read_tail(tmp_path / "file", 3) == "89\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("\0\0\n", "only zeros, as after a power cut"),
+        ('{\n"a": }', "not JSON: .* at line 2, column 6"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 150 + "]" * 150, "nested too deeply"),
+        ("9" * 5000, "a number that is too large"),
+    ],
+)
+def test_what_is_no_json(text: str, said: str) -> None:
+    with pytest.raises(UnreadableError, match=said):
+        parse_json(text)
+
+
+def test_half_a_character_is_replaced() -> None:
+    assert parse_json(b'{"a\\ud800": ["\\udfff", "\\ud83d\\ude00"]}') == {"a?": ["?", "\U0001f600"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "not YAML: .* at line "),
+        ("a: &a [x]\nb: [*a, *a]", "a reference of YAML"),
+        ("<<: &a {b: 1}\nc: *a", "a reference of YAML"),
+        ("- " * 100_000, "nested too deeply"),
+        ("[" * 900 + "]" * 900, "nested too deeply"),
+        ("a: !!timestamp x", "not YAML: "),
+        ("a: !!bool x", "not YAML: "),
+        ("a: !!int ''", "not YAML: "),
+        ("2026-01-31: 1", "a key that is no text"),
+        ("a: 2026-13-45", "not YAML: month must be in 1..12"),
+        (f"a: {'9' * 1000}", "a number that is too large"),
+        ("a: \x01", "not YAML: "),
+    ],
+)
+def test_what_is_no_yaml_of_a_run(text: str, said: str) -> None:
+    with pytest.raises(UnreadableError, match=said):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["- 1", "1: 2", "text"])
+def test_what_is_no_configuration(text: str) -> None:
+    assert parse_yaml(text) is not None
+    with pytest.raises(UnreadableError, match="holds no configuration"):
+        parse_mapping(text)
+    assert parse_mapping("") == {}
