@@ -45,6 +45,10 @@ class Ledger:
     def __iter__(self) -> Iterator[Mark]:
         return iter(_MARK.iter_unpack(self._marks))
 
+    def cut(self, count: int) -> None:
+        """Forget all rows but so many."""
+        del self._marks[count * _MARK.size :]
+
     def add(self, values: Mapping[str, Any], *, step: int, epoch: int) -> None:
         """Note a row.
 

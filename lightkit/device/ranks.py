@@ -91,6 +91,11 @@ class Ranks:
         """Return tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere."""
         return [(note, list(tensors))]
 
+    def meet(self, place: str) -> bool:
+        """Tell whether all processes come to this place within some seconds, as one that has failed there asks."""
+        del place
+        return True
+
     def device_name(self, name: str) -> str:
         """Return the device of this process, where a configuration names one for all."""
         return name
@@ -195,6 +200,19 @@ class DistributedRanks(Ranks):
             self._dist.gather(mine, found, dst=0)
         return [(known, _unpacked(flat, head)) for flat, (known, head) in zip(found or [], told)]
 
+    def meet(self, place: str) -> bool:
+        """Tell whether all processes come to this place within some seconds.
+
+        Nothing is exchanged but a word in the store: one that has not failed may be in the middle of a reduction.
+        """
+        store = self._dist.distributed_c10d._get_default_store()
+        store.set(f"{place}/{self.rank}", "here")
+        try:
+            store.wait([f"{place}/{rank}" for rank in range(self.size)], timedelta(seconds=MEETING_SECONDS))
+        except RuntimeError:
+            return False
+        return True
+
     def device_name(self, name: str) -> str:
         """Return the GPU whose number is this process's on its machine; each process has one of its own."""
         return f"cuda:{self.local}" if self._device.type == "cuda" else name
@@ -290,6 +308,8 @@ def joined(
     ranks.close()
 
 
+MEETING_SECONDS = 20.0
+"""How long processes that have failed wait for each other."""
 _RUNS = itertools.count()
 """Numbers the runs of this process: the same in all processes of a launcher, which do one after the other alike."""
 _MET: dict[int, tuple[Any, int, int]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightkit.common.nesting import mapped
 from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
@@ -37,6 +38,11 @@ class VectorStepper:
         self._stack, self._span = stack, spans.span
         self._engines = [member.learner.engine for member in stack.active]
         self.loss, self.samples = torch.zeros(len(stack.active)), 1
+        self._results: list[Any] = []
+
+    def begin(self) -> None:
+        """See `Stepper.begin`."""
+        self._results = []
 
     def micro(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> bool:
         """See `Stepper.micro`."""
@@ -50,13 +56,16 @@ class VectorStepper:
         with self._span("backward"):
             total = losses.sum()
             learner.engine.backward(total if size == window else total * (size / window))
-        with self._span("metrics"):
-            learner.metrics["train"].update(preds, target, losses, size)
+        self._results.append(mapped(torch.Tensor.detach, (preds, target, losses, size)))
         return True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:
         """See `Stepper.update`; returns the norms of all members, `(M,)`."""
-        learner = self._stack.learner
+        learner, results = self._stack.learner, self._results
+        self._results = []
+        with self._span("metrics"):
+            for found in results:
+                learner.metrics["train"].update(*found)
         with self._span("optimizer"), torch.no_grad():
             norms = learner.engine.clip.each(learner.optimizer, want_norm=want_norm)
             learner.engine.precision.update(learner.optimizer)
@@ -96,6 +105,7 @@ class VectorTrainer(Trainer):
     ) -> None:
         stepper, guard = VectorStepper(stack, services.spans), NoGuard(torch.device("cpu"))
         super().__init__(stack.learner, services, monitor=monitor, mode=mode, guard=guard, watch=watch, stepper=stepper)
+        self._rescue.computes_only = True
         self.stack, self._counted, self._judged = stack, self._samples(), judged
 
     def _samples(self) -> int:

@@ -53,6 +53,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                     machine.clock,
                     spans,
                     save,
+                    rescues=run.cfg.checkpoint.enabled,
                     results=result_writer(run),
                     meters=validation_meters(run, learner),
                 ),

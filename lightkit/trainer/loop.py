@@ -16,6 +16,7 @@ from lightkit.trainer.guard import Guard, RollBack
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.report import Reporter, rates_of
+from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
 from lightkit.trainer.services import Services
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
@@ -70,6 +71,7 @@ class Trainer:
         self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.spans.span
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
         self._validator = Validator(learner, services, self.watch, self._report)
+        self._rescue, self.rescued = Rescue(learner), False
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
         self._saved_step = -1
@@ -112,6 +114,22 @@ class Trainer:
             Interrupted: A signal asked the run to end; the state was saved.
         """
         self._call(self.callbacks, "on_fit_start")
+        try:
+            self._train()
+        except (Interrupted, AskedToEnd):
+            raise
+        except BaseException as error:
+            self._save_whole_step(error)
+            raise
+        if self.paused:
+            return self.state
+        with self._span("tuning"):
+            self.tuning.finish(self.state.step)
+        self._call(self.callbacks, "on_fit_end")
+        return self.state
+
+    def _train(self) -> None:
+        """Make the epochs that are still to do."""
         self._go_on()
         self._check_step()
         while not self.finished and not self.paused:
@@ -122,17 +140,53 @@ class Trainer:
                 self._saved_step = -1
                 self._save()
                 self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
-        if self.paused:
-            return self.state
-        with self._span("tuning"):
-            self.tuning.finish(self.state.step)
-        self._call(self.callbacks, "on_fit_end")
-        return self.state
+
+    def _save_whole_step(self, error: BaseException) -> None:
+        """Save the last whole step where an error ends training, if the error has left it whole; say what was done."""
+        state, tell = self.state, self.logger.message
+        if not self.services.rescues or not state.step or is_beyond_rescue(error):
+            return
+        earlier = "lightkit resume goes on from the last checkpoint, if there is one"
+        try:
+            met = self.engine.ranks.meet(f"rescue/{state.step}/{self._rescue.phase}")
+            owed = self._owed() if met else {}
+            self.rescued = met and self._rescue.restore(owed)
+            if self.rescued:
+                self._save()
+        except BaseException as second:  # the first error is the one to tell
+            self.rescued = False
+            tell(f"the last whole step could not be saved ({type(second).__name__}: {second}); {earlier}")
+            return
+        saved = (
+            f"step {state.step}, the last that is whole, is saved: once the error is mended, lightkit resume goes on"
+        )
+        tell(saved if self.rescued else f"the error came while a step was being made, which is not saved: {earlier}")
+
+    def _owed(self) -> dict[str, Any]:
+        """Return what the log of this step is made of."""
+        norm = None if self._norm is None else float(self._norm)
+        return {
+            "loss": float(self.stepper.loss.detach().mean()),
+            "samples": self.stepper.samples,
+            "norm": norm,
+            "rates": dict(self._rates),
+        }
+
+    def _pay(self) -> None:
+        """Do what was due after the step of the checkpoint."""
+        owed, self.state.owed = self.state.owed, {}
+        self.stepper.loss, self.stepper.samples = torch.tensor(owed["loss"], dtype=torch.float64), owed["samples"]
+        self._norm = None if owed["norm"] is None else torch.tensor(owed["norm"], dtype=torch.float64)
+        self._rates = dict(owed["rates"])
+        self._rescue.end_update()
+        self._after_step()
 
     def _go_on(self) -> None:
         """Do what was due at the step of the checkpoint but not done when it was saved."""
         state = self.state
-        if 0 < state.samples_done < self.timetable.epoch_samples and not self.finished and self._validation_due():
+        if state.owed:
+            self._pay()
+        elif 0 < state.samples_done < self.timetable.epoch_samples and not self.finished and self._validation_due():
             self._finish_step()
         if state.step and self.finished and state.closed_step != state.step:
             self._end_epoch()
@@ -157,6 +211,9 @@ class Trainer:
         """Make one optimizer step over a window of batches; each sample of the window counts the same."""
         state, timetable, spans = self.state, self.timetable, self.services.spans
         self._clock.leave_out(spans.before_step(state.step))
+        if self.services.rescues:
+            self._rescue.begin_step()
+        self.stepper.begin()
         with self._span("tuning"):
             self.tuning.before_step(state.epoch, state.step)
         window, done, usable = timetable.window(state.samples_done), 0, True
@@ -169,6 +226,7 @@ class Trainer:
                 usable = False
             del batch  # its memory is free for the optimizer step, and for the next one
         logged = (state.step + 1) % timetable.log_steps == 0
+        self._rescue.begin_update()
         self._norm = self.stepper.update(usable=usable, want_norm=logged)
         self._rates = rates_of(self.optimizer) if logged else {}  # of this step: the schedule sets those of the next
         state.step += 1
@@ -192,6 +250,8 @@ class Trainer:
     def _after_step(self) -> None:
         """Do what is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
         state = self.state
+        if self.services.rescues and self._rescue.phase != COMPUTING:  # else the wait for the first batch was ended
+            self._rescue.end_update()
         if self._on_step:
             self._call(self._on_step, "on_step")
         if state.step % self.timetable.log_steps == 0:
@@ -202,6 +262,7 @@ class Trainer:
                 self._report.show("train", batch, len(self.learner.data.train))
         if state.samples_done < self.timetable.epoch_samples and not self.finished:
             self._finish_step()
+        self._rescue.end()
         self._check_step()  # last: whoever goes back to this state does none of the above again
 
     def _check_step(self) -> None:
@@ -228,7 +289,10 @@ class Trainer:
 
     def _finish_step(self) -> None:
         """Validate and save where that is due after a step in mid-epoch."""
+        if self.services.rescues and self._validation_due():
+            self._rescue.begin_closing()
         improved = self._validation_due() and self._take(self._validate())
+        self._rescue.end()
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
         if improved or self.paused or self.timetable.saves_after_step(self.state.step):
@@ -244,6 +308,8 @@ class Trainer:
         The validation comes first: a run that is told to end in it has changed nothing yet, and does all of this again.
         """
         state, timetable, metrics = self.state, self.timetable, self.learner.metrics["train"]
+        if self.services.rescues:
+            self._rescue.begin_closing(epoch=True)
         with self._span("metrics"):
             values = metrics.compute()
             self.services.results("train", metrics.figures_data)
@@ -256,6 +322,7 @@ class Trainer:
         improved = self._take_epoch(values)
         improved = self._take(found) or improved
         state.closed_step = state.step
+        self._rescue.end()
         saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
         if improved or saves or self.finished or self.paused:
             self._save()

@@ -43,6 +43,8 @@ class State:
     """Times the run went back to an earlier step because the loss was not finite."""
     last: dict[str, float] = field(default_factory=dict)
     """Newest value of every logged epoch metric."""
+    owed: dict[str, Any] = field(default_factory=dict)
+    """What the log of this step is made of, where an error came before what is due after the step was done."""
     stop_reason: str | None = None
     """Why training ended before its last step; None while it has not."""
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lightkit.common.nesting import mapped
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
@@ -19,6 +20,9 @@ class Stepper(Protocol):
     """Loss of the newest batch."""
     samples: int
     """Samples of that batch that this process computed."""
+
+    def begin(self) -> None:
+        """Begin a window: what was computed for one that did not come to its update is forgotten."""
 
     def micro(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> bool:
         """Compute the gradients of one batch and add them to those of its window.
@@ -58,6 +62,11 @@ class PlainStepper:
     def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
         self._learner, self._guard, self._span = learner, guard, spans.span
         self.loss, self.samples = torch.zeros(()), 1
+        self._results: list[Any] = []
+
+    def begin(self) -> None:
+        """See `Stepper.begin`."""
+        self._results = []
 
     def micro(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> bool:
         """See `Stepper.micro`. Randomness is a function of where in the run the batch stands.
@@ -79,13 +88,17 @@ class PlainStepper:
                 return False
             with self._span("backward"):
                 engine.backward(step.loss if share == 1.0 else step.loss * share)
-        with self._span("metrics"):
-            learner.metrics["train"].update(step.preds, step.target, step.loss, own, step.metric_kwargs)
+        found = (step.preds, step.target, step.loss, own, step.metric_kwargs)
+        self._results.append(mapped(torch.Tensor.detach, found))
         return True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:
         """See `Stepper.update`."""
-        learner = self._learner
+        learner, results = self._learner, self._results
+        self._results = []
+        with self._span("metrics"):  # not before: metrics know of whole steps only
+            for found in results:
+                learner.metrics["train"].update(*found)
         with self._span("optimizer"):
             if not usable:
                 learner.engine.discard(learner.optimizer)

@@ -101,7 +101,14 @@ class GroupTraining:
             meters = files.meters(stack, self.folder)
             trainer = VectorTrainer(
                 stack,
-                Services(console, run.signals, machine.clock, save=lambda value: self._save(), meters=meters),
+                Services(
+                    console,
+                    run.signals,
+                    machine.clock,
+                    save=lambda value: self._save(),
+                    meters=meters,
+                    rescues=self.saves,
+                ),
                 monitor=cfg.metrics.monitor,
                 mode=cfg.metrics.mode,
                 watch=self._watch(),
@@ -113,8 +120,9 @@ class GroupTraining:
                 facts = {"system": machine.summary(), "seconds": time.monotonic() - began}
                 self._save()
                 return self._close(files, facts, splits, keep)
-            except Interrupted:
-                self._save(now=True)
+            except BaseException as error:
+                if isinstance(error, Interrupted) or trainer.rescued:
+                    self._save(now=True)
                 raise
 
     def _watch(self) -> NoWatch:
