@@ -56,7 +56,7 @@ def facts() -> dict[str, Any]:
     """Collect the report as plain values."""
     from lightkit.cli.gpus_page import rows
     from lightkit.device.about import torch_facts
-    from lightkit.loggers.environment import environment
+    from lightkit.loggers.environment import environment, versions
     from lightkit.monitor.nvml import open_source
 
     source, torch = open_source(), torch_facts()
@@ -67,11 +67,11 @@ def facts() -> dict[str, Any]:
     if not torch.get("devices"):  # the driver's word alone: what PyTorch would call them, if it saw them
         known = [{**row, "torch": None} for row in known]
     noted = environment(project=project())
-    versions, git = noted["packages"], noted["git"]
+    packages, git = versions(), noted["git"]
     if git is not None:
         git = {"commit": git["commit"], "branch": git["branch"], "changed_files": len(git["status"])}
     return {
-        "lightkit": versions.pop("lightkit", None),
+        "lightkit": packages.pop("lightkit", None),
         "folder": str(Path(__file__).resolve().parents[1]),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
@@ -79,7 +79,7 @@ def facts() -> dict[str, Any]:
         "cpu": {"model": cpu_model(), "usable": usable_cpus(), "all": os.cpu_count()},
         "memory_gib": memory_gib(),
         "torch": torch,
-        "packages": {name: version for name, version in versions.items() if name != "torch"},
+        "packages": {name: version for name, version in packages.items() if name != "torch"},
         "gpus": {"source": source.name or None, "reason": source.reason or None, "found": known},
         "topology": topology() if known else None,
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},

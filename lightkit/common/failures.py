@@ -57,12 +57,12 @@ def user_frame(error: BaseException) -> str | None:
 
 
 def _last_own_frame(error: BaseException) -> str | None:
-    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename):
+    if isinstance(error, SyntaxError) and error.filename and is_own(error.filename):
         return f"{_shown(error.filename)}:{error.lineno or 1}"
     place, trace = None, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if _is_own(file):
+        if is_own(file):
             place = f"{_shown(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
@@ -73,9 +73,12 @@ def _shown(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
+    """Tell whether a file is neither lightkit's, nor Python's, nor installed."""
+    if "/site-packages/" in file:
+        return False
     path = Path(file)
-    if not path.is_file() or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or not path.is_file():
         return False  # installed, be it for another interpreter and put on PYTHONPATH
     return not any(path.resolve().is_relative_to(folder) for folder in _foreign())
 

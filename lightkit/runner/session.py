@@ -39,6 +39,7 @@ from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
 from lightkit.runs.catalog import has_members
+from lightkit.runs.code import changed_code, own_modules
 from lightkit.runs.folder import RunFolder, differences
 from lightkit.runs.reading import read_config
 from lightkit.trainer import State
@@ -245,11 +246,13 @@ def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], le
     before, engine, data = place.facts(), learner.engine, learner.data
     facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
     facts["total_steps"] = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
+    facts["modules"] = own_modules()
     place.record(cfg, overrides, device=engine.describe(learner.optimizer), **facts)
     notes = keep_rows(data, place)
     if learner.store:
         learner.store.prepare()
-    return [*notes, *differences(before, place.facts())] if before else []
+    code = changed_code(before.get("modules", {}), facts["modules"], to_plain(cfg))
+    return [*code, *notes, *differences(before, place.facts())] if before else []
 
 
 def keep_rows(data: Data, place: RunFolder) -> list[str]:

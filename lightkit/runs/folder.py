@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import count
@@ -32,6 +32,8 @@ from lightkit.runs.reading import read_facts, read_metrics, read_overrides
 
 _LOG = logging.getLogger(__name__)
 _SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS)
+_SHOWN = 12
+"""Packages that are named one by one where many have changed."""
 _REPLACED = (
     run_files.RESULT,
     run_files.METRICS,
@@ -265,7 +267,13 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         before: What `environment.json` said.
         now: What it says now.
     """
-    rows = [(name, before.get(name), now.get(name)) for name in ("data", "device", "python", "host")]
-    packages = {**before.get("packages", {}), **now.get("packages", {})}
-    rows += [(name, before.get("packages", {}).get(name), now.get("packages", {}).get(name)) for name in packages]
+    facts = [(name, before.get(name), now.get(name)) for name in ("data", "device", "python", "host")]
+    old, new = before.get("packages", {}), now.get("packages", {})
+    names = sorted({*old, *new}) if "modules" in before else old  # earlier versions noted few packages
+    found = _differing((name, old.get(name), new.get(name)) for name in names)
+    more = [f"{len(found) - _SHOWN} further packages differ"] if len(found) > _SHOWN else []
+    return [*_differing(facts), *found[:_SHOWN], *more]
+
+
+def _differing(rows: Iterable[tuple[str, Any, Any]]) -> list[str]:
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]

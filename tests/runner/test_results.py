@@ -79,7 +79,7 @@ def test_texts_of_a_task_reach_the_metrics_also_after_a_resume(cli: Cli, project
     ]
     straight = cli("train", *args, "hydra.run.dir=one")
     assert straight.code == 0, straight.err
-    paused = cli("train", *args, "hydra.run.dir=two", "trainer.stop_at=3")
+    paused = cli("train", *args, "hydra.run.dir=two", "trainer.stop_at=3 steps")
     assert paused.code == 0, paused.err
     resumed = cli("resume", "two", "trainer.stop_at=null")
     assert resumed.code == 0, resumed.err
