@@ -20,6 +20,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.secrets import without_secrets
+from lightkit.config import to_plain
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.data import Data

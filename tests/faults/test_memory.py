@@ -26,7 +26,7 @@ def test_out_of_memory_says_what_to_change_and_resume_goes_on(
 ) -> None:
     process = ran(*TRAIN, at(9, what))
     assert_ended(process, project / "run", 4, reason, "data.batch_size=5 trainer.accumulate=2")
-    assert newest(project / "run")["state"]["step"] == 7
+    assert newest(project / "run")["state"]["step"] == 9
     (project / "fine").touch()
     assert ran("resume", "run").code == 0
     assert_same_end(whole, project / "run")
