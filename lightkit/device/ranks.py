@@ -210,6 +210,7 @@ class DistributedRanks(Ranks):
         try:
             store.wait([f"{place}/{rank}" for rank in range(self.size)], timedelta(seconds=MEETING_SECONDS))
         except RuntimeError:
+            store.delete_key(f"{place}/{self.rank}")  # whoever comes later must not take it for here
             return False
         return True
 
@@ -308,7 +309,7 @@ def joined(
     ranks.close()
 
 
-MEETING_SECONDS = 20.0
+MEETING_SECONDS = 10.0
 """How long processes that have failed wait for each other."""
 _RUNS = itertools.count()
 """Numbers the runs of this process: the same in all processes of a launcher, which do one after the other alike."""

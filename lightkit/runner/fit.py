@@ -53,7 +53,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                     machine.clock,
                     spans,
                     save,
-                    rescues=run.cfg.checkpoint.enabled,
+                    rescues=rescue_teller(run),
                     results=result_writer(run),
                     meters=validation_meters(run, learner),
                 ),
@@ -69,6 +69,19 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
         run.system.update(machine.summary())
         with suppress(OSError):
             record.write()
+
+
+def rescue_teller(run: MemberRun) -> Callable[[str], None] | None:
+    """Return what says that the last whole step is saved, where checkpoints are: of a member the table of all, too."""
+    if not run.cfg.checkpoint.enabled:
+        return None
+
+    def tell(line: str) -> None:
+        run.logger.message(line)
+        if run.place is not run.session.place:
+            run.session.members.message(f"{run.path.name}  {line}")
+
+    return tell
 
 
 def make_saver(run: MemberRun, learner: Learner, observer: Observer) -> Callable[[float | None], None]:

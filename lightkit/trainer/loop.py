@@ -143,8 +143,8 @@ class Trainer:
 
     def _save_whole_step(self, error: BaseException) -> None:
         """Save the last whole step where an error ends training, if the error has left it whole; say what was done."""
-        state, tell = self.state, self.logger.message
-        if not self.services.rescues or not state.step or is_beyond_rescue(error):
+        state, tell = self.state, self.services.rescues
+        if tell is None or not state.step or is_beyond_rescue(error):
             return
         earlier = "lightkit resume goes on from the last checkpoint, if there is one"
         try:

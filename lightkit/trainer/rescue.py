@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.exit_codes import NOT_FINITE
+from lightkit.device.ranks import is_lost
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.guard import KEPT, copied
 from lightkit.trainer.learner import Learner
@@ -126,8 +127,8 @@ class Rescue:
 
 
 def is_beyond_rescue(error: BaseException) -> bool:
-    """Tell whether an error says that the state itself is spoilt: a loss or a weight that is not finite."""
-    return getattr(error, "exit_code", None) == NOT_FINITE
+    """Tell whether an error says that the state is spoilt, or that processes which share it are gone."""
+    return getattr(error, "exit_code", None) == NOT_FINITE or is_lost(error)
 
 
 def _size(value: Any) -> int:

@@ -27,8 +27,8 @@ class Services:
     """Names the stretches of that time, and may record some steps."""
     save: Callable[[float | None], None] = lambda value: None
     """Writes a checkpoint; called with the monitored value, None between validations."""
-    rescues: bool = False
-    """Whether the last whole step is saved where an error ends training."""
+    rescues: Callable[[str], None] | None = None
+    """Says what became of the last whole step where an error ends training; None where nothing is saved."""
     results: Callable[[str, Mapping[str, Any]], None] = lambda split, found: None
     """Keeps results of metrics that are no numbers, such as curves: split and results by name."""
     meters: Sequence[ValidationMeter] = ()

@@ -178,6 +178,7 @@ def test_members_of_an_ensemble_lose_no_step_either(cli: Cli, parts: Path) -> No
         "ensemble.engine=sequential",
     )
     assert begin(cli, *args, "hydra.run.dir=run").code == 1
+    assert "00  step 2, the last that is whole, is saved" in (parts / "run" / "run.log").read_text()
     assert "the last that is whole, is saved" in (parts / "run" / "members" / "00" / "run.log").read_text()
     (parts / "broken").unlink()
     assert cli("resume", "run").code == 0

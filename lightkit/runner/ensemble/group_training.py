@@ -107,7 +107,7 @@ class GroupTraining:
                     machine.clock,
                     save=lambda value: self._save(),
                     meters=meters,
-                    rescues=self.saves,
+                    rescues=run.members.message if self.saves else None,
                 ),
                 monitor=cfg.metrics.monitor,
                 mode=cfg.metrics.mode,
