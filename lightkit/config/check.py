@@ -28,7 +28,7 @@ from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.outside import check_finetune_files, check_outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
-from lightkit.config.relations import RULES, texts_of_engines
+from lightkit.config.relations import RULES, SWEEP_RULES
 from lightkit.config.report import Node, Report, UnusableError
 from lightkit.config.schema import Config, Range, SweepConfig, Target
 from lightkit.config.tree import UNKNOWN, plain_tree, to_plain
@@ -268,8 +268,9 @@ def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     report = Report(Sources())
     checked = _Checker(report).node(dict(options), SweepConfig, ("sweep",))
-    with suppress(UnusableError):
-        texts_of_engines(cast(Config, Node(sweep=checked)), report)
+    for rule in SWEEP_RULES:
+        with suppress(UnusableError):
+            rule(cast(Config, Node(sweep=checked)), report)
     if report.errors:
         raise UserErrors(report.errors)
     usual = dataclasses.asdict(SweepConfig())

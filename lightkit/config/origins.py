@@ -150,6 +150,19 @@ class Sources:
                 return f"{shown(path)}:{line}"
         return None
 
+    def written(self, key: Key) -> str | None:
+        """Return the value of a key as the strongest file has it, before YAML reads it; None where none sets it.
+
+        What was typed for it counts before every file, and needs no reading by YAML.
+        """
+        if self.on_command_line(key) is not None:
+            return None
+        for path, package in reversed(self.layers):
+            found = _node_at(path, key[len(package) :]) if key[: len(package)] == package else None
+            if found is not None:
+                return str(found[0].value) if isinstance(found[0], yaml.ScalarNode) else None
+        return None
+
     def on_command_line(self, key: Key) -> str | None:
         """Return the override that sets the key, or a node around it."""
         for place, text in reversed(self.overrides):

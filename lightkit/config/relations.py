@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lightkit.common.durations import EXPECTED as EXPECTED_DURATION
+from lightkit.common.durations import read_duration, read_slurm_time
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import read_length
 from lightkit.common.text import in_one_line
@@ -151,10 +153,44 @@ def texts_of_engines(cfg: Config, report: Report) -> None:
             report.add(("sweep", part, name), what, expected="plain text in one line", **facts)
 
 
+def times_of_sweep(cfg: Config, report: Report) -> None:
+    """Refuse limits of a sweep that are no lengths of time."""
+    for name in ("time_limit", "stall_limit", "budget"):
+        value = getattr(cfg.sweep, name)
+        if value is None:
+            continue
+        try:
+            read_duration(value)
+        except ValueError as error:
+            facts = {"expected": f"{EXPECTED_DURATION}, or null", "received": value, "family": "wrong-value"}
+            report.add(("sweep", name), str(error), **facts)
+
+
+def time_of_slurm(cfg: Config, report: Report) -> None:
+    """Refuse a time limit that YAML has misread, and one that leaves no time before a job is told to save."""
+    asked, key = cfg.sweep.slurm, ("sweep", "slurm", "time")
+    written = report.sources.written(key)
+    if isinstance(asked.time, int) and written is not None and ":" in written:
+        what, fix = "YAML reads this time as a number of seconds, and Slurm would count minutes", f'time: "{written}"'
+        report.add(key, what, expected="a text in quotes", received=f"{written} = {asked.time}", fix=fix)
+        return
+    seconds = read_slurm_time(asked.time)
+    if cfg.sweep.engine == "slurm" and seconds is not None and asked.save_before >= seconds:
+        report.add(
+            ("sweep", "slurm", "save_before"),
+            "a job would be told to save before it has begun",
+            expected=f"less than the {seconds:g} seconds of sweep.slurm.time={asked.time}",
+            received=asked.save_before,
+            fix="a longer sweep.slurm.time, or a smaller sweep.slurm.save_before",
+        )
+
+
 def _acts(text: object) -> bool:
     return isinstance(text, str) and in_one_line(text) != text
 
 
+SWEEP_RULES: tuple[Rule, ...] = (texts_of_engines, times_of_sweep, time_of_slurm)
+"""Those that look at the section `sweep` alone."""
 RULES: tuple[Rule, ...] = (
     shares_of_split,
     fold_of_split,
@@ -168,5 +204,5 @@ RULES: tuple[Rule, ...] = (
     rates_of_optimizer,
     one_warmup,
     name_of_run,
-    texts_of_engines,
+    *SWEEP_RULES,
 )

@@ -12,8 +12,19 @@ from lightkit.sweep.folders import check_folder, check_home
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record
 
-HARMLESS = ("slots", "gpus_per_job", "retries", "on_error", "warm", "halving")
-"""Options that count wherever a sweep comes from: how many jobs run, and which. Others reach a shell or a cluster."""
+HARMLESS = (
+    "slots",
+    "gpus_per_job",
+    "retries",
+    "on_error",
+    "time_limit",
+    "stall_limit",
+    "budget",
+    "warm",
+    "halving",
+)
+"""Options that count wherever a sweep comes from: how many jobs run, which, and for how long. Others reach a shell or a
+cluster."""
 _SIGNED = ("command", "options", "at_once", "study", "complete")
 """What the head of a journal says of the whole sweep."""
 

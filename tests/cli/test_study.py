@@ -76,7 +76,8 @@ def test_a_sweep_goes_through_the_queue_of_slurm(
     assert "--array=0-1" in (project / "outputs" / "queue" / "slurm" / "000.sh").read_text()
 
 
-def test_a_machine_without_slurm_starts_nothing(cli: Cli, project: Path) -> None:
+def test_a_machine_without_slurm_starts_nothing(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project / "empty"))
     found = cli("train", "-m", "data=wine", "seed=0,1", "sweep.engine=slurm")
     assert found.code == 2
     assert "Slurm's commands are not on this machine" in found.err

@@ -186,3 +186,52 @@ def test_what_the_devices_share_is_what_the_schema_says() -> None:
     shared = yaml.safe_load((shipped_conf() / "device/_base.yaml").read_text(encoding="utf-8"))
     assert shared == {name: value for name, value in asdict(DeviceConfig()).items() if name != "name"}
     assert list(shared) == [name for name in vars(DeviceConfig()) if name != "name"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["sweep.slurm.time=60", "sweep.slurm.account=123456", "sweep.slurm.memory=16", "sweep.slurm.partition=2080"],
+        ["sweep.slurm.time=12:00:00", "sweep.slurm.account=00123", "sweep.slurm.memory=16G"],
+        ["sweep.engine=slurm", "sweep.slurm.time=UNLIMITED"],
+        ["sweep.slurm.time=1"],  # of jobs that run elsewhere
+        ["sweep.time_limit=90", "sweep.stall_limit=30m", "sweep.budget=1:30:00"],
+    ],
+)
+def test_what_a_queue_is_told_may_be_a_number(project: Path, typed: list[str]) -> None:
+    options = compose(typed).sweep
+    for text in typed:
+        key, _, value = text.removeprefix("sweep.").rpartition("=")
+        group, _, name = key.rpartition(".")
+        assert str((options[group] if group else options)[name]) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("sweep.slurm.time=0", "sweep.slurm.time: out of range"),
+        ("sweep.slurm.memory=true", "sweep.slurm.memory: wrong type"),
+        ("sweep.engine=slurm sweep.slurm.time=1", "sweep.slurm.save_before: a job would be told to save before"),
+        ("sweep.engine=slurm sweep.slurm.save_before=3600", "less than the 3600 seconds of sweep.slurm.time=60"),
+        ("sweep.engine=slurm sweep.slurm.time=1:00 sweep.slurm.save_before=60", "sweep.slurm.save_before"),
+        ("sweep.time_limit=soon", "sweep.time_limit: not a length of time"),
+        ("sweep.stall_limit=0", "sweep.stall_limit: not a length of time"),
+        ("sweep.budget=-1h", "sweep.budget: not a length of time"),
+    ],
+)
+def test_times_of_a_sweep_that_cannot_be(project: Path, typed: str, said: str) -> None:
+    with pytest.raises(UserErrors) as found:
+        compose(typed.split())
+    assert said in str(found.value)
+
+
+def test_a_time_that_yaml_misreads_is_told(project: Path) -> None:
+    (project / "conf").mkdir()
+    file = project / "conf" / "config.yaml"
+    file.write_text("sweep: {engine: slurm, slurm: {time: 12:00:00}}\n")  # 43200, which would be thirty days
+    with pytest.raises(UserErrors) as found:
+        compose([])
+    assert "sweep.slurm.time: YAML reads this time as a number of seconds" in str(found.value)
+    assert 'time: "12:00:00"' in str(found.value)
+    file.write_text("sweep: {engine: slurm, slurm: {time: '12:00:00'}}\n")
+    assert compose([]).sweep["slurm"]["time"] == "12:00:00"

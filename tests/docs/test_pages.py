@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from lightkit.config import compose_jobs
 from tests.docs.pages import COMPARED, ROOT, RUN, Terminal, blocks, check_page, differs, pages
 
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
@@ -27,6 +29,17 @@ def test_every_page_with_blocks_has_a_test() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "docs").glob("test_*.py"))
     wanted = [str(path.relative_to(ROOT)) for path in pages() if any(not block.shown for block in blocks(path))]
     assert [page for page in wanted if f'"{page}"' not in text] == []
+
+
+@pytest.mark.parametrize("page", ["clusters", "devices"])
+def test_sweeps_and_runs_that_are_only_shown_have_options_that_there_are(page: str, project: Path) -> None:
+    """A machine without a cluster cannot run them; what is typed is checked as on one."""
+    shown = [block for block in blocks(ROOT / "docs" / "guides" / f"{page}.md") if block.shown]
+    lines = [shlex.split(line, comments=True) for block in shown for line in block.code.splitlines()]
+    typed = [words for words in lines if words[:2] == ["lightkit", "train"]]
+    assert typed
+    for words in typed:
+        assert compose_jobs([word for word in words[2:] if not word.startswith("-")])
 
 
 def anchors(path: Path) -> set[str]:

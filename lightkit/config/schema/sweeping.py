@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import number
 
@@ -12,19 +12,19 @@ from lightkit.config.schema.base import number
 class SlurmConfig:
     """Jobs as arrays of Slurm's `sbatch`."""
 
-    time: str = "60"
+    time: Union[int, str] = number("60", low=1)
     """Time limit of a job, as `sbatch` takes it: minutes, `HH:MM:SS` or `D-HH:MM`. A job that needs longer saves before
     the limit and goes on in the queue."""
-    partition: Optional[str] = None
+    partition: Optional[Union[int, str]] = None
     """Partition to submit to; that of the cluster by default."""
-    account: Optional[str] = None
+    account: Optional[Union[int, str]] = None
     """Account that is charged."""
     cpus: int = number(1, low=1)
     """Processors of a job."""
-    memory: Optional[str] = None
-    """Memory of a job, such as `16G`."""
+    memory: Optional[Union[int, str]] = number(None, low=1)
+    """Memory of a job, such as `16G`; a bare number counts megabytes, as `sbatch` does."""
     save_before: int = number(90, low=1)
-    """Seconds before the time limit at which a job is told to save."""
+    """Seconds before the time limit at which a job is told to save; less than `time`."""
     requeues: int = number(20, low=0)
     """How often a job that reached its time limit may go on in the queue."""
     options: list[str] = field(default_factory=list)
@@ -87,6 +87,16 @@ class SweepConfig:
     on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
     """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
     before, as then a mistake in all of them is likely. Jobs that run already go on."""
+    time_limit: Optional[Union[float, str]] = None
+    """How long a job may run each time that it is started: seconds, or a text such as `30m` or `2h`. Then it saves and
+    counts as failed, and `retries` does not start it again. Null sets no limit."""
+    stall_limit: Optional[Union[float, str]] = None
+    """How long a job that runs may log no value and make no step, before it is told to save, and is killed where it does
+    not: seconds, or a text such as `30m`. It counts as failed, and `retries` starts it again. Give it more than the
+    longest that a job loads data, compiles or saves. Null sets no limit."""
+    budget: Optional[Union[float, str]] = None
+    """How long the sweep may run each time that it is started: seconds, or a text such as `12h`. Then no job begins, and
+    those that run save and end; `lightkit sweep resume` goes on with them. Null sets no limit."""
     warm: bool = True
     """Fork the jobs of `local` from a process that has imported PyTorch and what else trainings need, so that each
     starts in a fraction of the time. Results are the same. On Linux only; elsewhere, and with false, every job is a

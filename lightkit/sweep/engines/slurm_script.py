@@ -19,12 +19,12 @@ class SlurmOptions:
     """What the queue is told of each job; the fields are those of `sweep.slurm`.
 
     Attributes:
-        time: Time limit, as `sbatch` takes it.
+        time: Time limit, as `sbatch` takes it; a bare number counts minutes.
         partition: Partition; None for that of the cluster.
         account: Account; None for the user's own.
         cpus: Processors.
         gpus: GPUs.
-        memory: Memory, such as `16G`; None for the cluster's default.
+        memory: Memory, such as `16G`, a bare number counts megabytes; None for the cluster's default.
         save_before: Seconds before the time limit at which a job is told to save.
         requeues: How often it may go on after its time limit.
         options: More options of `sbatch`.
@@ -33,12 +33,12 @@ class SlurmOptions:
         slots: Jobs at once; None for as many as the cluster lets run.
     """
 
-    time: str = "60"
-    partition: str | None = None
-    account: str | None = None
+    time: int | str = "60"
+    partition: int | str | None = None
+    account: int | str | None = None
     cpus: int = 1
     gpus: int = 0
-    memory: str | None = None
+    memory: int | str | None = None
     save_before: int = 90
     requeues: int = 20
     options: Sequence[str] = ()
