@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 
-from lightkit.cli.terminal import say
+from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 from lightkit.common.text import visible
 
 USUAL_SECONDS = "2"
 """Seconds between two pictures where `--watch` says nothing else."""
 _SHORTEST_SECONDS = 0.1
+PATIENCE_SECONDS = 5.0
+"""How long what was asked to end may take, before the way to kill it is told."""
 
 
 def read_seconds(text: str) -> float:
@@ -33,6 +35,29 @@ def read_seconds(text: str) -> float:
         expected = f"{_SHORTEST_SECONDS} seconds or more"
         raise UserError("not a time", key="--watch", received=text, expected=expected)
     return seconds
+
+
+class Hint:
+    """Says once how to kill what does not end, some seconds after it was asked to.
+
+    Args:
+        command: What kills it.
+        seconds: How long it may take without a word.
+    """
+
+    def __init__(self, command: str, seconds: float = PATIENCE_SECONDS) -> None:
+        self._command, self._due, self._told = command, time.monotonic() + seconds, False
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is said."""
+        return max(0.0, self._due - time.monotonic())
+
+    def tell_when_due(self) -> None:
+        """Say it, if it is time and was not said."""
+        if not self._told and not self.left:
+            self._told = True
+            complain(f"it still saves, or hangs; to kill it, and lose what is not saved:  {self._command}")
 
 
 def watch(show: Callable[[], str], seconds: float, *, live: bool, stamped: bool = True) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
-from lightkit.cli.sweep_table import SweepDisplay, report
+from lightkit.cli.sweep_table import SweepDisplay, report, tell_stopped
 from lightkit.cli.terminal import complain, say
 from lightkit.cli.together import build_together
 from lightkit.common import run_files
@@ -117,13 +117,13 @@ def _run_by_hydra(folder: Path, names: Sequence[str], options: argparse.Namespac
     return 0
 
 
-def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int:
+def go_on(folder: Path, options: Mapping[str, Any], **how: Any) -> int:
     """Go on with a sweep as its journal has it.
 
     Args:
         folder: Folder of the sweep.
         options: What is to be different of the section `sweep`.
-        end: Whether to start nothing, and to end the jobs that an earlier process has left in a queue.
+        **how: As `Controller.run` takes it.
 
     Returns:
         As `multirun`.
@@ -147,7 +147,7 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
             complain("type those that you want; --trust takes all, and lets the sweep run any command as you")
         engine = _engine({**record.head, "options": changed}, list(record.jobs.values()), folder)
         journal.head(options=changed)
-        return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
+        return _run(record, journal, engine, list(record.jobs.values()), changed, **how)
 
 
 def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
@@ -214,8 +214,7 @@ def _run(
     engine: JobEngine,
     jobs: Sequence[Job],
     options: Mapping[str, Any],
-    *,
-    end: bool = False,
+    **how: Any,
 ) -> int:
     """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
@@ -226,7 +225,7 @@ def _run(
         raise
     controller = Controller(record, journal, search, engine, options=options, display=display)
     try:
-        controller.run(end=end)
+        controller.run(**how)
     finally:
         display.close()
     named = [job.name for job in jobs]
@@ -244,6 +243,7 @@ def _run(
             complain(f"{count} of {len(states)} jobs {said}")
     if ended_badly or any(state.status == "waiting" for state in states):
         say(f"go on with:  lightkit sweep resume {record.folder}")
+    tell_stopped(record.folder, states)
     return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)
 
 

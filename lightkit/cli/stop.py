@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.live import Hint
 from lightkit.cli.terminal import complain, say
 from lightkit.runs.catalog import path_from, project
 
@@ -17,13 +19,15 @@ usage: lightkit stop RUN... [--now]
 Ask runs to save and to end, and wait until they have: the checkpoint is that of the step under way, and `lightkit
 resume` goes on from there. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
 
-The run gets the signal SIGTERM and ends with status 143. Asking a second time changes nothing.
+The run gets the signal SIGTERM and ends with status 143. Asking a second time changes nothing. SWEEP/JOB ends one job
+of a sweep, wherever it runs. The sweep goes on, and does not start that job again.
 
 options:
   --now  kill it instead, a sweep with its jobs: what was learnt since the last checkpoint is lost
 
 examples:
   lightkit stop last
+  lightkit stop last/seed=3
   lightkit stop digits_cnn wine_mlp
   lightkit stop --now digits_cnn
 
@@ -49,10 +53,9 @@ def stop(args: list[str]) -> int:
     parser.add_argument("run", nargs="+")
     parser.add_argument("--now", action="store_true")
     options = parser.read(args)
-    from lightkit.detached.folders import find_folder, is_sweep
+    from lightkit.detached.folders import is_sweep
 
-    root = project()
-    folders = [find_folder(text, root, one_alive=True) for text in options.run]
+    folders = _without_sweep_jobs(options.run, now=options.now)
     alone = [folder for folder in folders if not is_sweep(folder)]
     asked = [folder for folder in alone if _ask(folder, now=options.now)]
     for folder in folders:
@@ -66,6 +69,17 @@ def stop(args: list[str]) -> int:
         complain(f"what was asked to end still saves and ends; to wait for it:  lightkit wait {named}")
         raise
     return 0
+
+
+def _without_sweep_jobs(typed: Sequence[str], *, now: bool) -> list[Path]:
+    """Find what is meant, let sweeps end those that are jobs of theirs, and return the folders of the others."""
+    from lightkit.cli.stop_job import find_sweep_job, stop_job
+    from lightkit.detached.folders import find_folder
+
+    found = [find_sweep_job(text, project()) for text in typed]
+    folders = [find_folder(text, project(), one_alive=True) for text, job in zip(typed, found) if job is None]
+    alone = [record.jobs[name].folder for record, name in filter(None, found) if not stop_job(record, name, now=now)]
+    return [*folders, *alone]
 
 
 def wait(args: list[str]) -> int:
@@ -113,7 +127,10 @@ def _wait_for_end(folder: Path) -> None:
     from lightkit.detached.folders import is_sweep
     from lightkit.detached.liveness import look, wait_until_free
 
-    wait_until_free(folder)
+    hint = Hint(f"lightkit stop --now {path_from(project(), folder)}")
+    if not wait_until_free(folder, hint.left):
+        hint.tell_when_due()
+        wait_until_free(folder)
     forget_request(folder)
     standing, root = look(folder), project()
     words = ["lightkit", *(["sweep"] if is_sweep(folder) else []), "resume", *(["-d"] if standing.detached else [])]

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lightkit.cli.live import read_seconds
-from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
+from lightkit.cli.live import Hint, read_seconds
+from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of, tell_stopped
 from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -27,7 +27,7 @@ from lightkit.sweep.received import counting_options
 from lightkit.sweep.state import look
 
 _POLL_SECONDS = 0.2
-_DONE = ("finished", "pruned")
+_DONE = ("finished", "pruned", "stopped")
 _AS_BEFORE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -39,7 +39,8 @@ def act(options: argparse.Namespace) -> int:
     """
     folder = find_sweep(options.sweep, project())
     if options.action == "resume":
-        return resume_sweep(folder, _given(options.overrides), detached=options.detach, trusted=options.trust)
+        how = {"detached": options.detach, "trusted": options.trust, "again": options.stopped}
+        return resume_sweep(folder, _given(options.overrides), **how)
     if options.overrides:
         raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
     if options.action == "stop":
@@ -51,7 +52,12 @@ def act(options: argparse.Namespace) -> int:
 
 
 def resume_sweep(
-    folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detached: bool = False, trusted: bool = False
+    folder: Path,
+    options: Mapping[str, Any] = _AS_BEFORE,
+    *,
+    detached: bool = False,
+    trusted: bool = False,
+    again: bool = False,
 ) -> int:
     """Go on with a sweep.
 
@@ -60,6 +66,7 @@ def resume_sweep(
         options: What is to be different of the section `sweep`.
         detached: Whether it is to outlive the terminal.
         trusted: Whether the user answers for it, whoever has made it.
+        again: Whether jobs go on that somebody has stopped.
     """
     from lightkit.cli.detach import carry_out
     from lightkit.cli.multirun import go_on, take_over
@@ -67,7 +74,7 @@ def resume_sweep(
     if trusted:
         take_over(folder)
     _tell_damage(read_journal(folder))
-    return carry_out(partial(go_on, folder, options), folder, detached=detached, on_end=_on_end(folder))
+    return carry_out(partial(go_on, folder, options, again=again), folder, detached=detached, on_end=_on_end(folder))
 
 
 def _on_end(folder: Path) -> list[str]:
@@ -124,6 +131,7 @@ def _show(record: Record, *, as_json: bool) -> None:
         say(f"to end it:  lightkit sweep stop {record.folder}")
     elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
         say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
+    tell_stopped(record.folder, states)
 
 
 def _tell_damage(record: Record) -> None:
@@ -173,7 +181,9 @@ def stop_sweep(folder: Path) -> int:
     except OSError as error:
         raise unwritable(folder, error) from error
     say(f"asked {holder} to end; its jobs save first")
+    hint = Hint(f"lightkit stop --now {folder}")
     while lock_holder(folder) is not None:
+        hint.tell_when_due()
         time.sleep(_POLL_SECONDS)
     say(f"ended; go on with:  lightkit sweep resume {folder}")
     return 0

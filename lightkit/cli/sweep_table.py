@@ -18,7 +18,7 @@ from lightkit.sweep.state import ENDED, JobState
 from lightkit.sweep.tail import JobProgress
 
 TITLES = ("job", "status", "epoch", "step", "best", "left", "where")
-_ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "waiting": 3}
+_ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "stopped": 2, "queued": 3, "waiting": 3}
 """What is shown first where not all jobs fit."""
 _MOST = 30
 _SECONDS_BETWEEN_LINES = 60.0
@@ -108,7 +108,7 @@ def headline(states: Sequence[JobState], mode: str, left: float | None = None) -
     return ", ".join(facts)
 
 
-_COUNTED = ("running", "starting", "waiting", "paused", "pruned", "interrupted", "failed")
+_COUNTED = ("running", "starting", "queued", "waiting", "paused", "pruned", "stopped", "interrupted", "failed")
 
 
 def row_of(state: JobState) -> list[str]:
@@ -137,6 +137,14 @@ def report(folder: Path, states: Sequence[JobState]) -> None:
         complain(f"cannot write the table: {error.strerror}")
     say("\n" + table(titles, cells, right=[3], cut=[0]))
     say(f"\nwritten to {folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
+
+
+def tell_stopped(folder: Path, states: Iterable[JobState]) -> None:
+    """Say which jobs somebody has stopped, which no repeat of the sweep starts again unless it is told to."""
+    names = [state.job.name for state in states if state.status == "stopped"]
+    if names:
+        complain(f"stopped by `lightkit stop`, and not started again: {', '.join(names)}")
+        say(f"to go on with {'them' if len(names) > 1 else 'it'}, too:  lightkit sweep resume {folder} --stopped")
 
 
 def _result(state: JobState, fixed: set[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ ACTIONS = ("status", "resume", "stop")
 HELP = {
     "sweep": f"""\
 usage: lightkit sweep status SWEEP [--watch [SECONDS]] [--json]
-       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [--trust] [-d]
+       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [--stopped] [--trust] [-d]
        lightkit sweep stop SWEEP
 
 Look at a sweep that `lightkit train -m` has begun, from this terminal or another one, go on with it, or end it.
@@ -18,7 +18,8 @@ SWEEP is its folder, the end of the folder's name, or `last` for the newest one.
 
 status  what each job is doing: read from the folders of the jobs at this moment, whoever runs them
 resume  go on: jobs that have finished stay as they are, those under way go on from their last checkpoint, those that
-        failed are tried again. The configurations that were stored at the start count, not those of today
+        failed are tried again, those that `lightkit stop` has ended only with --stopped. The configurations that were
+        stored at the start count, not those of today
 stop    ask the process that runs the sweep to let all jobs save, and wait until they have. Jobs that are in the queue
         of Slurm while nobody watches are told to save, too
 
@@ -26,6 +27,7 @@ options:
   --watch [SECONDS]  draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise, until the sweep ends
   --json             as JSON; with --watch one line each time
   -d, --detach       resume without this terminal: the sweep survives hang-up, logout and a closed ssh
+  --stopped          resume also jobs that were ended by `lightkit stop SWEEP/JOB`
   --trust            resume a sweep from elsewhere as your own, if you know who made it: its options and its
                      configurations may then run any command as you
   sweep.KEY=VALUE    other options than at the start: sweep.slots=2 sweep.retries=1
@@ -50,11 +52,14 @@ def sweep(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-d", "--detach", action="store_true")
     parser.add_argument("--trust", action="store_true")
+    parser.add_argument("--stopped", action="store_true")
     options = parser.read(args)
     if options.action not in ACTIONS:
         raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS)
     if options.trust and options.action != "resume":
         raise UserError("only what is resumed needs trust", key="--trust", received=options.action)
+    if options.stopped and options.action != "resume":
+        raise UserError("only `resume` goes on with jobs", key="--stopped", received=options.action)
     if options.detach:
         if options.action != "resume":
             raise UserError("only what trains can be detached", key="--detach", received=options.action)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _PAUSING = ("method", "rungs")
+_OF_ONE = ("time_limit", "stall_limit", "budget")
+"""Options that end single jobs, or are looked at while jobs train."""
 
 
 def build_together(options: Mapping[str, Any], folder: Path) -> TogetherEngine:
@@ -42,6 +44,7 @@ def build_together(options: Mapping[str, Any], folder: Path) -> TogetherEngine:
     """
     halving = options.get("halving") or {}
     set_ = {"sweep.engine": options.get("engine"), **{f"sweep.halving.{key}": halving.get(key) for key in _PAUSING}}
+    set_ |= {f"sweep.{key}": options.get(key) for key in _OF_ONE}
     for key, value in set_.items():
         if value not in (None, "local"):
             what = "jobs that train at once do so in the process of the sweep, and each to its end"

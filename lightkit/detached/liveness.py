@@ -200,12 +200,12 @@ def _of_jobs(folder: Path, record: Record, lock: LockState | None) -> tuple[str,
     found = {state.status for state in states}
     if "running" in found:  # in a queue, while nobody watches
         return "running", ""
-    if found <= {"finished", "pruned"} and states and record.head.get("complete") is not False:
+    if found <= {"finished", "pruned", "stopped"} and states and record.head.get("complete") is not False:
         return "finished", ""
     if lock is not None and lock.is_released is False:
         return _gone(lock), _last_error(folder, lock.written)
     failed = [state for state in states if state.status == "failed"]
-    if failed and found <= {"finished", "pruned", "failed"}:
+    if failed and found <= {"finished", "pruned", "stopped", "failed"}:
         return "failed", f"{len(failed)} of {len(states)} jobs failed: {failed[-1].job.name}: {failed[-1].reason}"
     return "interrupted", ""
 

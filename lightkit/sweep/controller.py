@@ -22,6 +22,7 @@ from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Journal, Record
+from lightkit.sweep.limits import Deadline, JobWatch, forget_request
 from lightkit.sweep.search import JobSearch, Race
 from lightkit.sweep.state import ENDED, JobState, is_locked, look, of_outcome, reached, read_outcome, running
 from lightkit.sweep.tail import JobProgress
@@ -58,6 +59,7 @@ class _Part:
     before: dict[str, Any]
     """The result of an earlier part."""
     progress: JobProgress
+    watch: JobWatch
     alone: bool
     """Whether nothing is started beside it."""
     beside: bool = False
@@ -103,24 +105,25 @@ class Controller:
         self._waiting = set[str]()
         self._closing = False
         self._signal = 0
+        self._deadline = Deadline(options)
 
-    def run(self, *, end: bool = False) -> None:
+    def run(self, *, end: bool = False, only: str | None = None, again: bool = False) -> None:
         """Run what is left of the sweep.
 
         Args:
             end: Whether to start nothing, and to end what an earlier process has left in a queue.
+            only: Start nothing, and look only at this job that an earlier process has left in a queue.
+            again: Whether jobs go on that somebody has stopped.
 
         Raises:
             UserError: The folder of the sweep cannot be written; jobs under way were told to save.
         """
-        for outcome in self.record.told:
-            if outcome.name in self.record.jobs and not (outcome.status == "failed" and self.search.tries_failed_again):
-                self.search.tell(outcome)
+        self._tell_again({"failed", "stopped"} if again else {"failed"})
         stop_file = self.record.folder / run_files.SWEEP_STOP
         try:
             with self._signals():
                 stop_file.unlink(missing_ok=True)
-                self._attach(end=end)
+                self._attach(end=end, only=only)
                 self._give_up()
                 while self._start_more() or self._parts or self._waits():
                     ended = self.engine.wait(_WAIT_SECONDS if self._parts or self._waits() else 0.0)
@@ -133,6 +136,8 @@ class Controller:
                         self._signal = signal.SIGTERM
                     if self._signal and not self.stopped_by:
                         self._stop(of_signal(self._signal), leave=self.engine.survives and not told)
+                    if self._deadline.is_over and not self.stopped_by and (self._parts or self._waits()):
+                        self._stop(of_signal(signal.SIGTERM), leave=False, why=self._deadline.reason)
                 stop_file.unlink(missing_ok=True)
         except OSError as error:
             self._save_all()
@@ -144,6 +149,13 @@ class Controller:
             raise UserError(what, key=key, fix=fix, exit_code=FAILED, family="cannot-write") from error
         finally:
             self.engine.close()
+
+    def _tell_again(self, left_out: set[str]) -> None:
+        """Tell the search what came of jobs before, but for those that are to be tried again."""
+        for outcome in self.record.told:
+            is_tried = outcome.status in left_out and self.search.tries_failed_again
+            if outcome.name in self.record.jobs and not is_tried:
+                self.search.tell(outcome)
 
     def _waits(self) -> bool:
         """Tell whether a job waits for a process in its folder, though nothing runs here."""
@@ -190,7 +202,8 @@ class Controller:
             self.record.jobs[job.name] = job
         job.folder.mkdir(parents=True, exist_ok=True)
         self.journal.started(job.name, start.stop_at, again=again)
-        self._parts[job.name] = _Part(start, before, JobProgress(job), alone)
+        self._parts[job.name] = _Part(start, before, JobProgress(job), JobWatch(job.folder, self.options), alone)
+        forget_request(job.folder)
         try:
             refuse_links(job.folder)
             keep_apart(job.folder, run_files.OUTPUT_LOG)
@@ -213,8 +226,11 @@ class Controller:
                 if self.search.watch(name, row) and not part.pruned and not self._signal:
                     part.pruned = True
                     self.engine.stop(name)
-            if part.progress.step is not None or is_locked(part.start.job.folder):
+            runs = part.progress.step is not None or is_locked(part.start.job.folder)
+            if runs:
                 self.states[name] = running(part.start.job, part.progress, self.engine.place(name))
+            if action := part.watch.action(runs=runs or not self.engine.survives):
+                self.engine.stop(name, now=action == "kill")
         self.display.refresh(self.states)
 
     def _end(self, name: str, code: int) -> None:
@@ -229,8 +245,10 @@ class Controller:
         outcome = read_outcome(job, code, {} if result == part.before and code else result)
         if outcome.status == "interrupted" and part.pruned:
             outcome = replace(outcome, status="pruned", code=0)
-        if outcome.status in ("failed", "pruned") and not is_locked(job.folder):
+        outcome = part.watch.judged(outcome)
+        if outcome.status in ("failed", "pruned", "stopped") and not is_locked(job.folder):
             _write_result(job, result, outcome)
+        forget_request(job.folder)
         again = self._tried_again(part, outcome) if outcome.status == "failed" and not self._closing else ""
         if again or outcome.status == "interrupted":
             self.journal.ended(outcome, told=False)
@@ -245,6 +263,8 @@ class Controller:
     def _tried_again(self, part: _Part, outcome: JobOutcome) -> str:
         """Put a failed job into the queue again where it is to be tried once more; return why, or nothing."""
         name = part.start.job.name
+        if not part.watch.is_tried_again:
+            return ""
         if outcome.code == OUT_OF_MEMORY and part.beside:
             self._alone.append(part.start)
             return "out of memory beside others"
@@ -292,20 +312,24 @@ class Controller:
         is_link = job.folder.is_symlink() or (job.folder / run_files.CHECKPOINTS).is_symlink()
         return not is_link and has_checkpoints(job.folder) and self.record.has_planned(job.name)
 
-    def _attach(self, *, end: bool) -> None:
+    def _attach(self, *, end: bool, only: str | None) -> None:
         """Take over jobs that an earlier process of the sweep has left in a queue, or only end them."""
         begun = self.record.started.keys() - self.record.ended.keys()
         open_jobs = [name for name, state in self.states.items() if state.status not in ENDED and name in begun]
-        for name in self.engine.attach(open_jobs):
+        self._closing = only is not None
+        for name in self.engine.attach([name for name in open_jobs if only in (None, name)]):
             job = self.record.jobs[name]
-            before = read_result(job.folder)
-            part = _Part(Start(job), before, JobProgress(job), alone=False, beside=True, attached=True, named=False)
-            self._parts[name] = part
+            facts: dict[str, Any] = {"alone": False, "beside": True, "attached": True, "named": False}
+            watch = JobWatch(job.folder, self.options)
+            self._parts[name] = _Part(Start(job), read_result(job.folder), JobProgress(job), watch, **facts)
         if end:
             self._stop(of_signal(signal.SIGTERM), leave=False)
 
-    def _stop(self, status: int, *, leave: bool) -> None:
-        """Start nothing more, and let every job save, or leave them to the queue that they are in."""
+    def _stop(self, status: int, *, leave: bool, why: str = "") -> None:
+        """Start nothing more, and let every job save, or leave them to the queue that they are in.
+
+        Where the sweep ends for a reason of its own, a job that does not save is killed, as nobody may be there to.
+        """
         self.stopped_by, self._closing = status, True
         if leave:
             self.display.message(f"{len(self._parts)} jobs go on without this process, which watches no longer")
@@ -313,9 +337,15 @@ class Controller:
             return
         if self._parts:
             count = len(self._parts)
-            self.display.message(f"asked to end: {count} job{'s' * (count > 1)} to save first")
-        for name in self._parts:
-            self.engine.stop(name)
+            said = f"{count} job{'s' * (count > 1)} to save first"
+            self.display.message(f"{why or 'asked to end'}: {said}")
+        elif why:
+            self.display.message(f"{why}: no further job is started")
+        for name, part in self._parts.items():
+            if why:
+                part.watch.end(why)
+            else:
+                self.engine.stop(name)
 
     def _save_all(self) -> None:
         """Let every job save where nothing can be noted any more."""
@@ -340,7 +370,8 @@ class Controller:
 
 def _write_result(job: Job, result: Mapping[str, Any], outcome: JobOutcome) -> None:
     """Write down how a job ended that could not do so itself, or did not know that it was given up."""
-    if result.get("status") != outcome.status or not result.get("reason"):
+    status = "interrupted" if outcome.status == "stopped" else outcome.status  # as any run that goes on later
+    if result.get("status") != status or not result.get("reason"):
         reason = outcome.reason or "it promised too little"
         with suppress(OSError):
-            write_json(job.folder / run_files.RESULT, {**result, "status": outcome.status, "reason": reason})
+            write_json(job.folder / run_files.RESULT, {**result, "status": status, "reason": reason})

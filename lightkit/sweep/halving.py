@@ -47,11 +47,11 @@ class Halving:
     def tell(self, outcome: JobOutcome) -> None:
         """Take how far a job has come, and with which value.
 
-        A job that was interrupted is named again for the same rung. One that failed or was pruned is out.
+        A job that was interrupted is named again for the same rung. One that failed, was pruned or stopped is out.
         """
         bracket = self._bracket[outcome.name]
         self._under_way.discard(outcome.name)
-        if outcome.status in ("failed", "pruned"):
+        if outcome.status in ("failed", "pruned", "stopped"):
             bracket.lose(outcome.name)
         elif outcome.status in ("paused", "finished"):
             done = outcome.epoch if self.unit == "epoch" else outcome.step

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from lightkit.common.reading import UnreadableError, parse_mapping
 
-Status = Literal["finished", "paused", "pruned", "failed", "interrupted"]
-"""How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, a signal."""
+Status = Literal["finished", "paused", "pruned", "stopped", "failed", "interrupted"]
+"""How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, or as somebody asked for
+its end alone, by an error, by a signal."""
 
 
 @dataclass(frozen=True)

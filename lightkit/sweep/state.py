@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from lightkit.sweep.tail import JobProgress
 
 STOPPED = frozenset(of_signal(number) for number in numbers())
 """Exit statuses of a job that was told to end."""
-ENDED = ("finished", "paused", "pruned", "failed")
+ENDED = ("finished", "paused", "pruned", "stopped", "failed")
 """Statuses of jobs that are done with for now."""
 
 
@@ -82,7 +83,7 @@ def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobStat
         return JobState(job, "interrupted" if job.name in record.started else "waiting")
     outcome = read_outcome(job, ended.code if ended else None, result)
     if ended is not None and outcome.status != "finished":
-        outcome = ended if not result or ended.status == "pruned" else outcome
+        outcome = ended if not result or ended.status in ("pruned", "stopped") else outcome
     return of_outcome(job, outcome, result)
 
 
@@ -149,11 +150,18 @@ def reached(outcome: JobOutcome, start: Start) -> bool:
 def _guess(job: Job, code: int | None) -> str:
     """Say why a job has died that left no reason: by its exit status, and by the last that it printed."""
     if code is not None and code > 128:
-        return f"killed by signal {code - 128}"
+        return in_words(code)
     text = read_tail(job.folder / run_files.OUTPUT_LOG, 4096)
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     ended = "ended without a result" if code in (None, 0) else f"exit status {code}"
     return f"{ended}: {last}" if last else ended
+
+
+def in_words(code: int) -> str:
+    """Say which signal an exit status above 128 stands for."""
+    with suppress(ValueError):
+        return f"killed by signal {code - 128} ({signal.Signals(code - 128).name})"
+    return f"killed by signal {code - 128}"
 
 
 def _is_new(job: Job, started: float) -> bool:

@@ -101,7 +101,7 @@ class OptunaSearch:
         number = self._trials.get(outcome.name)
         if number is None or self.study.get_trials()[number].state.is_finished() or outcome.status == "interrupted":
             return
-        if outcome.status == "failed":
+        if outcome.status in ("failed", "stopped"):
             self._fail(number, outcome.reason)
             return
         if outcome.status == "pruned":

@@ -289,7 +289,7 @@ def test_the_table_has_the_reason(cli: Cli, job: type[Job], project: Path) -> No
     done = cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine")
     assert "seed=1  failed (137): killed by signal 9" in done.out
     with (project / "mine" / "results.csv").open(newline="") as file:
-        assert [row["reason"] for row in csv.DictReader(file)] == ["", "killed by signal 9"]
+        assert [row["reason"] for row in csv.DictReader(file)] == ["", "killed by signal 9 (SIGKILL)"]
     assert "seed=1: killed by signal 9" in (project / "mine" / "results.txt").read_text()
 
 

@@ -46,7 +46,7 @@ def test_somebody_asked_before(cli: Cli, project: Path) -> None:
 
 
 def test_ctrl_c_ends_the_waiting_alone(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_folder: Path) -> None:
+    def interrupt(_folder: Path, _seconds: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lightkit.detached.liveness.wait_until_free", interrupt)

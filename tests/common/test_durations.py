@@ -9,8 +9,10 @@ from lightkit.common.durations import read_duration, read_slurm_time
 
 @pytest.mark.parametrize(
     ("typed", "seconds"),
-    [(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400)]
-    + [("1h30m", 5400), ("1h 30m 5s", 5405), ("1.5h", 5400), ("1:30:00", 5400), ("30:00", 1800), ("2H", 7200)],
+    [
+        *[(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400)],
+        *[("1h30m", 5400), ("1h 30m 5s", 5405), ("1.5h", 5400), ("1:30:00", 5400), ("30:00", 1800), ("2H", 7200)],
+    ],
 )
 def test_lengths_of_time(typed: float | str, seconds: float) -> None:
     assert read_duration(typed) == seconds
@@ -26,8 +28,10 @@ def test_what_is_no_length_of_time(typed: float | str) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "seconds"),
-    [(60, 3600), ("60", 3600), ("1:30", 90), ("12:00:00", 43200), ("1-0", 86400), ("1-12", 129600)]
-    + [("1-12:30", 131400), ("2-00:00:05", 172805), ("UNLIMITED", None), ("soon", None), ("1:2:3:4", None)],
+    [
+        *[(60, 3600), ("60", 3600), ("1:30", 90), ("12:00:00", 43200), ("1-0", 86400), ("1-12", 129600)],
+        *[("1-12:30", 131400), ("2-00:00:05", 172805), ("UNLIMITED", None), ("soon", None), ("1:2:3:4", None)],
+    ],
 )
 def test_times_of_slurm(typed: int | str, seconds: float | None) -> None:
     assert read_slurm_time(typed) == seconds

@@ -18,8 +18,9 @@ from lightkit.sweep.build import build_search
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Journal, Record, read_journal
+from lightkit.sweep.limits import ask_job
 from lightkit.sweep.search import Grid, JobSearch
-from lightkit.sweep.state import JobState
+from lightkit.sweep.state import JobState, look
 
 OPTIONS = {"retries": 0, "on_error": "continue"}
 CONFIG = "metrics: {monitor: val/accuracy, mode: max}\ntrainer: {epochs: 4}\n"
@@ -43,9 +44,9 @@ class Engine:
         self.running[start.job.name] = start
         self.log.append("+".join(self.running))
 
-    def stop(self, name: str) -> None:
-        self.log.append(f"stop {name}")
-        self.codes[name] = [143]
+    def stop(self, name: str, *, now: bool = False) -> None:
+        self.log.append(f"{'kill' if now else 'stop'} {name}")
+        self.codes[name] = [137 if now else 143]
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         self.on_wait()
@@ -184,7 +185,7 @@ def test_a_killed_job_leaves_a_reason(tmp_path: Path) -> None:
     planned(tmp_path, "ab")
     controller, _ = go(tmp_path, Engine(codes={"a": [137]}))
     result = json.loads((tmp_path / "a" / "result.json").read_text())
-    assert (result["status"], result["reason"]) == ("failed", "killed by signal 9")
+    assert (result["status"], result["reason"]) == ("failed", "killed by signal 9 (SIGKILL)")
     assert controller.states["a"].code == 137
 
 
@@ -405,3 +406,104 @@ def test_jobs_in_a_queue_are_ended_and_none_is_started(tmp_path: Path) -> None:
     controller, _ = go(tmp_path, engine, end=True)
     assert engine.log == ["attach a+b", "stop a", "stop b", "closed"]
     assert statuses(controller) == "interrupted interrupted interrupted waiting"
+
+
+class Hanging(Engine):
+    """Ends no job before it is told to, and those that hang not before they are killed."""
+
+    def __init__(self, *hangs: str, **facts: Any) -> None:
+        super().__init__(**facts)
+        self.hangs, self.looks, self.told = set(hangs), 0, set[str]()
+
+    def start(self, start: Start) -> None:
+        self.told -= {start.job.name}
+        super().start(start)
+
+    def stop(self, name: str, *, now: bool = False) -> None:
+        self.told |= {name} if now or name not in self.hangs else set()
+        super().stop(name, now=now)
+
+    def wait(self, seconds: float) -> Mapping[str, int]:
+        self.looks += 1
+        held = {name: self.running.pop(name) for name in [*self.running] if name not in self.told}
+        ended = super().wait(seconds)
+        self.running |= held
+        return ended
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_job_that_is_stopped_ends_alone_and_is_not_tried_again(tmp_path: Path, now: bool) -> None:
+    planned(tmp_path)
+    engine = Hanging(slots=3)
+
+    def tell() -> None:
+        if engine.looks == 1:
+            assert ask_job(tmp_path / "b", now=now)
+            assert not ask_job(tmp_path / "b", now=now)
+        if "b" not in engine.running:
+            engine.told |= {"a", "c"}
+
+    engine.on_wait = tell
+    controller, seen = go(tmp_path, engine, retries=3)
+    assert statuses(controller) == "finished stopped finished"
+    assert (("kill b" if now else "stop b") in engine.log, controller.stopped_by) == (True, 0)
+    assert "b stopped ended by `lightkit stop`" in seen.lines
+    assert engine.log[:3] == ["a", "a+b", "a+b+c"]
+    assert not (tmp_path / "b" / ".stop").exists()
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["status"] == "interrupted"
+    controller, _ = go(tmp_path, again := Engine())
+    assert (again.log, statuses(controller)) == (["closed"], "finished stopped finished")
+    record = read_journal(tmp_path)
+    with Journal(tmp_path) as journal:
+        search = Grid(record.jobs.values())
+        controller = Controller(record, journal, search, again := Engine(), options=OPTIONS, display=Seen())
+        controller.run(again=True)
+    assert (again.log, statuses(controller)) == (["b", "closed"], "finished finished finished")
+
+
+def test_a_job_that_was_stopped_and_went_on_by_itself_is_what_its_folder_says(tmp_path: Path) -> None:
+    record = planned(tmp_path, "a")
+    with Journal(tmp_path) as journal:
+        journal.started("a", None)
+        journal.ended(JobOutcome("a", "stopped", code=143), told=True)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "result.json").write_text('{"status": "interrupted", "steps": 4}')
+    assert look(record.jobs["a"], read_journal(tmp_path), controlled=False).status == "stopped"
+    (tmp_path / "a" / "result.json").write_text('{"status": "finished", "steps": 8}')
+    assert look(record.jobs["a"], read_journal(tmp_path), controlled=False).status == "finished"
+
+
+@pytest.mark.parametrize("hangs", [(), ("a",)], ids=["saves", "hangs"])
+@pytest.mark.parametrize("limit", ["time_limit", "stall_limit"])
+def test_a_job_that_takes_too_long_is_ended_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, hangs: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("lightkit.sweep.limits.GRACE_SECONDS", 0.0)
+    planned(tmp_path, "ab")
+    engine = Hanging(*hangs, slots=1)
+    controller, seen = go(tmp_path, engine, retries=1, **{limit: 0.01})
+    assert statuses(controller) == "failed failed"
+    said = {"time_limit": "ran longer than sweep.time_limit=0.01", "stall_limit": "logged nothing for sweep.stall"}
+    assert said[limit] in controller.states["a"].reason
+    assert ("killed as it did not save" in controller.states["a"].reason) == bool(hangs)
+    assert controller.states["a"].code == 1
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert (result["status"], said[limit] in result["reason"]) == ("failed", True)
+    tries = sum(line.startswith("a starts") for line in seen.lines)
+    assert tries == (2 if limit == "stall_limit" else 1)  # what hangs may have had bad luck
+
+
+@pytest.mark.parametrize("hangs", [(), ("a",)], ids=["saves", "hangs"])
+def test_the_budget_of_a_sweep_lets_jobs_save_and_begins_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("lightkit.sweep.limits.GRACE_SECONDS", 0.0)
+    planned(tmp_path)
+    controller, seen = go(tmp_path, engine := Hanging(*hangs, slots=1), budget=0.01)
+    assert statuses(controller) == "interrupted waiting waiting"
+    assert controller.stopped_by == 143
+    assert "sweep.budget=0.01 is used up: 1 job to save first" in seen.lines
+    assert ("kill a" in engine.log) == bool(hangs)
+    controller, _ = go(tmp_path, again := Engine(slots=1), budget="2h")
+    assert again.log == ["a", "b", "c", "closed"]
+    assert statuses(controller) == "finished finished finished"

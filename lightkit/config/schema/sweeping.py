@@ -91,12 +91,12 @@ class SweepConfig:
     """How long a job may run each time that it is started: seconds, or a text such as `30m` or `2h`. Then it saves and
     counts as failed, and `retries` does not start it again. Null sets no limit."""
     stall_limit: Optional[Union[float, str]] = None
-    """How long a job that runs may log no value and make no step, before it is told to save, and is killed where it does
-    not: seconds, or a text such as `30m`. It counts as failed, and `retries` starts it again. Give it more than the
-    longest that a job loads data, compiles or saves. Null sets no limit."""
+    """How long a job that runs may log no value and make no step: seconds, or a text such as `30m`. Then it is told to
+    save, is killed if it does not, counts as failed, and `retries` starts it again. Give it more than the longest that
+    a job loads data, compiles or saves. Null sets no limit."""
     budget: Optional[Union[float, str]] = None
-    """How long the sweep may run each time that it is started: seconds, or a text such as `12h`. Then no job begins, and
-    those that run save and end; `lightkit sweep resume` goes on with them. Null sets no limit."""
+    """How long the sweep may run each time that it is started: seconds, or a text such as `12h`. Then no job begins,
+    and those that run save and end; `lightkit sweep resume` goes on with them. Null sets no limit."""
     warm: bool = True
     """Fork the jobs of `local` from a process that has imported PyTorch and what else trainings need, so that each
     starts in a fraction of the time. Results are the same. On Linux only; elsewhere, and with false, every job is a

@@ -39,8 +39,8 @@ class JobEngine(Protocol):
         """Start a job, or let it go on."""
         ...
 
-    def stop(self, name: str) -> None:
-        """Tell a job to save a checkpoint and to end."""
+    def stop(self, name: str, *, now: bool = False) -> None:
+        """Tell a job to save a checkpoint and to end, or kill it `now`."""
         ...
 
     def wait(self, seconds: float) -> Mapping[str, int]:

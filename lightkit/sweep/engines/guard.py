@@ -12,6 +12,8 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
+KILL = signal.SIGQUIT
+"""Signal at which this process kills the command, which a kill of this process would only ask to end."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -32,6 +34,7 @@ def main(command: list[str]) -> int:
     job = subprocess.Popen(command, start_new_session=True, preexec_fn=_tied)
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _: job.send_signal(number))
+    signal.signal(KILL, lambda _number, _: job.kill())
     code = job.wait()
     return code if code >= 0 else 128 - code
 

@@ -93,10 +93,14 @@ class LocalEngine:
         self._free.remove(slot)
         self._running[start.job.name] = _Running(start, slot, process, before, _memory_kills())
 
-    def stop(self, name: str) -> None:
-        """Send the job SIGTERM, upon which it saves."""
-        self._running[name].told = True
-        self._running[name].process.terminate()
+    def stop(self, name: str, *, now: bool = False) -> None:
+        """Send the job SIGTERM, upon which it saves, or kill it."""
+        job = self._running[name]
+        job.told = True
+        if now:
+            job.process.kill()
+        else:
+            job.process.terminate()
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until a job has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from lightkit.sweep.job import Start
 _IN_USE_SECONDS = 120.0
 """How long a task waits for a folder that is in use: the job's process on a node that was lost still saves."""
 _POLL_SECONDS = 0.5
+_NOW = "now"
 _ANSWER_SECONDS = 10.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 """Without these, Ray reports its use to its makers, and lets whoever reaches its port run code."""
@@ -56,14 +58,15 @@ def _run(command: Sequence[str], cwd: str, env: Mapping[str, str], log: str, sto
     given.setdefault("CUDA_VISIBLE_DEVICES", "")
     with Path(log).open("ab") as file:
         job = subprocess.Popen([sys.executable, guard.__file__, *command], cwd=cwd, stdout=file, stderr=file, env=given)
-        told = False
+        told = set[str]()
         while True:
             try:
                 return job.wait(timeout=_POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                if not told and stop_file.exists():
-                    job.terminate()
-                    told = True
+                asked = stop_file.read_text(encoding="utf-8") if stop_file.exists() else None
+                if asked is not None and asked not in told:
+                    job.send_signal(guard.KILL if asked == _NOW else signal.SIGTERM)
+                    told.add(asked)
 
 
 class RayEngine:
@@ -125,11 +128,11 @@ class RayEngine:
         task = self._task.remote(list(self._command(start)), str(Path.cwd()), env, str(log), str(stop_file))
         self._jobs[task] = start.job.name
 
-    def stop(self, name: str) -> None:
-        """Tell a job to save and to end; one that has not begun ends as soon as it does."""
+    def stop(self, name: str, *, now: bool = False) -> None:
+        """Tell a job to save and to end, or kill it; one that has not begun ends as soon as it does."""
         stop_file = self._stop_file(name)
         stop_file.parent.mkdir(parents=True, exist_ok=True)
-        stop_file.touch()
+        stop_file.write_text(_NOW if now else "", encoding="utf-8")
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until jobs have ended, at most so long; return their exit statuses."""

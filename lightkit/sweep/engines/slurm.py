@@ -100,8 +100,8 @@ class SlurmEngine:
         self._end_file(start.job.name).unlink(missing_ok=True)
         self._pending.append(start)
 
-    def stop(self, name: str) -> None:
-        """Tell a job to save and to end; one that waits in the queue leaves it."""
+    def stop(self, name: str, *, now: bool = False) -> None:
+        """Tell a job to save and to end, or take it out of the queue at once, as one that waits there."""
         self._submit()
         entry = self._queue.entries.get(name)
         if entry is None:
@@ -109,7 +109,7 @@ class SlurmEngine:
         entry.stopped = True
         self._look()
         # The signal goes to the job and not to its script, which then writes how the job ended.
-        signal = [] if entry.state == "PENDING" else ["--signal=TERM"]
+        signal = [] if now or entry.state == "PENDING" else ["--signal=TERM"]
         subprocess.run(["scancel", *signal, entry.id], check=False, capture_output=True)
 
     def wait(self, seconds: float) -> Mapping[str, int]:

@@ -43,7 +43,7 @@ class TogetherEngine:
         """Note a job that trains with the next `wait`."""
         self._named[start.job.name] = start
 
-    def stop(self, name: str) -> None:
+    def stop(self, name: str, *, now: bool = False) -> None:
         """Start no job that has not begun: those that train were told by a signal."""
         self._told = True
 
