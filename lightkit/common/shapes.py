@@ -41,7 +41,10 @@ NUMBER = Kind("a number", is_number)
 TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(TEXT.fits, value)))
 ENDINGS = ("finished", "paused", "pruned", "interrupted", "failed")
 """How a run can have ended that wrote it down."""
+_OF_JOBS = (*ENDINGS, "stopped")
 STATUS = Kind(f"one of {', '.join(ENDINGS)}", lambda value: isinstance(value, str) and value in ENDINGS)
+JOB_STATUS = Kind(f"one of {', '.join(_OF_JOBS)}", lambda value: isinstance(value, str) and value in _OF_JOBS)
+"""How a job of a sweep can have ended: also as somebody stopped it alone."""
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 NAMED_TEXTS = Kind("an object of texts", lambda value: isinstance(value, dict) and all(map(TEXT.fits, value.values())))
 OBJECTS = Kind("a list of objects", lambda value: isinstance(value, list) and all(map(OBJECT.fits, value)))

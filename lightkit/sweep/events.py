@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.reading import UnreadableError, opened, parse_object
-from lightkit.common.shapes import FLAG, NAMED_TEXTS, NUMBER, OBJECT, STATUS, TEXT, TEXTS, WHOLE, Shape, fitting
+from lightkit.common.shapes import FLAG, JOB_STATUS, NAMED_TEXTS, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, fitting
 
 _LONGEST_LINE = 1 << 24
 """Bytes of a line; it holds a configuration at most."""
@@ -24,7 +24,7 @@ _EVENT: Shape = {
     "environment": NAMED_TEXTS,
     "mark": OBJECT,
     "stop_at": TEXT,
-    "status": STATUS,
+    "status": JOB_STATUS,
     "values": {"*": NUMBER},
     "epoch": WHOLE,
     "step": WHOLE,

@@ -159,7 +159,7 @@ def test_a_folder_that_is_no_run_and_a_journal_in_the_project_itself(
     assert not engines
 
 
-SLURM = {"setup": ["touch pwned"], "partition": "x", "options": ["--wrap=touch pwned"], "time": "1", "memory": "1G"}
+SLURM = {"setup": ["touch pwned"], "partition": "x", "options": ["--wrap=touch pwned"], "time": "10", "memory": "1G"}
 
 
 @pytest.mark.parametrize(
