@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.pasted import explain_traceback, handed_in
 from lightkit.cli.terminal import complain, json_text, say, width
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import DONE, FAILED
 from lightkit.runs.catalog import find_run, project
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 HELP = {
     "doctor": """\
 usage: lightkit doctor [OVERRIDES] [--seconds N] [--strict] [--json]
-       lightkit doctor RUN [--strict] [--json]
+       lightkit doctor RUN [--mend] [--strict] [--json]
+       lightkit doctor FOLDER [--mend] [--strict] [--json]
        lightkit doctor [FILE | -] < traceback.txt
 
 What is wrong with a run before it costs a night. With OVERRIDES (or nothing) it builds the run that `lightkit train`
@@ -29,14 +31,20 @@ would start, in memory and in a temporary folder, and looks at machine, data, mo
 the first loss, the gradients, whether one batch is learnt by heart, whether an evaluation gives the same twice, whether
 a checkpoint brings everything back, what holds training up. Nothing is left behind.
 With RUN it reads what a run of before has written down: how it ended, how its loss went, where it was best.
+With a folder of runs, such as outputs/, it names what is damaged there, what another user owns or nobody signed, and
+what was changed since it was signed.
 With a traceback, from a file or from standard input, it explains errors of PyTorch and CUDA that are known.
 
 arguments:
   RUN            folder or name of a run, or `last`
+  FOLDER         a folder with runs or a sweep in it
   FILE           a file with a traceback; `-` reads standard input
 
 options:
   --seconds N    how long the checks may take, 60 by default; what there is no time for is skipped
+  --mend         of RUN or FOLDER, cut damaged lines out of metrics.jsonl and sweep.jsonl, take out or put aside what
+                 cannot be read of result.json and the like, make the index again, and delete what a process that is
+                 gone has said of itself. All that is changed is told, and kept as NAME.damaged1 beside it
   --strict       end with status 1 for a warning too
   --json         all findings as JSON, with the numbers that were measured
 
@@ -47,6 +55,7 @@ examples:
   lightkit doctor
   lightkit doctor experiment=digits_cnn optim.lr=0.01
   lightkit doctor last
+  lightkit doctor outputs/ --mend
   lightkit train 2>&1 | lightkit doctor -
   lightkit doctor < traceback.txt""",
 }
@@ -57,6 +66,7 @@ def doctor(args: list[str]) -> int:
     parser = Parser("doctor")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mend", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_config_files()
@@ -67,11 +77,27 @@ def doctor(args: list[str]) -> int:
     if text is not None:
         return explain_traceback(text, as_json=options.json)
     if len(words) == 1 and "=" not in words[0] and not words[0].startswith(("~", "+")):
-        from lightkit.doctor.after.run import look_back
-
-        folder = _run(words[0])
-        return _show(look_back(folder), options, began=time.monotonic())
+        return _look_back(words[0], options)
+    if options.mend:
+        what, fix = "what is mended is a run, or a folder of runs", f"lightkit doctor {run_files.OUTPUTS}/ --mend"
+        raise UserError(what, key="--mend", fix=fix, family="wrong-command")
     return _examine(options)
+
+
+def _look_back(text: str, options: Any) -> int:
+    """Examine a run that was, or the folders of many."""
+    from lightkit.doctor.after.folders import MARKS, look_through
+    from lightkit.runs.reading import run_folders
+
+    place, began = Path(text), time.monotonic()
+    holds_runs = place.is_dir() and not (place / run_files.CONFIG).exists() and run_folders(place, MARKS)
+    if holds_runs or options.mend:
+        return _show(
+            look_through(place if holds_runs else _run(text), project(), mend=options.mend), options, began=began
+        )
+    from lightkit.doctor.after.run import look_back
+
+    return _show(look_back(_run(text)), options, began=began)
 
 
 def _run(text: str) -> Path:

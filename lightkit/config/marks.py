@@ -17,13 +17,14 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightkit.common import run_files
 from lightkit.common.reading import UnreadableError, opened, parse_json
 from lightkit.common.state import belongs_to_us, make_user_state, user_state
 from lightkit.config.project import project_of, project_root
 
+Provenance = Literal["ours", "changed", "foreign", "unsigned"]
 _KEY_BYTES = 32
 _MOST_MARKS, _MOST_BYTES = 100, 1 << 16
 _ELSEWHERE = "XDG_STATE_HOME=FOLDER in the environment, a folder of yours that lasts"
@@ -93,12 +94,34 @@ def is_signed(run: Path, text: str, marks: Iterable[Mark]) -> bool:
     key, _ = _find_key()
     if key is None or not _is_ours(run):
         return False
-    root = project_root()
-    homes = [home for home in (root, project_of(run)) if home is not None]
-    names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
-    ours = (item for item in marks if item.project in names or item.inode in inodes)
-    pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours]
+    pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in _of_project(run, marks)]
     return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
+
+
+def provenance(run: Path, text: str) -> Provenance:
+    """Tell where the configuration in the folder of a run comes from, as far as its marks say.
+
+    Args:
+        run: The folder.
+        text: The configuration as YAML.
+
+    Returns:
+        `ours` where this project wrote it; `changed` where the project signed another one, or with another key;
+        `foreign` where another project signed it; `unsigned` where nobody did.
+    """
+    marks = _read_marks(run)
+    if is_signed(run, text, marks):
+        return "ours"
+    if _of_project(run, marks):
+        return "changed"
+    return "foreign" if marks else "unsigned"
+
+
+def _of_project(run: Path, marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks that name the project we are in, or the one in which a run lies."""
+    homes = [home for home in (project_root(), project_of(run)) if home is not None]
+    names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
+    return [item for item in marks if item.project in names or item.inode in inodes]
 
 
 class KeyProblem(NamedTuple):

@@ -134,6 +134,21 @@ class RunIndex:
         self._size, self._read = len(body), 0
 
 
+def index_damage(path: Path) -> str:
+    """Say what is wrong with a cache; nothing where there is none, or it is one of another version.
+
+    Args:
+        path: The file.
+    """
+    try:
+        head, _, body = read_file(path, sys.maxsize).partition(b"\n")
+    except FileNotFoundError:
+        return ""
+    except UnreadableError as error:
+        return str(error)
+    return "" if head == _head(body) or re.match(rb"lightkit index (?!%d )\d" % _VERSION, head) else "damaged"
+
+
 def _head(body: bytes) -> bytes:
     return f"lightkit index {_VERSION} {hashlib.sha256(body).hexdigest()}".encode()
 

@@ -57,7 +57,7 @@ def read_events(folder: Path, damage: list[str], beginning: bytes = b"") -> Iter
                 if not line.strip() or not line.endswith(b"\n") or not line.startswith(beginning):
                     continue
                 try:
-                    yield _event(line)
+                    yield read_event(line)
                 except UnreadableError as error:
                     damage.append(f"{run_files.SWEEP_JOURNAL}: line {number}: {error}")
     except FileNotFoundError:
@@ -66,8 +66,11 @@ def read_events(folder: Path, damage: list[str], beginning: bytes = b"") -> Iter
         damage.append(f"{run_files.SWEEP_JOURNAL}: {error}")
 
 
-def _event(line: bytes) -> dict[str, Any]:
-    """Read a line.
+def read_event(line: bytes) -> dict[str, Any]:
+    """Read a line of a journal.
+
+    Args:
+        line: The line.
 
     Raises:
         UnreadableError: It is no event; one of a newer version that is not known may hold anything.

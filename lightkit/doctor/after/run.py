@@ -10,6 +10,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.text import three_digits
+from lightkit.doctor.after.folders import damage_findings
 from lightkit.doctor.after.history import History, Point, ends
 from lightkit.doctor.finding import Finding
 from lightkit.runs.catalog import has_members
@@ -31,6 +32,7 @@ def look_back(folder: Path) -> Iterator[Finding]:
     Args:
         folder: The run's folder.
     """
+    yield from damage_findings(folder)
     history = History.of(folder)
     yield ended(history)
     if has_members(folder):
