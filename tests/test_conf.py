@@ -11,9 +11,9 @@ import yaml
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import Composed, compose, to_plain
-from lightkit.config.arguments import EXTRAS
 from lightkit.config.describe import first_comment
 from lightkit.config.experiments import experiment_names
+from lightkit.config.missing_targets import EXTRAS
 from lightkit.config.pages import PAGES, page
 from lightkit.config.project import shipped_conf, shipped_experiments
 from lightkit.config.schema import Config, FinetuneConfig

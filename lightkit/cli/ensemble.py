@@ -13,7 +13,7 @@ from typing import Any
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
@@ -119,17 +119,22 @@ def _folders(texts: Sequence[str], root: Path) -> list[Path]:
     Raises:
         UserError: There is no such run, or fewer than two.
     """
-    found = list[Path]()
+    found, errors = list[Path](), list[UserError]()
     for text in texts:
         places = _places(text, root)
         if not places or (places[0] / run_files.CONFIG).is_file():
-            found.append(find_run(text, root))
+            try:
+                found.append(find_run(text, root))
+            except UserError as error:
+                errors.append(error)
             continue
         below = runs_below(places[0])
         done = [folder.resolve() for folder in below if status(folder) == "finished"]
         if len(done) < len(below):
             complain(f"note: {len(below) - len(done)} of the {len(below)} runs in {text} have not finished")
         found += done
+    if errors:
+        raise UserErrors(errors)
     folders = [*dict.fromkeys(found)]
     if len(folders) < 2:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -101,13 +102,24 @@ def dispatch(args: list[str]) -> int:
 
         return completion(rest)
     if name not in COMMANDS:
-        fix = f"lightkit train {' '.join(args)}" if "=" in name else "lightkit --help"
+        fix = _with_command(args)
         raise UserError("no such command", received=name, choices=COMMANDS, fix=fix, family="wrong-command")
     module = module_of(name)
     if "-h" in rest or "--help" in rest:
         say(help_of(name))
         return 0
     return int(getattr(module, COMMANDS[name][1])(rest))
+
+
+def _with_command(args: list[str]) -> str:
+    """Say how arguments are typed that do not begin with a command."""
+    command = next((text for text in args if text in COMMANDS), None)
+    if args[0].startswith("-") and command is not None:
+        rest = list(args)
+        rest.remove(command)
+        return shlex.join(["lightkit", command, *rest])
+    of_train = "=" in args[0] or args[0] in ("-m", "--multirun")
+    return shlex.join(["lightkit", "train", *args]) if of_train else "lightkit --help"
 
 
 _HELP = """\

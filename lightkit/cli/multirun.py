@@ -68,6 +68,8 @@ def multirun(options: argparse.Namespace) -> int:
         UserErrors: Jobs with a wrong configuration; nothing was started.
     """
     jobs = _jobs(options)
+    if len(jobs) == 1 and jobs[0].choices.get("hydra/sweeper") in ("basic", None):
+        complain("note: nothing varies, so this sweep has one job; several values of a key make several: seed=0,1,2")
     if options.cfg:
         from lightkit.cli.printing import print_jobs
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 from lightkit.cli.arguments import Parser
 from lightkit.cli.live import USUAL_SECONDS
 from lightkit.common.errors import UserError
+from lightkit.common.suggest import nearest
 
 ACTIONS = ("status", "resume", "stop")
 HELP = {
@@ -46,7 +49,7 @@ def sweep(args: list[str]) -> int:
     """Look at a sweep, go on with it, or end it."""
     parser = Parser("sweep")
     parser.add_argument("action")
-    parser.add_argument("sweep")
+    parser.add_argument("sweep", nargs="?")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
     parser.add_argument("--json", action="store_true")
@@ -55,7 +58,15 @@ def sweep(args: list[str]) -> int:
     parser.add_argument("--stopped", action="store_true")
     options = parser.read(args)
     if options.action not in ACTIONS:
-        raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS)
+        meant = next(iter(nearest(options.action, ACTIONS)), None)
+        named = [options.sweep or "SWEEP"] if meant else args
+        fix = shlex.join(["lightkit", "sweep", meant or "status", *named])
+        raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS, fix=fix)
+    if options.sweep is None:
+        fix = f"lightkit sweep {options.action} last"
+        raise UserError(
+            "SWEEP is missing", key=f"lightkit sweep {options.action}", expected="its folder or name", fix=fix
+        )
     if options.trust and options.action != "resume":
         raise UserError("only what is resumed needs trust", key="--trust", received=options.action)
     if options.stopped and options.action != "resume":

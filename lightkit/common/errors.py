@@ -78,6 +78,11 @@ class UserError(ValueError):
         rows.append(("fix", self.fix))
         return without_secrets("\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)]))
 
+    def change_fix(self, fix: str) -> None:
+        """Say something else about what to type or change."""
+        self.fix = fix
+        self.args = (self.render(),)
+
     def put_under(self, key: str) -> None:
         """Name the key that the refused argument stands under, where no key is named yet."""
         if self.key is None and self.argument is not None:

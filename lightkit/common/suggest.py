@@ -5,32 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-SYNONYMS = {
-    "accumulate_grad_batches": "accumulate",
-    "batchsize": "batch_size",
-    "bs": "batch_size",
-    "criterion": "loss",
-    "dataset": "data",
-    "devices": "gpus",
-    "ema_decay": "decay",
-    "gpu": "cuda",
-    "grad_clip": "clip_norm",
-    "gradient_accumulation_steps": "accumulate",
-    "gradient_clip_val": "clip_norm",
-    "learning_rate": "lr",
-    "lr_scheduler": "scheduler",
-    "max_epochs": "epochs",
-    "max_grad_norm": "clip_norm",
-    "max_steps": "steps",
-    "n_epochs": "epochs",
-    "network": "model",
-    "num_epochs": "epochs",
-    "optimizer": "optim",
-    "random_seed": "seed",
-    "wd": "weight_decay",
-    "workers": "num_workers",
-}
-"""What other frameworks call things that have another name here."""
+from lightkit.common.foreign_names import own_name
+
+_OPTIONS = {"gpu": "cuda"}
+"""What other frameworks call options that have another name here."""
+_ALIKE = 0.65
+"""Likeness below which names have nothing to do with each other, from 0 to 1."""
 
 
 def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
@@ -41,11 +21,16 @@ def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
     pool = list(dict.fromkeys(valid))
     lowered = {candidate.lower(): candidate for candidate in reversed(pool)}
     head, _, last = name.lower().rpartition(".")
-    meant = SYNONYMS.get(last)
-    same = [c for c in pool if meant and c.rpartition(".")[2] == meant]
+    meant = {_OPTIONS.get(last), own_name(last)} - {None}
+    same = [c for c in pool if _last(c) in meant]
     same.sort(key=lambda candidate: candidate.rpartition(".")[0] != head)
-    close = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.6)]
+    close = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=_ALIKE)]
+    if head:  # long names are alike by their first parts alone
+        close = [hit for hit in close if difflib.SequenceMatcher(None, last, _last(hit).lower()).ratio() >= _ALIKE]
     hits = list(dict.fromkeys([*same, *close]))
-    tail = name.rpartition(".")[2].lower()
-    hits += [c for c in pool if c.rpartition(".")[2].lower() == tail and c not in hits]
+    hits += [c for c in pool if _last(c).lower() == last and c not in hits]
     return hits[:count]
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -204,7 +204,7 @@ def type_hint(value: Any, kind: Any) -> str | None:
         return f"write {value} without quotes"
     if isinstance(value, str) and fits(True, kind) and value.lower() in ("true", "false", "yes", "no", "on", "off"):
         return "write true or false without quotes"
-    if isinstance(value, float) and value.is_integer() and fits(1, kind):
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e12 and fits(1, kind):
         return f"write {int(value)}"
     if not isinstance(value, list) and fits([value], kind):
         return f"write [{value}]"

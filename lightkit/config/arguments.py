@@ -5,20 +5,19 @@ from __future__ import annotations
 import ast
 from typing import Any, Literal
 
+from lightkit.common import foreign_names
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
-from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, bases, defined_path, find, member
+from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, defined_path, find, member
+from lightkit.config.missing_targets import report_missing
 from lightkit.config.origins import Key, dotted
-from lightkit.config.project import beside
 from lightkit.config.report import Report
 from lightkit.config.schema import SIZES
 from lightkit.config.signatures import Signature, read
 from lightkit.config.tree import UNKNOWN
 
-EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
-"""Packages that lightkit can do without, with the extra that brings each."""
 EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
 """Options that set nothing, for a `_target_` of one's own."""
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
@@ -28,6 +27,8 @@ _HYDRA_TYPES: dict[str, Any] = {
     "_convert_": Literal["none", "partial", "object", "all"],
     "_recursive_": bool,
 }
+REMOVE = "remove it: ~"
+"""How the fix for an argument begins that nothing here takes."""
 _PATH = "the dotted path of a class or function"
 _TORCH_SCHEDULES = "torch.optim.lr_scheduler."
 PROVIDED: dict[Key, tuple[str, ...]] = {
@@ -155,22 +156,7 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
     try:
         return read(target)
     except TargetError as error:
-        what, received, top = error.sentence(target), error.received, target.partition(".")[0]
-        hint = beside(top) if received == top else None
-        if isinstance(error, BrokenError):
-            report.add(place, what, fix=f"mend {error.place}", family="target-not-found")
-        elif received == top and top in EXTRAS:
-            what, fix = f"{target} needs the package {top}, which is not installed", f"lightkit[{EXTRAS[top]}]"
-            report.add(place, what, received=target, fix=f"pip install '{fix}'", family="package-missing")
-        elif hint is not None:
-            report.add(place, what, received=received, fix=hint, family="target-not-found")
-        else:
-            close = nearest(received, error.choices)
-            meant = f"did you mean {target.replace(received, close[0], 1)}?" if close else None
-            fix = meant or "write the full path: package.module.Name"
-            report.add(
-                place, what, received=received, choices=close or error.choices[:20], fix=fix, family="target-not-found"
-            )
+        report_missing(error, target, place, report)
         return None
 
 
@@ -209,7 +195,9 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
     left_over = _is_left_over(name, key, report)
     close = [] if left_over else nearest(name, [*special, *choices], count=1)
-    fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
+    meant = None if left_over else foreign_names.meaning(dotted(place))
+    close = [] if meant and close != [foreign_names.own_name(name)] else close
+    fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant or f"{REMOVE}{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
         fix += f"; {EMPTY[dotted(key)]} starts without any"
     report.add(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.common import foreign_names
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
@@ -21,8 +22,9 @@ from lightkit.config.cut_down import cut_down
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.ensembling import ENSEMBLE_RULES
-from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
+from lightkit.config.fields import Field, class_in, default_of, field_types, is_required
 from lightkit.config.finetuning import FINETUNE_RULES
+from lightkit.config.guesses import meant_by
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.outside import check_finetune_files, check_outside
@@ -135,7 +137,7 @@ class _Checker:
             if name in fields:
                 values[name] = self.value(value, types[name], (*key, name), _allowed(fields[name], tree))
             elif not issubclass(kind, Target):
-                self.unknown(name, [*fields], key)
+                self.unknown(name, value, [*fields], key)
         for name, field in fields.items():
             if name not in tree:
                 values[name] = self.default(field, types[name], (*key, name))
@@ -175,12 +177,14 @@ class _Checker:
         for name, item in node.items():
             lost = isinstance(item, dict) and "_target_" not in item
             close = nearest(name, others, count=1) if lost else []
-            if close:
-                fix = f"did you mean {dotted((*key, close[0]))}?"
+            is_value = isinstance(item, (bool, int, float, str))
+            meant = foreign_names.meaning(dotted((*key, name))) if lost or is_value else None
+            if close or meant:
+                fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant
                 self.report.add(
                     (*key, name), "unknown name", received=name, choices=others, fix=fix, family="unknown-key"
                 )
-            found[name] = UNKNOWN if close else self.value(item, kind, (*key, name), allowed)
+            found[name] = UNKNOWN if close or meant else self.value(item, kind, (*key, name), allowed)
         return found
 
     def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
@@ -199,19 +203,15 @@ class _Checker:
             fix = f"`- override /{group}: {value}` in the `defaults` list chooses an option; {fix}"
         self.report.add_wrong_type(value, kind, key, fix=fix)
 
-    def unknown(self, name: str, valid: list[str], key: Key) -> None:
-        """Report a key that the schema does not have."""
+    def unknown(self, name: str, value: Any, valid: list[str], key: Key) -> None:
+        """Report a key that the schema does not have, with its value."""
         if name == "_target_":
             what = "unknown key: nothing is built from this node"
             self.report.add((*key, name), what, choices=sorted(valid), family="unknown-key")
             return
-        full, odd = dotted((*key, name)), look_alike(name)
-        near = nearest(plain_letters(name), valid, count=1)
-        elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)
-        namesakes = keys_named(name) if not key else []
-        better = dotted((*key, near[0])) if near else next(iter([*namesakes, *elsewhere]), None)
-        fixes = [f"did you mean {better}?"] if better else []
-        if not key and not near:
+        odd, better = look_alike(name), meant_by(name, value, valid, key)
+        fixes = [better] if better else []
+        if not key and not nearest(plain_letters(name), valid, count=1):
             fixes += [f"a value of your own goes below `extra`: extra.{name}=VALUE"]
         choices = sorted(item for item in valid if not item.startswith("_"))
         what = f"unknown key: {odd}, which it looks like" if odd else "unknown key"

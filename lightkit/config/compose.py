@@ -24,6 +24,7 @@ from lightkit.config.left_over import drop_left_over
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, typed_list
 from lightkit.config.members import Members
 from lightkit.config.origins import Sources, parts_of, shown
+from lightkit.config.other_options import name_options
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.project_defaults import adds
@@ -155,6 +156,7 @@ def compose_with(
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
         errors += [error for error in found if not _is_below(error.key, rewritten.skipped)]
     if errors:
+        name_options(errors, loader)
         raise UserErrors(errors)
     set_hydra_config(cfg)
     options = sweep_options(task)

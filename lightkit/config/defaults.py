@@ -27,6 +27,17 @@ Files = Sequence[tuple[str, Path]]
 _KINDS = {"mapping": "a mapping", "sequence": "a list"}
 _TWICE = re.compile(r"(\S+)(?: appears more than once in the final defaults list|\. To override a value use)")
 _FULL_KEY = re.compile(r"^\s*full_key: (\S+)", re.M)
+SWEEPS = ("sweep", "sweeper", "launcher", "engine")
+"""What a sweep is asked for by, of which only the first is a group."""
+_OF_SWEEPS = {
+    **{engine: f"sweep.engine={engine}" for engine in ("local", "slurm", "ray")},
+    "submitit": "sweep.engine=slurm",
+    "submitit_slurm": "sweep.engine=slurm",
+    **{method: f"sweep.halving.method={method}" for method in ("successive", "hyperband", "pasha")},
+    "asha": "sweep.halving.method=successive",
+    "halving": "sweep.halving.method=successive",
+    "optuna": "hydra/sweeper=optuna",
+}
 _WORDS = ("override", "optional")
 _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
 
@@ -162,9 +173,18 @@ def unknown_option(
     fix = f"{group}={better}" if better else f"`lightkit config {group}` lists the choices"
     if group == "device" and option.startswith("cuda:"):
         fix = f"device=cuda device.name={option}"
+    fix = of_sweeps(loader, group, option) or fix
     return UserError(
         "no such option", key=group, received=option, choices=choices, origin=origin, fix=fix, family="unknown-option"
     )
+
+
+def of_sweeps(loader: ConfigLoader, group: str, option: str) -> str | None:
+    """Say how a search, an engine or another launcher of a sweep is chosen, which no option of the group does."""
+    if group not in SWEEPS:
+        return None
+    names = [f"hydra/{kind}" for kind in ("sweeper", "launcher") if loader.is_option(f"hydra/{kind}", option)]
+    return _OF_SWEEPS.get(option) or (f"{names[0]}={option}" if names else None)
 
 
 def clashes(files: Files, message: str) -> UserError | None:

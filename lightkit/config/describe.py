@@ -140,7 +140,7 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
     rows = []
     for field in dataclasses.fields(kind):
         inner, key = field_types(kind)[field.name], prefix + field.name
-        if not nested and dataclasses.is_dataclass(inner):
+        if field.metadata.get("internal") or (not nested and dataclasses.is_dataclass(inner)):
             continue
         allowed, each = field.metadata.get("range"), "each " if typing.get_origin(inner) in (list, dict) else ""
         words = in_words(inner) + (f"; {each}{allowed}" if allowed is not None else "")

@@ -57,7 +57,7 @@ def class_at(key: Key) -> type | None:
 
 @cache
 def valid_keys() -> tuple[str, ...]:
-    """Return all keys of the schema in full, without those of list items."""
+    """Return all keys of the schema in full, without those of list items and those that lightkit writes itself."""
     return tuple(_keys_of(Config, ""))
 
 
@@ -69,7 +69,10 @@ def keys_named(name: str) -> list[str]:
 
 
 def _keys_of(kind: type, prefix: str) -> Iterator[str]:
+    internal = {field.name for field in dataclasses.fields(kind) if field.metadata.get("internal")}
     for name, inner in field_types(kind).items():
+        if name in internal:
+            continue
         yield prefix + name
         if dataclasses.is_dataclass(inner):
             yield from _keys_of(typing.cast(type, inner), f"{prefix}{name}.")

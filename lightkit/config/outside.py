@@ -22,8 +22,8 @@ from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge, targets_in
-from lightkit.config.arguments import EXTRAS
 from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, relative, split, step
+from lightkit.config.missing_targets import package_of
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import located
@@ -291,9 +291,8 @@ class _ImportWalk:
         else:
             return None
         if prefix == name.partition(".")[0]:
-            wanted = (
-                f"pip install 'lightkit[{EXTRAS[prefix]}]'" if prefix in EXTRAS else f"install what brings {prefix}"
-            )
+            package = package_of(prefix)
+            wanted = f"pip install {package}" if package else f"install what brings {prefix}"
             return Failure(place, f"there is no module {prefix}", prefix, fix=f"{wanted}, or mend {place}")
         if parent is None or not self.trust.in_project(parent):
             return None

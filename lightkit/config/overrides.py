@@ -14,15 +14,17 @@ from typing import Any
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
-from lightkit.config.defaults import unknown_option
+from lightkit.config.defaults import SWEEPS, of_sweeps, unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.loader import PARAMS, ConfigLoader, Override, is_param
 from lightkit.config.origins import command_line
 from lightkit.config.schema import Config
+from lightkit.config.several import DECIMAL_COMMA, wrong_sweep
 
 _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"
 _TEXT = re.compile(r"\w[\w .+-]*")
+_YAML = re.compile(r"([\w.]+):\s*([^\s:={}]*)")
 _KEY = re.compile(r"[+~]*[\w$-]+([./@:][\w$-]+)*")
 
 
@@ -70,11 +72,8 @@ def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = Fal
         if is_param(override) and (sweep or not override.is_sweep_override()):
             result.texts.append(text)
             result.values.append((PARAMS, text))
-        elif override.is_sweep_override() and not sweep:
-            result.errors.append(_needs_multirun(text, override, choice=_is_group(loader, override)))
-        elif override.is_sweep_override() and override.is_hydra_override():
-            what = "Hydra's own settings can't be swept"
-            result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text), family="hydra"))
+        elif (wrong := wrong_sweep(override, text, sweep=sweep, choice=_is_group(loader, override))) is not None:
+            result.errors.append(wrong)
         elif override.key_or_group.startswith("hydra."):
             result.texts.append(text if override.is_delete() else plain(text))
             result.values.append((override.key_or_group, text))
@@ -121,7 +120,11 @@ def _unreadable(text: str, message: str) -> UserError:
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
     quoted = ",".join(f'"{item.strip(_QUOTES)}"' for item in value[1:-1].split(","))
     fix = f"'{key}=[{quoted}]'" if is_list else ""
-    if not _KEY.fullmatch(key):
+    as_yaml = _YAML.fullmatch(text)
+    if as_yaml:
+        value = as_yaml[2].replace(",", ".") if DECIMAL_COMMA.fullmatch(as_yaml[2]) else as_yaml[2]
+        reason, fix = "an override has a = where a file has a colon", f"{as_yaml[1]}={value or 'VALUE'}"
+    elif not _KEY.fullmatch(key):
         reason, fix = "what is before the = is no key", "names joined by dots; a list is set as a whole: key=[…]"
     elif reason.startswith("LexerNoViableAlt"):
         odd = next((sign for sign in value if not sign.isascii()), "")
@@ -137,21 +140,6 @@ def _unreadable(text: str, message: str) -> UserError:
     )
 
 
-def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError:
-    what = "several values for one key start several runs, which wants -m"
-    wanted = "options that go together" if choice else "a list"
-    quoted = "" if choice else ", or for a text put quotes around it"
-    fix = f"add -m, or for {wanted} write {override.get_key_element()}=[…]{quoted}"
-    return UserError(
-        what,
-        key=override.key_or_group,
-        received=text.partition("=")[2],
-        origin=command_line(text),
-        fix=fix,
-        family="wrong-command",
-    )
-
-
 def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:
     key, origin = override.key_or_group, command_line(text)
     if override.package is not None or "/" in key:
@@ -160,6 +148,12 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
             UserError(
                 "there is no such group", key=key, received=key, choices=choices, origin=origin, family="unknown-option"
             )
+        )
+        return
+    meant = of_sweeps(loader, key, str(override.value())) if key in SWEEPS and not override.is_delete() else None
+    if meant is not None:
+        result.errors.append(
+            UserError("there is no such group", key=key, origin=origin, fix=meant, family="unknown-key")
         )
         return
     option, _, rest = key.partition(".")

@@ -32,6 +32,7 @@ _NOT_KNOWN = {
 }
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
 _SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
+_UNSET = re.compile(r"Environment variable '(\w+)' not found")
 _DEPTH = 60  # only a container that contains itself by interpolation goes that deep
 
 
@@ -72,18 +73,44 @@ def _resolved(parent: DictConfig | ListConfig, name: Any, report: Report, key: K
         report.add(key, "refers to a value that is missing", received=raw, family="unreadable-configuration")
         return UNKNOWN
     except (OmegaConfBaseException, InterpolationResolutionError, RecursionError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        report.add(
-            key,
-            f"the interpolation can't be resolved: {reason}",
-            received=raw,
-            fix=_hint(parent, raw) if "not found" in reason else None,
-            family="unreadable-configuration",
-        )
+        circle = _circle(parent._get_root(), dotted(key))
+        if circle is None:
+            report.add(key, received=raw, **_reason(parent, raw, error), family="unreadable-configuration")
+        elif not any(report.has(parts_of(one)) for one in circle):
+            what = f"refers to itself: {' → '.join([*circle, circle[0]])}"
+            fix = f"{circle[0]}=VALUE, or a value for another key of this circle"
+            report.add(key, what, received=raw, fix=fix, family="unreadable-configuration")
         return UNKNOWN
     if isinstance(value, (DictConfig, ListConfig)):
         return plain_tree(value, Silent(), key)
     return value
+
+
+def _reason(parent: DictConfig | ListConfig, raw: str, error: Exception) -> dict[str, Any]:
+    """Say why an interpolation has no value, and what to do; never what the environment holds."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    unset = _UNSET.search(reason)
+    if unset:
+        what = f"the environment variable {unset[1]} is not set"
+        fix = f"export {unset[1]}=VALUE, or a value for where it is not set: ${{oc.env:{unset[1]},VALUE}}"
+        return {"what": what, "fix": fix}
+    if _is_secret(parent, raw, 0):
+        reason = "what the environment holds does not fit"
+    hint = _hint(parent, raw) if "not found" in reason else None
+    return {"what": f"the interpolation can't be resolved: {reason}", "fix": hint}
+
+
+def _circle(root: Any, key: str) -> list[str] | None:
+    """Follow what values refer to from a key on; the circle of keys that ends there, None where there is none."""
+    way = [key]
+    while True:
+        holder = _referenced(root, way[-1])
+        following = _REFERENCE.findall(holder[1]) if holder is not None and isinstance(holder[1], str) else []
+        if not following or following[0].startswith("."):
+            return None
+        if following[0] in way:
+            return way[way.index(following[0]) :]
+        way.append(following[0])
 
 
 def _hint(node: DictConfig | ListConfig, raw: str) -> str | None:

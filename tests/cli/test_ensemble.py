@@ -56,6 +56,13 @@ def test_what_cannot_be_is_told_at_once(cli: Cli, runs: Path, args: list[str], m
     assert len([*(runs / "outputs").glob("runs/*/*")]) == 2
 
 
+def test_each_run_that_is_missing_is_named(cli: Cli, runs: Path) -> None:
+    one, both = cli("ensemble", "a", "nothing").err, cli("ensemble", "nothing", "nowhere").err
+    assert ("'nothing'" in one, "'a'" in one, "1 problem found" in one) == (True, False, True)
+    assert ("'nothing'" in both, "'nowhere'" in both, "2 problems found" in both) == (True, True, True)
+    assert "choices:" in one
+
+
 def test_jobs_that_have_not_finished_are_left_out_of_a_sweep(cli: Cli, runs: Path) -> None:
     assert "note: 1 of the 2 runs in outputs/sweeps" in cli("ensemble", "outputs/sweeps/2026-01-31/12-00-00-run").err
 

@@ -71,6 +71,22 @@ def test_unknown_option_names_the_nearest(args: list[str], capsys: pytest.Captur
     assert "nearest: --" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("args", "fix"),
+    [
+        (["-m", "train", "seed=0,1"], "lightkit train -m seed=0,1"),
+        (["--multirun", "seed=0,1"], "lightkit train --multirun seed=0,1"),
+        (["--json", "runs"], "lightkit runs --json"),
+        (["-m"], "lightkit train -m"),
+    ],
+)
+def test_options_before_the_command_are_put_after_it(
+    args: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    assert f"fix:      {fix}\n" in capsys.readouterr().err
+
+
 def test_missing_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval"]) == 2
     err = capsys.readouterr().err

@@ -54,6 +54,11 @@ def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: typ
     assert done.out.partition("\njob ")[2].count("0.5000") == 4
 
 
+def test_that_nothing_varies_is_told_before_anything_trains(cli: Cli) -> None:
+    assert "note: nothing varies, so this sweep has one job" in cli("train", "-m", "--cfg", "job", "-p", "seed").err
+    assert "note:" not in cli("train", "-m", "seed=0,1", "--cfg", "job", "-p", "seed").err
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("ended", "status"), [(3, 3), (137, 137)])
 def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job], ended: int, status: int) -> None:

@@ -86,6 +86,9 @@ def test_watching_until_it_ends(cli: Cli, sweep: Path) -> None:
 
 def test_mistakes(cli: Cli, sweep: Path) -> None:
     assert "choices:  status, resume, stop" in cli("sweep", "halt", "last").err
+    assert "fix:      lightkit sweep status one\n" in cli("sweep", "one").err
+    assert "fix:      lightkit sweep status last\n" in cli("sweep", "statsu", "last").err
+    assert "SWEEP is missing" in cli("sweep", "stop").err
     assert "no sweep here" in cli("sweep", "status", "none").err
     assert "the jobs of a sweep are fixed" in cli("sweep", "resume", "last", "optim.lr=1").err
     assert "sweep.slots" in cli("sweep", "resume", "last", "sweep.slots=no").err

@@ -98,7 +98,11 @@ BAD = [
     ("name=a/b", ["name: can't be part of a folder's name"]),
     ("extra=3", ["extra: wrong type"]),
     ("extra.a=${trainer.epoch}", ["extra.a: the interpolation can't be resolved", "${trainer.epochs}?"]),
-    ("seed=${oc.env:LIGHTKIT_NOT_SET}", ["seed: the interpolation can't be resolved"]),
+    (
+        "seed=${oc.env:LIGHTKIT_NOT_SET}",
+        ["seed: the environment variable LIGHTKIT_NOT_SET is not set", "export LIGHTKIT_NOT_SET=VALUE"],
+    ),
+    ("data.batch_size=1e20", ["data.batch_size: wrong type", "expected: a whole number"]),
     ("seed=${nope:1}", ["seed: the interpolation can't be resolved"]),
     ("~optim._target_", ["optim._target_: missing"]),
     ("~data", ["data: missing"]),
@@ -283,7 +287,9 @@ def test_check_takes_any_configuration() -> None:
 
 def test_a_configuration_that_contains_itself_is_refused(report: Report) -> None:
     assert "extra.a: the interpolation can't be resolved" in report("extra.a=${extra}")
-    assert "extra.a: the interpolation can't be resolved" in report("extra.a=${extra.b}", "extra.b=${extra.a}")
+    assert "extra.a: refers to itself: extra.a → extra.b → extra.a" in report(
+        "extra.a=${extra.b}", "extra.b=${extra.a}"
+    )
 
 
 def test_defaults_of_the_schema_are_written_out_and_frozen(composed: Compose) -> None:

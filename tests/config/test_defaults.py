@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.common.errors import UserErrors
+from lightkit.config import compose
 from tests.config.conftest import Write
 
 Report = Callable[..., str]
@@ -78,3 +80,21 @@ def test_a_file_that_does_not_go_with_the_others(write: Write, report: Report, t
 def test_a_cycle_gets_no_hint(write: Write, report: Report) -> None:
     write("experiments/e.yaml", "extra:\n  a: ${extra.b}\n  b: ${extra.a}\n")
     assert "did you mean" not in report("experiment=e")
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("sweep=optuna", "hydra/sweeper=optuna"),
+        ("sweep=slurm", "sweep.engine=slurm"),
+        ("sweep=ray", "sweep.engine=ray"),
+        ("sweep=local", "sweep.engine=local"),
+        ("sweep=hyperband", "sweep.halving.method=hyperband"),
+        ("launcher=submitit", "sweep.engine=slurm"),
+        ("sweeper=optuna", "hydra/sweeper=optuna"),
+        ("launcher=vectorized", "hydra/launcher=vectorized"),
+    ],
+)
+def test_what_a_sweep_is_asked_for_by_another_name(typed: str, fix: str) -> None:
+    with pytest.raises(UserErrors, match=f"fix:      {fix}\n"):
+        compose([typed])

@@ -65,6 +65,10 @@ class Range:
         return ", ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
 
 
+INTERNAL = {"internal": True}
+"""Metadata of a field that lightkit writes itself: no page lists it, and no message suggests it."""
+
+
 def number(
     default: T,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
-from lightkit.config.schema.base import FREEZE, Range, RuleConfig, Target, number
+from lightkit.config.schema.base import FREEZE, INTERNAL, Range, RuleConfig, Target, number
 
 
 @dataclass
@@ -164,7 +164,7 @@ class EnsembleConfig(Target):
     `[{model: mlp}, {model: cnn, optim.lr: 0.01}]`. Empty: copies with other seeds."""
     meta: dict[str, Any] = field(default_factory=dict)
     """The meta-model of `stacking`: the values by which its run differs, like an entry of `members`."""
-    member: MemberConfig = field(default_factory=MemberConfig)
+    member: MemberConfig = field(default_factory=MemberConfig, metadata=INTERNAL)
     """What this run is among the members of an ensemble; lightkit writes it."""
 
 

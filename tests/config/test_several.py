@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from lightkit.common.errors import UserErrors
+from lightkit.config import compose, compose_jobs
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("optim.lr=0,001", "optim.lr=0.001, with a point; for several runs add -m"),
+        ("trainer.clip_norm=1,5", "trainer.clip_norm=1.5, with a point; for several runs add -m"),
+        ("seed=0,1", "add -m, or for a list write seed=[…]"),
+        ("optim.lr: 0,001", "fix:      optim.lr=0.001\n"),
+        ("optim.lr: 0.001", "fix:      optim.lr=0.001\n"),
+        ("trainer.epochs:", "fix:      trainer.epochs=VALUE\n"),
+    ],
+)
+def test_a_comma_or_a_colon_out_of_place(override: str, fix: str) -> None:
+    with pytest.raises(UserErrors) as raised:
+        compose([override])
+    assert fix in str(raised.value)
+
+
+def test_a_range_of_fractions_counts_from_zero_in_ones() -> None:
+    with pytest.raises(UserErrors) as raised:
+        compose_jobs(["optim.lr=range(0.1)"])
+    text = str(raised.value)
+    assert "optim.lr: this range counts from 0 to 0.1 in steps of 1, which is one value" in text
+    assert "optim.lr=range(0.1,0.5,0.1)" in text
+    assert "fix:      the values themselves: optim.lr=0.001,0.01,0.1" in text
+    assert len(raised.value.errors) == 1
+
+
+def test_a_range_that_has_a_step_and_one_of_whole_numbers_stay() -> None:
+    assert [job.cfg.optim.lr for job in compose_jobs(["optim.lr=range(0.1,0.35,0.1)"])] == pytest.approx(
+        [0.1, 0.2, 0.3]
+    )
+    assert len(compose_jobs(["seed=range(1)"])) == 1
