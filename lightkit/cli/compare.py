@@ -32,9 +32,10 @@ usage: lightkit compare [RUN... | SWEEP] [--baseline RUN] [--metric NAMES] [--so
                         [--markdown FILE] [--json] [OVERRIDES]
 
 Runs side by side: the keys that differ, and metrics as mean ± standard deviation over the n runs that differ in their
-seed alone, the best marked. Values of validation are those of the best epoch, of a run that goes on the best so far.
-With a baseline, differences to it, and paired tests over the seeds that both have: Student's t with its 95 % interval,
-Wilcoxon's signed ranks and the sign test, exact; Holm's method adjusts to the number of groups. One seed is no test.
+seed or fold alone, the best mean marked. Values of validation are those of the best epoch, of a run that goes on the
+best so far. With a baseline, differences to it, and tests over the seeds that both have: the paired t-test with its
+95 % interval, and from six pairs on Wilcoxon's signed ranks and the sign test, exact. Where fewer than three seeds are
+in both, Welch's unpaired test. Holm's method adjusts to the number of groups. Fewer than three seeds are no test.
 RUN is the folder of a run, its name, or `last` for the newest one, with the sweep that it is a job of; SWEEP the folder
 of a sweep, its name, or another folder with runs below it. Without either, the newest sweep. Of two groups the first is
 the baseline.
@@ -44,9 +45,9 @@ options:
   --metric NAMES     metrics to compare, joined by commas, or patterns, as 'test/*' (default: the monitored one, and
                      the same of the test)
   --sort NAME        order by a metric, the best first, or by a key; -NAME turns it round (default: the first metric)
-  --rows SPLIT       also compare row by row on val, test or train: McNemar's exact test, and a paired bootstrap of the
-                     loss of each row. Reads predictions-<split>.csv of the runs, and predicts where it is missing or
-                     older than the run; OVERRIDES, such as device=cpu, are for that
+  --rows SPLIT       also compare row by row on val, test or train: McNemar's exact test, and the mean loss with a
+                     bootstrap of its interval. Reads predictions-<split>.csv of the runs, and predicts where it is
+                     missing or older than the run; OVERRIDES, such as device=cpu, are for that
   --status NAMES     only runs with one of these, as finished,running
   --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; see `lightkit runs --help`
   --html FILE        table, curves and parallel coordinates as one page that needs no network
@@ -183,13 +184,14 @@ def _compare_rows(made: RunComparison, split: str, overrides: Sequence[str]) -> 
     Raises:
         UserError: There is no baseline, or the rows cannot be compared.
     """
-    from lightkit.compare.comparison import pairs
     from lightkit.compare.rows import check_alike, compare_rows, is_current
+    from lightkit.compare.seeds import pair_runs
 
     if made.baseline is None:
         labels = [row.label for row in made.rows]
         raise UserError("rows are compared with a baseline", key="--rows", fix="--baseline RUN", choices=labels)
-    both = pairs(made)
+    base = made.row(made.baseline).group
+    both = {row.label: pair_runs(base, row.group) for row in made.rows if row.label != made.baseline}
     for each in both.values():
         for first, other in each:
             check_alike(first, other, split)

@@ -12,12 +12,10 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.compare.grouping import Group, columns, differing_keys, group, labels_of, once_a_seed, short_names
 from lightkit.compare.rows import RowTest, SeedTable
-from lightkit.compare.statistics import PairedTest, holm, mean_and_sd, paired
+from lightkit.compare.seeds import SeedTest, compare_seeds
+from lightkit.compare.statistics import is_noise, mean_and_sd
 from lightkit.runs.filters import as_number, direction_of
 from lightkit.runs.record import RunRecord
-
-LEVEL = 0.05
-"""p below which a difference counts as more than chance."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Cell:
         mean: Over its runs; None where no run has a value.
         sd: Standard deviation (of a sample); None for fewer than two.
         n: Number of runs with a value.
-        best: Whether no group has a better mean.
+        best: Whether no group has a better mean; says nothing of chance.
         delta: The mean less that of the baseline.
     """
 
@@ -46,25 +44,6 @@ class Row:
     label: str
     group: Group
     cells: dict[str, Cell]
-
-
-@dataclass(frozen=True)
-class SeedTest:
-    """A group and the baseline over the seeds that both have.
-
-    Attributes:
-        label: The group's.
-        metric: What was measured.
-        test: The tests; None where no seed is in both.
-        p_holm: p of the t-test, adjusted to the number of groups.
-        verdict: In words.
-    """
-
-    label: str
-    metric: str
-    test: PairedTest | None
-    p_holm: float | None
-    verdict: str
 
 
 @dataclass
@@ -176,7 +155,8 @@ def build_comparison(
         notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
     made.notes = notes
     if first is not None:
-        made.seed_tests = [test for name in chosen for test in _seed_tests(made, first, name)]
+        others = {row.label: row.group for row in made.rows if row.label != made.baseline}
+        made.seed_tests = compare_seeds(first.group, others, chosen)
     return made
 
 
@@ -193,19 +173,6 @@ def _baseline(text: str | None, groups: Sequence[Group], labels: Sequence[str], 
         if text in {name, *names} or any(run.folder == Path(text).resolve() for run in one.runs):
             return number
     raise UserError("none of the runs that are compared", key="--baseline", received=text, choices=labels)
-
-
-def pairs(comparison: RunComparison) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
-    """Return of each group but the baseline the finished runs of both that have the same seed."""
-    if comparison.baseline is None:
-        return {}
-    first = {run.seed: run for run in comparison.row(comparison.baseline).group.runs if run.status == "finished"}
-    found = dict[str, list[tuple[RunRecord, RunRecord]]]()
-    for row in comparison.rows:
-        if row.label != comparison.baseline:
-            own = [run for run in row.group.runs if run.status == "finished" and run.seed in first]
-            found[row.label] = [(first[run.seed], run) for run in own]
-    return found
 
 
 def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
@@ -239,7 +206,7 @@ def _marked(row: Row, rows: Sequence[Row], first: Row | None, metrics: dict[str,
         top = choose(means) if choose and means else None
         base = None if first is None or first is row else first.cells[name].mean
         delta = None if base is None or cell.mean is None else cell.mean - base
-        best = top is not None and cell.mean == top and len(rows) > 1
+        best = top is not None and cell.mean is not None and is_noise(cell.mean - top, [top]) and len(rows) > 1
         cells[name] = Cell(cell.mean, cell.sd, cell.n, best=best, delta=delta)
     return Row(row.label, row.group, cells)
 
@@ -269,31 +236,3 @@ def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics:
     else:
         filled.sort(key=lambda row: str(value(row)), reverse=backwards)
     return [*filled, *(row for row in rows if value(row) is None)]
-
-
-def _seed_tests(comparison: RunComparison, first: Row, metric: str) -> list[SeedTest]:
-    """Test every group against the baseline, over the seeds that both have finished."""
-    tests = dict[str, PairedTest | None]()
-    for text, each in pairs(comparison).items():
-        both = [(a.values[metric], b.values[metric]) for a, b in each if metric in a.values and metric in b.values]
-        tests[text] = paired([theirs - own for own, theirs in both]) if both else None
-    adjusted = holm([test.t if test is not None else None for test in tests.values()])
-    mode = comparison.metrics[metric]
-    return [
-        SeedTest(text, metric, test, p_holm, _verdict(test, p_holm, mode))
-        for (text, test), p_holm in zip(tests.items(), adjusted)
-    ]
-
-
-def _verdict(test: PairedTest | None, p_holm: float | None, mode: str | None) -> str:
-    if test is None:
-        return "no seed in both"
-    if test.n == 1:
-        return "one seed: no test"
-    if p_holm is None:
-        return "no difference" if test.mean == 0 else "no spread: no test"
-    if p_holm >= LEVEL:
-        return "may be chance"
-    if mode is None:
-        return "higher" if test.mean > 0 else "lower"
-    return "better" if (test.mean > 0) == (mode == "max") else "worse"

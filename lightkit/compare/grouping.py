@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone become a group; groups are told from each other by the keys that differ."""
+"""Runs that repeat one configuration become a group; groups are told from each other by the keys that differ."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
 """Keys and groups that no result depends on."""
 _PAUSE = "trainer.stop_at"
 """Runs that paused at different places, or not at all, are beginnings of the same run."""
+_SPLIT, _SPLIT_SEED, _FOLD = "data.split.by", "data.split.seed", "data.split.fold"
+REPEATED = (SEED, _SPLIT_SEED, _FOLD)
+"""Keys that repeat a configuration with other luck: its runs are one group, and never compared with each other."""
 _TARGET = "_target_"
 _MISSING = object()
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same configuration but for the seed.
+    """Runs with the same configuration but for what repeats it: the seed, that of the split, and the fold.
 
     Attributes:
         values: What tells it from the others, by key; a key that it lacks is not there.
@@ -32,8 +35,17 @@ class Group:
     runs: tuple[RunRecord, ...]
 
 
+def replicate(run: RunRecord) -> tuple[int, ...] | None:
+    """Return which repeat of its configuration a run is: its seed, the split's, and its fold; None without a seed."""
+    if run.seed is None:
+        return None
+    keys = (_SPLIT_SEED, _FOLD) if run.keys.get(_SPLIT) == "fold" else (_SPLIT_SEED,)
+    more = (run.keys.get(key) for key in keys)
+    return (run.seed, *(value if isinstance(value, int) else 0 for value in more))
+
+
 def differing_keys(records: Sequence[RunRecord]) -> list[str]:
-    """Name the keys that not all runs have alike, apart from the seed and what follows it.
+    """Name the keys that not all runs have alike, apart from what repeats a run, and what follows the seed.
 
     Args:
         records: The runs.
@@ -43,7 +55,7 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     names = dict.fromkeys(key for section in own.values() for key in section.keys)
     found = list[str]()
     for name in names:
-        if name in (SEED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
+        if name in (*REPEATED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
             continue
         values = [record.keys.get(name, _MISSING) for record in records]
         follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))
@@ -77,7 +89,7 @@ def _follows(name: str, records: Sequence[RunRecord], targets: set[str]) -> bool
 
 
 def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence[str] | None = None) -> list[Group]:
-    """Put runs that differ in their seed alone together, in the order in which they come.
+    """Put runs that repeat one configuration together, in the order in which they come.
 
     Args:
         records: The runs.
@@ -91,9 +103,7 @@ def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence
     groups = list[Group]()
     for runs in found.values():
         values = {key: runs[0].keys[key] for key in keys if key in runs[0].keys}
-        groups.append(
-            Group(values, tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed or 0, run.started))))
-        )
+        groups.append(Group(values, tuple(sorted(runs, key=lambda run: (replicate(run) or (), run.started)))))
     return groups
 
 
@@ -128,7 +138,7 @@ def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str
     differing = differing_keys(records)
     for number, one in enumerate(group(records, differing)):
         for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
-            kept[number, run.folder if run.seed is None else run.seed] = run
+            kept[number, replicate(run) or run.folder] = run
     left = len(records) - len(kept)
     note = f"{left} run{'s' if left > 1 else ''} left out: the same configuration and seed as another"
     chosen = {run.folder for run in kept.values()}

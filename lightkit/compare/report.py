@@ -14,9 +14,9 @@ from lightkit.common.csv_cells import CsvWriter
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.curves import read_curves
 from lightkit.compare.grouping import shown
+from lightkit.compare.seeds import SeedTest
+from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS
 
-_EXACT = 6
-"""Pairs from which on a rank test can fall below 5 %."""
 _MOST_CURVES = 60
 """Groups whose curves the page draws: the first ones."""
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -45,7 +45,7 @@ class TextTable:
 def tables(comparison: RunComparison) -> list[TextTable]:
     """Return what a reader is shown: the groups, the tests over seeds, those over rows."""
     found = [_groups(comparison)]
-    if any(test.test is not None for test in comparison.seed_tests):
+    if comparison.seed_tests:
         found.append(_over_seeds(comparison))
     if comparison.split:
         found += _over_rows(comparison)
@@ -70,7 +70,11 @@ def _groups(comparison: RunComparison) -> TextTable:
         table.rows.append(line)
     table.right = list(range(len(marks) + len(heads), len(table.heads)))
     best = any(cell.best for row in comparison.rows for cell in row.cells.values())
-    table.notes += ["* best" + (", ± standard deviation over n seeds" if counts != {1} else "")] if best else []
+    table.notes += (
+        ["* best mean, which may be chance" + (", ± standard deviation over n seeds" if counts != {1} else "")]
+        if best
+        else []
+    )
     table.notes += comparison.notes
     return table
 
@@ -96,33 +100,39 @@ def p_value(p: float | None) -> str:
 
 
 def _over_seeds(comparison: RunComparison) -> TextTable:
-    heads = ["against the baseline", "metric", "pairs", "Δ", "95 %", "t", "Wilcoxon", "sign", "t (Holm)", ""]
-    table = TextTable(f"by seed, paired, against {comparison.baseline}", heads, [], list(range(2, 9)))
+    heads = ["against the baseline", "metric", "test", "n", "Δ", "95 %", "t", "Wilcoxon", "sign", "t (Holm)", ""]
+    table = TextTable(f"by seed, against {comparison.baseline}", heads, [], list(range(3, 10)))
     for entry in comparison.seed_tests:
         test = entry.test
-        line = [entry.label, entry.metric, "0" if test is None else str(test.n)]
-        line += [signed(None if test is None else test.mean)]
-        line += [_interval(test.low, test.high)] if test is not None else ["–"]
+        line = [entry.label, entry.metric, "–" if test is None else "paired" if test.paired else "unpaired"]
+        line += ["0", "", "–"] if test is None else [str(test.n), signed(test.mean), _interval(test.low, test.high)]
         line += [p_value(getattr(test, name, None)) for name in ("t", "wilcoxon", "sign")]
         table.rows.append([*line, p_value(entry.p_holm), entry.verdict])
-    others = len(comparison.rows) - 1
-    if others > 1:
-        table.notes.append(f"p-values are two-sided; Holm: adjusted to {others} comparisons with the baseline")
-    sizes = [entry.test.n for entry in comparison.seed_tests if entry.test is not None and entry.test.n > 1]
-    if sizes and min(sizes) < _EXACT:
-        least = 2 / 2 ** min(sizes)
-        table.notes.append(
-            f"of {min(sizes)} pairs Wilcoxon and sign cannot fall below {least:.2g}, whatever the values"
-        )
-    if not sizes:
-        table.notes.append("one seed says nothing about chance: train with seed=0,1,2")
+    table.notes += _seed_notes(comparison.seed_tests, len(comparison.rows) - 1)
     return table
+
+
+def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
+    """Say which tests there are, and which there are not."""
+    notes, tests = list[str](), [entry.test for entry in entries if entry.test is not None]
+    if others > 1:
+        notes.append(f"p-values are two-sided; Holm: adjusted to {others} comparisons with the baseline")
+    if any(test.t is None for test in tests):
+        notes.append(f"fewer than {LEAST_SEEDS} seeds say nothing about chance: train with seed=0,1,2,3,4")
+    if any(test.t is not None and test.paired and test.sign is None for test in tests):
+        notes.append(f"Wilcoxon and sign need {LEAST_SIGNS} pairs that differ")
+    if not all(entry.same_seeds for entry in entries):
+        notes.append(
+            "groups have other seeds than the baseline: Δ in the first table is of all runs, here of the seeds of "
+            f"both (paired), or where these are fewer than {LEAST_SEEDS} of all finished runs (unpaired, Welch's test)"
+        )
+    return notes
 
 
 def _over_rows(comparison: RunComparison) -> list[TextTable]:
     heads = ["against the baseline", "loss", "seeds", "rows", "Δ", "95 %", "p", "p (Holm)"]
     table = TextTable(
-        f"by row of {comparison.split}, bootstrap, against {comparison.baseline}", heads, [], list(range(2, 8))
+        f"by row of {comparison.split}, mean loss, against {comparison.baseline}", heads, [], list(range(2, 8))
     )
     for entry in comparison.row_tests:
         test = entry.test

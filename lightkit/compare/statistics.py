@@ -1,33 +1,45 @@
-"""Tests of paired values: the same seeds, or the same rows, under two configurations. All p-values are two-sided."""
+"""Tests of two configurations over the same or other seeds, and over the same rows. All p-values are two-sided.
+
+Metrics that count rows take few values, and equal ones differ by the rounding of float32. So a test over seeds takes a
+`step`, the smallest difference that means something: what is closer is equal, and no spread counts as smaller.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-_SAME = 1e-12
-"""Differences closer to each other, relative to the largest, are rounding."""
+_NOISE = 2.0**-20
+"""Differences smaller than this share of a value are the rounding of float32."""
+LEAST_SEEDS = 3
+"""Runs of a group from which on Student's t says anything; of two its spread is luck."""
+LEAST_SIGNS = 6
+"""Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
 _DRAWS_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
-class PairedTest:
-    """What the differences of pairs say.
+class MeanTest:
+    """What the runs of two groups say of the difference of their means.
 
     Attributes:
-        n: Number of pairs.
+        paired: Whether runs with equal seeds were paired.
+        n: Number of pairs, or of runs of the smaller group.
         mean: Mean difference.
-        low: Lower end of its 95 % interval by Student's t; None without a spread.
+        low: Lower end of its 95 % interval by Student's t; None for fewer than `LEAST_SEEDS`.
         high: Upper end.
-        t: p of the paired t-test; None for one pair, and where all differences are equal.
-        wilcoxon: p of the exact signed-rank test; None for one pair.
-        sign: p of the exact sign test; None for one pair.
+        t: p of the paired t-test, or of Welch's; None for fewer than `LEAST_SEEDS`.
+        wilcoxon: p of the exact signed-rank test; None for fewer than `LEAST_SIGNS` pairs that differ.
+        sign: p of the exact sign test; None likewise.
+        equal: Whether no pair differs by anything that means something.
     """
 
+    paired: bool
     n: int
     mean: float
     low: float | None = None
@@ -35,6 +47,7 @@ class PairedTest:
     t: float | None = None
     wilcoxon: float | None = None
     sign: float | None = None
+    equal: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Bootstrap:
         mean: Mean difference.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        p: Twice the smaller share of means on one side of 0.
+        p: Of the test that turns the signs of differences around at random, which is exact for ties and few rows.
     """
 
     n: int
@@ -81,37 +94,89 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def paired(differences: Sequence[float]) -> PairedTest:
-    """Test whether differences of pairs are 0 on average. One pair says nothing about chance, so it has no p.
+def is_noise(difference: float, values: Sequence[float]) -> bool:
+    """Tell whether a difference of values is no more than the rounding of float32."""
+    return abs(difference) <= _NOISE * max(map(abs, values))
+
+
+def resolution(values: Sequence[float], rows: int | None) -> float:
+    """Return the smallest difference of values that means something.
+
+    Args:
+        values: Of all runs that are compared; at least one.
+        rows: Number of rows that were counted; None takes the smallest difference that is more than rounding.
+    """
+    ordered = sorted(values)
+    gaps = (high - low for low, high in pairwise(ordered) if not is_noise(high - low, values))
+    step = 1 / rows if rows else min(gaps, default=0.0)
+    return max(step, _NOISE * max(map(abs, values)))
+
+
+def paired(differences: Sequence[float], *, step: float, overlap: float = 0.0) -> MeanTest:
+    """Test whether differences of pairs are 0 on average.
 
     Args:
         differences: At least one.
+        step: The smallest difference that means something.
+        overlap: Test rows over training rows where runs are repeated on other splits of the same rows, 0 for one split.
+            They have training rows in common, so that their mean is less certain than of as many independent runs
+            (Nadeau & Bengio 2003, Inference for the generalization error).
     """
     n = len(differences)
     mean, sd = mean_and_sd(differences)
     assert mean is not None
-    if sd is None:
-        return PairedTest(n, mean)
-    ranks, signs = wilcoxon(differences), sign_test(differences)
-    if sd <= _SAME * max(map(abs, differences)):  # all alike: there is no spread to compare with
-        return PairedTest(n, mean, wilcoxon=ranks, sign=signs)
+    if sd is None or n < LEAST_SEEDS:
+        return MeanTest(True, n, mean)
+    kept = [value for value in differences if abs(value) > step / 2]
+    signs = sign_test(kept) if len(kept) >= LEAST_SIGNS else None
+    ranks = wilcoxon(kept, tolerance=step / 2) if len(kept) >= LEAST_SIGNS else None
+    error = max(sd, step) * math.sqrt(1 / n + overlap)
+    return MeanTest(True, n, mean, *_student(mean, error, n - 1), ranks, signs, equal=not kept)
+
+
+def unpaired(baseline: Sequence[float], other: Sequence[float], *, step: float, overlap: float = 0.0) -> MeanTest:
+    """Test whether two groups of runs with other seeds have the same mean, by Welch's test.
+
+    Args:
+        baseline: At least one value.
+        other: At least one value.
+        step: As of `paired`.
+        overlap: As of `paired`.
+    """
+    n = min(len(baseline), len(other))
+    (first, sd), (second, other_sd) = mean_and_sd(baseline), mean_and_sd(other)
+    assert first is not None
+    assert second is not None
+    if sd is None or other_sd is None or n < LEAST_SEEDS:
+        return MeanTest(False, n, second - first)
+    parts = [max(sd, step) ** 2 / len(baseline), max(other_sd, step) ** 2 / len(other)]
+    of_both = sum(part**2 / (len(each) - 1) for part, each in zip(parts, (baseline, other)))
+    freedom = sum(parts) ** 2 / of_both if of_both else 1.0
+    error = math.sqrt(sum(part * (1 + len(each) * overlap) for part, each in zip(parts, (baseline, other))))
+    return MeanTest(False, n, second - first, *_student(second - first, error, freedom))
+
+
+def _student(mean: float, error: float, freedom: float) -> tuple[float, float, float]:
+    """Return the ends of the 95 % interval, and p."""
+    if error == 0:
+        return mean, mean, float(mean == 0)
     from scipy.special import stdtr, stdtrit  # takes a third of a second
 
-    error = sd / math.sqrt(n)
-    half = float(stdtrit(n - 1, 0.975)) * error
-    return PairedTest(n, mean, mean - half, mean + half, 2 * float(stdtr(n - 1, -abs(mean / error))), ranks, signs)
+    half = float(stdtrit(freedom, 0.975)) * error
+    return mean - half, mean + half, 2 * float(stdtr(freedom, -abs(mean / error)))
 
 
-def wilcoxon(differences: Sequence[float]) -> float:
+def wilcoxon(differences: Sequence[float], *, tolerance: float = 0.0) -> float:
     """Return p of Wilcoxon's signed-rank test, exact for any number of pairs.
 
     Args:
         differences: Of pairs; those of equal size share their rank, and zeros drop out.
+        tolerance: Sizes that differ by no more than this are equal.
     """
     kept = [value for value in differences if value != 0]
     if not kept:
         return 1.0
-    doubled = _doubled_ranks([abs(value) for value in kept])
+    doubled = _doubled_ranks([abs(value) for value in kept], tolerance)
     ways = np.zeros(sum(doubled) + 1)  # shares of the sign patterns by their sum of positive ranks
     ways[0] = 1.0
     for rank in doubled:
@@ -122,9 +187,9 @@ def wilcoxon(differences: Sequence[float]) -> float:
     return min(1.0, 2 * float(min(ways[: positive + 1].sum(), ways[positive:].sum())))
 
 
-def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
+def _doubled_ranks(sizes: Sequence[float], tolerance: float) -> list[int]:
     """Return twice the rank of each size, a whole number also for the mean of shared ranks."""
-    tolerance = _SAME * max(sizes)
+    tolerance = max(tolerance, _NOISE * max(sizes))
     order = sorted(range(len(sizes)), key=lambda i: sizes[i])
     ranks, begin = [0] * len(sizes), 0
     while begin < len(order):
@@ -181,9 +246,20 @@ def bootstrap(differences: NDArray[np.float64], *, resamples: int = 10_000, seed
         sizes = [min(step, resamples - start) for start in range(0, resamples, step)]
         means = np.concatenate([differences[generator.integers(0, n, (size, n))].mean(1) for size in sizes])
     low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
-    fewest = min((means <= 0).sum(), (means >= 0).sum())
-    p = min(1.0, 2 * (int(fewest) + 1) / (resamples + 1))
+    p = _turned_around(differences, resamples, generator)
     return Bootstrap(n, float(differences.mean()), low, high, p)
+
+
+def _turned_around(differences: NDArray[np.float64], draws: int, generator: np.random.Generator) -> float:
+    """Return how often differences with random signs have a sum as far from 0, the given ones counted once."""
+    sizes, counts = np.unique(np.abs(differences[differences != 0]).round(12), return_counts=True)
+    seen = abs(float(differences.sum()))
+    near = seen - _NOISE * float(np.abs(differences).sum())
+    step, farther = max(1, _DRAWS_AT_ONCE // max(1, len(sizes))), 0
+    for start in range(0, draws, step):
+        drawn = generator.binomial(counts, 0.5, size=(min(step, draws - start), len(sizes)))
+        farther += int((np.abs((2 * drawn - counts) @ sizes) >= near).sum())
+    return (farther + 1) / (draws + 1)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

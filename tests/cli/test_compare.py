@@ -25,7 +25,7 @@ def test_the_newest_sweep_is_compared_without_a_name(cli: Cli, sweep: Path) -> N
     assert done.code == 0, done.err
     assert lines[0].split()[:3] == ["lr", "n", "val/accuracy"]
     assert lines[1].split()[:6] == ["0.1", "3", "0.6500", "±", "0.1323", "*"]
-    assert "by seed, paired, against lr=0.01:" in lines  # the first run of two groups
+    assert "by seed, against lr=0.01:" in lines  # the first run of two groups
 
 
 @pytest.mark.parametrize("name", [SWEEP, "sweeps/2026-01-31", "demo"])
@@ -65,7 +65,7 @@ def test_rows_are_compared_where_predictions_are_there(cli: Cli, sweep: Path) ->
         predictions(folder, rows)
     done = cli("compare", "--rows", "test")
     assert done.code == 0, done.err
-    assert "by row of test, bootstrap, against lr=0.01:" in done.out
+    assert "by row of test, mean loss, against lr=0.01:" in done.out
     found = json.loads(cli("compare", "--rows", "test", "--json").out)
     assert [(one["seed"], one["test"]["gained"], one["test"]["lost"]) for one in found["mcnemar"]] == [
         (seed, 7, 0) for seed in range(3)
@@ -82,7 +82,7 @@ def test_rows_of_a_run_that_was_trained_are_predicted(cli: Cli, project: Path) -
     found = json.loads(done.out)
     assert (found["baseline"], found["split"], found["row_tests"][0]["test"]["n"]) == ("lr=0.1", "val", 18)
     assert "18 rows written" in done.err
-    assert {entry["verdict"] for entry in found["seed_tests"]} == {"one seed: no test"}
+    assert {entry["verdict"] for entry in found["seed_tests"]} == {"too few seeds"}
     assert cli("compare", "outputs/0.1", "outputs/0.001", "--rows", "val").err == ""
 
 

@@ -51,13 +51,13 @@ def test_one_seed_is_never_called_better(tmp_path: Path) -> None:
     a_sweep(tmp_path, {0.1: [0.9], 0.01: [0.1]})
     made = compared(tmp_path)
     assert made.baseline == "lr=0.01"  # the first run of two groups
-    assert {entry.verdict for entry in made.seed_tests} == {"one seed: no test"}
+    assert {entry.verdict for entry in made.seed_tests} == {"too few seeds"}
     assert all(entry.p_holm is None for entry in made.seed_tests)
 
 
-def test_what_differs_by_the_same_everywhere_has_no_test(tmp_path: Path) -> None:
+def test_two_seeds_have_no_test(tmp_path: Path) -> None:
     a_sweep(tmp_path, {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]})
-    assert {entry.verdict for entry in compared(tmp_path).seed_tests} == {"no spread: no test"}
+    assert {entry.verdict for entry in compared(tmp_path).seed_tests} == {"too few seeds"}
 
 
 def test_runs_that_go_on_are_told_and_no_test_counts_them(tmp_path: Path) -> None:

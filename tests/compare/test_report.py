@@ -27,8 +27,8 @@ def test_the_table_of_groups(made: RunComparison) -> None:
     assert groups.heads == ["", "lr", "n", "val/accuracy", "Δ", "test/accuracy", "Δ"]
     assert groups.rows[0][:5] == ["baseline", "0.1", "2", "0.6250 ± 0.1768 *", ""]
     assert groups.rows[1][:5] == ["", "0.01", "2", "0.3750 ± 0.1768  ", "-0.2500"]
-    assert seeds.rows[0][:4] == ["lr=0.01", "val/accuracy", "2", "-0.2500"]
-    assert "of 2 pairs Wilcoxon and sign cannot fall below 0.5, whatever the values" in seeds.notes
+    assert seeds.rows[0][:5] == ["lr=0.01", "val/accuracy", "paired", "2", "-0.2500"]
+    assert seeds.notes == ["fewer than 3 seeds say nothing about chance: train with seed=0,1,2,3,4"]
 
 
 def test_csv_has_every_figure_in_a_column(made: RunComparison) -> None:
