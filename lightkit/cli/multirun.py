@@ -156,7 +156,7 @@ def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEn
     """Build what runs the jobs of a sweep, as its journal begins: `options`, and whether they train `at_once`."""
     if head.get("at_once"):
         return build_together(head["options"], folder)
-    return build_engine(head["options"], jobs, folder)
+    return build_engine(head["options"], jobs, folder, study="study" in head)
 
 
 def take_over(folder: Path) -> None:

@@ -126,7 +126,7 @@ def _show(record: Record, *, as_json: bool) -> None:
     say(f"\n{headline(states, mode)}")
     if holder is not None:
         say(f"run by {holder}; to end it:  lightkit sweep stop {record.folder}")
-    elif any(state.status == "running" for state in states):
+    elif any(state.status in ("running", "starting", "queued") for state in states):
         say(f"nobody watches it; to do so:  lightkit sweep resume {record.folder}")
         say(f"to end it:  lightkit sweep stop {record.folder}")
     elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):

@@ -198,7 +198,7 @@ def _of_jobs(folder: Path, record: Record, lock: LockState | None) -> tuple[str,
     left = [job for job in record.jobs.values() if job.name not in record.given_up]
     states: list[JobState] = [look_at_job(job, record, controlled=False) for job in left]
     found = {state.status for state in states}
-    if "running" in found:  # in a queue, while nobody watches
+    if found & {"running", "starting", "queued"}:  # in a queue, while nobody watches
         return "running", ""
     if found <= {"finished", "pruned", "stopped"} and states and record.head.get("complete") is not False:
         return "finished", ""

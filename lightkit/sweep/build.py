@@ -19,13 +19,14 @@ IN_A_QUEUE = ("slurm",)
 """Engines whose jobs go on when the process of the sweep ends."""
 
 
-def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
+def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, *, study: bool = False) -> JobEngine:
     """Build what `sweep.engine` names.
 
     Args:
         options: The section `sweep`.
         jobs: What is to run; the first one tells what each of them takes.
         folder: Folder of the sweep.
+        study: Whether jobs are chosen as it goes on, by what came of those before.
 
     Raises:
         UserError: It cannot run these jobs.
@@ -38,7 +39,9 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) 
         if not gpus.is_integer():
             what, fix = "Slurm gives a job whole GPUs", "a whole number, or 0 for none"
             raise UserError(what, key="sweep.gpus_per_job", received=gpus, fix=fix)
-        asked = SlurmOptions(**options["slurm"], gpus=int(gpus), slots=options["slots"])
+        # What comes next may depend on what came before: then the queue gets no more than there are slots.
+        ahead = not study and options["on_error"] == "continue" and _race(options, jobs) is None
+        asked = SlurmOptions(**options["slurm"], gpus=int(gpus), slots=options["slots"], ahead=ahead)
         return SlurmEngine(folder, job_command, asked, name=folder.name)
     if options["engine"] == "ray":
         from lightkit.sweep.engines.ray import RayEngine

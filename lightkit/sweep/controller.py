@@ -23,8 +23,9 @@ from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Journal, Record
 from lightkit.sweep.limits import Deadline, JobWatch, forget_request
+from lightkit.sweep.queue import QUEUED
 from lightkit.sweep.search import JobSearch, Race
-from lightkit.sweep.state import ENDED, JobState, is_locked, look, of_outcome, reached, read_outcome, running
+from lightkit.sweep.state import ENDED, JobState, begun, is_locked, look, of_outcome, reached, read_outcome, running
 from lightkit.sweep.tail import JobProgress
 
 _LOG = logging.getLogger(__name__)
@@ -215,7 +216,7 @@ class Controller:
             return True
         for part in self._parts.values():
             part.beside |= len(self._parts) > 1
-        self.states[job.name] = JobState(job, "starting", place=self.engine.place(job.name))
+        self.states[job.name] = begun(job, self.engine.place(job.name))
         self.display.started(self.states[job.name], again)
         return True
 
@@ -226,9 +227,9 @@ class Controller:
                 if self.search.watch(name, row) and not part.pruned and not self._signal:
                     part.pruned = True
                     self.engine.stop(name)
-            runs = part.progress.step is not None or is_locked(part.start.job.folder)
-            if runs:
-                self.states[name] = running(part.start.job, part.progress, self.engine.place(name))
+            place, job = self.engine.place(name), part.start.job
+            runs = place != QUEUED and (part.progress.step is not None or is_locked(job.folder))
+            self.states[name] = running(job, part.progress, place) if runs else begun(job, place)
             if action := part.watch.action(runs=runs or not self.engine.survives):
                 self.engine.stop(name, now=action == "kill")
         self.display.refresh(self.states)
@@ -245,7 +246,7 @@ class Controller:
         outcome = read_outcome(job, code, {} if result == part.before and code else result)
         if outcome.status == "interrupted" and part.pruned:
             outcome = replace(outcome, status="pruned", code=0)
-        outcome = part.watch.judged(outcome)
+        outcome = part.watch.judged(_explained(outcome, self.engine.why(name), {} if result == part.before else result))
         if outcome.status in ("failed", "pruned", "stopped") and not is_locked(job.folder):
             _write_result(job, result, outcome)
         forget_request(job.folder)
@@ -366,6 +367,13 @@ class Controller:
 
         with handled(note):
             yield
+
+
+def _explained(outcome: JobOutcome, why: str, result: Mapping[str, Any]) -> JobOutcome:
+    """Add why a job has ended that was ended from outside; the reason that it gave itself counts more."""
+    if not why or outcome.status not in ("failed", "interrupted") or result.get("status") == "failed":
+        return outcome
+    return replace(outcome, status="failed", reason=why)
 
 
 def _write_result(job: Job, result: Mapping[str, Any], outcome: JobOutcome) -> None:

@@ -17,6 +17,7 @@ from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_result
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Record
+from lightkit.sweep.queue import QUEUED, in_queue
 from lightkit.sweep.tail import JobProgress
 
 STOPPED = frozenset(of_signal(number) for number in numbers())
@@ -31,7 +32,8 @@ class JobState:
 
     Attributes:
         job: The job.
-        status: `waiting`, `starting`, `running`, or that of its outcome; one that died unseen is `interrupted`.
+        status: `waiting`, `queued`, `starting`, `running`, or that of its outcome; one that died unseen is
+            `interrupted`.
         metric: Name of the monitored value.
         best: Its best value so far.
         epoch: Epoch under way, or epochs done.
@@ -62,13 +64,25 @@ def is_locked(folder: Path) -> bool:
 
 
 def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobState:
-    """Find out about a job.
+    """Find out about a job; one that seems to have ended unseen may be in the queue of a cluster.
 
     Args:
         job: The job.
         record: The journal of its sweep.
         controlled: Whether a process runs the sweep; None finds that out.
     """
+    state = _look(job, record, controlled=controlled)
+    is_open = job.name in record.started and job.name not in record.ended
+    found = in_queue(record, job.name) if is_open and state.status in ("starting", "interrupted") else None
+    return state if found is None else begun(job, found.place)
+
+
+def begun(job: Job, place: str = "") -> JobState:
+    """Return the state of a job that was started and has not locked its folder yet."""
+    return JobState(job, "queued" if place == QUEUED else "starting", place="" if place == QUEUED else place)
+
+
+def _look(job: Job, record: Record, *, controlled: bool | None) -> JobState:
     locked, result = is_locked(job.folder), read_result(job.folder)  # in this order: a result is written before the end
     if locked:
         place = lock_holder(job.folder, run_files.JOB_LOCK) or lock_holder(job.folder) or ""

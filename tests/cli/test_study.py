@@ -70,10 +70,12 @@ def test_a_sweep_goes_through_the_queue_of_slurm(
     monkeypatch.setenv("FAKE_SLURM", str(state))
     monkeypatch.setenv("PATH", f"{STAND_IN}:{os.environ['PATH']}")
     command = ["train", "-m", "data=wine", "model.hidden=[4]", "trainer.epochs=1", "seed=0,1"]
-    found = cli(*command, "sweep.engine=slurm", "sweep.slurm.poll_seconds=0.5", "hydra.sweep.dir=outputs/queue")
+    found = cli(
+        *command, "sweep.slots=1", "sweep.engine=slurm", "sweep.slurm.poll_seconds=0.5", "hydra.sweep.dir=outputs/queue"
+    )
     assert found.code == 0, found.err
     assert [row["status"] for row in rows(project / "outputs" / "queue")] == ["done", "done"]
-    assert "--array=0-1" in (project / "outputs" / "queue" / "slurm" / "000.sh").read_text()
+    assert "--array=0-1%1\n" in (project / "outputs" / "queue" / "slurm" / "000.sh").read_text()
 
 
 def test_a_machine_without_slurm_starts_nothing(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

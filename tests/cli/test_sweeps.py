@@ -17,6 +17,7 @@ from tests.waiting import until
 from tests.warm import Warm
 
 Cli = Callable[..., Done]
+STAND_IN = Path(__file__).parents[1] / "sweep" / "engines" / "stand_in"
 CONFIG = "metrics: {monitor: val/accuracy, mode: max}\ntrainer: {epochs: 4}\n"
 
 
@@ -53,6 +54,45 @@ def test_status(cli: Cli, sweep: Path, name: str) -> None:
     assert "the loss is not finite" in done.out
     assert "1 of 3 jobs finished, 1 waiting, 1 failed, best val/accuracy 0.9000 (seed=0)" in done.out
     assert f"nobody runs it; go on with:  lightkit sweep resume {sweep}" in done.out
+
+
+@pytest.fixture
+def queue(sweep: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands in for Slurm has the sweep's jobs: one waits, one has just begun, one has left the queue."""
+    state = tmp_path_factory.mktemp("slurm")
+    monkeypatch.setenv("FAKE_SLURM", str(state))
+    monkeypatch.setenv("PATH", f"{STAND_IN}:{os.environ['PATH']}")
+    monkeypatch.setattr("lightkit.sweep.queue._ASKED", {})
+    with Journal(sweep) as journal:
+        journal.head(options={"engine": "slurm", "slots": 1})
+        for seed in range(3):
+            journal.started(f"seed={seed}", None)
+    (sweep / "slurm").mkdir()
+    names = [f"seed={seed}" for seed in range(3)]
+    (sweep / "slurm" / "000.json").write_text(json.dumps({"id": "101", "names": names}))
+    (state / "101").mkdir()
+    for task, word in enumerate(("PENDING", "RUNNING", "CANCELLED")):
+        (state / "101" / f"state.{task}").write_text(f"{word}\n")
+    for seed in range(3):
+        (sweep / f"seed={seed}").mkdir(exist_ok=True)
+        (sweep / f"seed={seed}" / "result.json").write_text('{"status": "interrupted", "steps": 4}')
+    return sweep
+
+
+def test_jobs_in_a_queue_are_not_interrupted(cli: Cli, queue: Path) -> None:
+    done = cli("sweep", "status", "last")
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in done.out.splitlines()[1:4]] == ["queued", "starting", "interrupted"]
+    assert "0 of 3 jobs finished, 1 starting, 1 queued, 1 interrupted" in done.out
+    assert f"nobody watches it; to do so:  lightkit sweep resume {queue}" in done.out
+    assert json.loads(cli("ps", "--json").out)[0]["state"] == "running"
+
+
+def test_a_sweep_of_somebody_else_asks_no_queue(cli: Cli, queue: Path) -> None:
+    text = (queue / "sweep.jsonl").read_text().replace('"slots": 1', '"slots": 2')  # signed otherwise
+    (queue / "sweep.jsonl").write_text(text)
+    done = cli("sweep", "status", "last")
+    assert [line.split()[1] for line in done.out.splitlines()[1:4]] == ["interrupted"] * 3
 
 
 def test_status_as_json(cli: Cli, sweep: Path) -> None:

@@ -53,7 +53,7 @@ class Engine:
         ended = {name: (self.codes.get(name) or [0]).pop(0) for name in self.running}
         for name, code in ended.items():
             folder = self.running.pop(name).job.folder
-            status = {0: "finished", 143: "interrupted"}.get(code, "failed")
+            status = {0: "finished", 138: "interrupted", 143: "interrupted"}.get(code, "failed")
             if code not in (137, 75):
                 content = {"status": status, "reason": "went wrong", "epochs": 4, "objective": {"value": 0.5}}
                 (folder / "result.json").write_text(json.dumps(content))
@@ -64,6 +64,9 @@ class Engine:
 
     def place(self, name: str) -> str:
         return "slot 0"
+
+    def why(self, name: str) -> str:
+        return ""
 
     def close(self) -> None:
         self.log.append("closed")
@@ -507,3 +510,14 @@ def test_the_budget_of_a_sweep_lets_jobs_save_and_begins_none(
     controller, _ = go(tmp_path, again := Engine(slots=1), budget="2h")
     assert again.log == ["a", "b", "c", "closed"]
     assert statuses(controller) == "finished finished finished"
+
+
+def test_a_job_that_the_queue_has_ended_says_so_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    planned(tmp_path, "abc")
+    engine = Engine(survives=True, slots=1, codes={"a": [138], "b": [3], "c": [137]})
+    engine.why = lambda name: "it may not go on more often"  # type: ignore[method-assign]
+    controller, _ = go(tmp_path, engine)
+    assert statuses(controller) == "failed failed failed"
+    reasons = [json.loads((tmp_path / name / "result.json").read_text())["reason"] for name in "ab"]
+    assert reasons == ["it may not go on more often", "went wrong"]  # what a job says itself counts more
+    assert [controller.states["a"].code, controller.states["c"].reason] == [138, "it may not go on more often"]

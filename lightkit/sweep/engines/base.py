@@ -58,6 +58,10 @@ class JobEngine(Protocol):
         """Say where a job runs, in a word or two: `slot 1`, `gpu 0`, `node7`, `queued`."""
         ...
 
+    def why(self, name: str) -> str:
+        """Say why a job has ended that `wait` has just told, where it was ended from outside; empty elsewhere."""
+        ...
+
     def close(self) -> None:
         """Give back what was taken; jobs that still run are told to save and to end where nothing would watch them."""
         ...

@@ -122,6 +122,10 @@ class LocalEngine:
         """Return the name of the job's slot."""
         return self._running[name].slot.name if name in self._running else ""
 
+    def why(self, name: str) -> str:
+        """Say nothing: a job has ended by itself, or by a signal that its status tells."""
+        return ""
+
     def close(self) -> None:
         """End jobs that still run: those that were told to save already end at once, those that hang are killed."""
         for name in self._running:

@@ -106,6 +106,7 @@ class RayEngine:
         self._needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=lost_nodes)(work)
         self._jobs: dict[Any, str] = {}
+        self._why, self._lost_nodes = dict[str, str](), lost_nodes
         try:
             self._need_room()
         except UserError:
@@ -146,8 +147,9 @@ class RayEngine:
             name = self._jobs.pop(task)
             try:
                 ended[name] = int(self._ray.get(task))
-            except self._ray.exceptions.RayError:  # more nodes were lost than a job may lose
+            except self._ray.exceptions.RayError:
                 ended[name] = FAILED
+                self._why[name] = f"its node was lost, more often than sweep.ray.lost_nodes={self._lost_nodes} allows"
         return ended
 
     def attach(self, names: Sequence[str]) -> Sequence[str]:
@@ -157,6 +159,10 @@ class RayEngine:
     def place(self, name: str) -> str:
         """Say where a job is."""
         return "ray" if name in self._jobs.values() else ""
+
+    def why(self, name: str) -> str:
+        """Say why a job has ended that Ray has lost."""
+        return self._why.pop(name, "")
 
     def close(self) -> None:
         """Leave the cluster; jobs that still run save and end."""

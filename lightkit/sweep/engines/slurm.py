@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import re
@@ -20,6 +19,7 @@ from lightkit.common.exit_codes import FAILED, of_signal
 from lightkit.common.text import in_one_line
 from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
+from lightkit.sweep.queue import Queued, ask_queue, ids_of
 
 _LOG = logging.getLogger(__name__)
 _PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -89,11 +89,13 @@ class SlurmEngine:
         self._own = self._folder / run_files.SWEEP_QUEUE
         self._pending: list[Start] = []
         self._queue = _Queue()
+        self._why: dict[str, str] = {}
 
     def room(self) -> int:
         """Return how many jobs more the queue takes."""
         known = len(self._pending) + len(self._queue.entries)
-        return max(0, (self._options.slots or _MANY) - known)
+        most = _MANY if self._options.ahead else self._options.slots or _MANY
+        return max(0, most - known)
 
     def start(self, start: Start) -> None:
         """Submit a job, together with those that start before the next `wait`."""
@@ -127,14 +129,7 @@ class SlurmEngine:
 
     def attach(self, names: Sequence[str]) -> Sequence[str]:
         """Return which of these jobs an earlier process has submitted and the queue still has."""
-        ids: dict[str, str] = {}
-        for path in sorted(self._own.glob("*.json")):
-            try:
-                noted = json.loads(path.read_text(encoding="utf-8"))
-                if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
-                    ids |= {str(name): f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                _LOG.warning("%s cannot be read, so jobs that it names are submitted again: %r", path, error)
+        ids = ids_of(self._folder)
         queued = self._listed()
         found = [name for name in names if ids.get(name) in queued or (name in ids and self._end_file(name).exists())]
         self._queue.entries |= {name: _Entry(ids[name]) for name in found}
@@ -145,7 +140,11 @@ class SlurmEngine:
         entry = self._queue.entries.get(name)
         if entry is None:
             return ""
-        return entry.node or ("queued" if entry.state == "PENDING" else entry.id)
+        return Queued(entry.state, entry.node).place or entry.id
+
+    def why(self, name: str) -> str:
+        """Say why a job has ended that the queue has ended."""
+        return self._why.pop(name, "")
 
     def close(self) -> None:
         """Submit what was started; the jobs go on."""
@@ -165,7 +164,7 @@ class SlurmEngine:
             rows.append(f"{shlex.quote(str(end))}\t{line}")
         stem.with_suffix(".jobs").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         stem.with_suffix(".sh").write_text(
-            array_script(self._options, stem, len(starts), name=self._name), encoding="utf-8"
+            array_script(self._options, stem, len(starts), name=self._name, after=self._before()), encoding="utf-8"
         )
         done = subprocess.run(
             ["sbatch", "--parsable", str(stem.with_suffix(".sh"))], check=False, capture_output=True, text=True
@@ -183,6 +182,12 @@ class SlurmEngine:
         stem.with_suffix(".json").write_text(json.dumps(noted) + "\n", encoding="utf-8")
         self._queue.entries |= {name: _Entry(f"{number[0]}_{index}") for index, name in enumerate(names)}
 
+    def _before(self) -> list[str]:
+        """Return the arrays that are to end first, as each has so many slots: those that were submitted ahead."""
+        if not self._options.ahead or not self._options.slots:
+            return []
+        return sorted({entry.id.partition("_")[0] for entry in self._queue.entries.values()}, key=int)
+
     def _end_file(self, name: str) -> Path:
         """Return the file that says what a job ended with."""
         return self._own / "ended" / name
@@ -196,8 +201,15 @@ class SlurmEngine:
             again = text.strip() in _SAVED and not entry.stopped and entry.unseen < _UNSEEN
             if text.strip().isdecimal() and not again:
                 ended[name] = int(text)
+                if text.strip() == str(of_signal(_USR1)) and not entry.stopped:
+                    self._why[name] = (
+                        f"it has saved before its time limit, sweep.slurm.time={self._options.time}, and may not go on"
+                        f" more often than sweep.slurm.requeues={self._options.requeues}"
+                    )
             elif entry.unseen >= _UNSEEN:  # cancelled, or lost with its node
                 ended[name] = of_signal(_TERM) if entry.stopped else FAILED
+                if not entry.stopped:
+                    self._why[name] = "it left the queue without a word: cancelled there, or lost with its node"
         for name in ended:
             del self._queue.entries[name]
         return ended
@@ -212,21 +224,14 @@ class SlurmEngine:
             entry.unseen = 0 if entry.id in listed else entry.unseen + 1
             entry.state, entry.node = listed.get(entry.id, (entry.state, entry.node))
 
-    def _listed(self) -> dict[str, tuple[str, str]]:
-        """Return state and node of the user's jobs in the queue, by id; a queue that does not answer is asked later."""
-        command = ["squeue", "--array", "--noheader", "--format=%i %T %N", f"--user={getpass.getuser()}"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
+    def _listed(self) -> dict[str, Queued]:
+        """Return the user's jobs in the queue by id; a queue that does not answer is asked later."""
+        found, wrong = ask_queue()
+        if wrong:
             if self._queue.answers:
-                _LOG.warning("the queue does not answer: %s", done.stderr.strip())
-            self._queue.answers = False
-            return {entry.id: (entry.state, entry.node) for entry in self._queue.entries.values()}
-        self._queue.answers = True
-        found = {}
-        for line in done.stdout.splitlines():
-            words = line.split()
-            if len(words) > 1:
-                found[words[0]] = (words[1], words[2] if len(words) > 2 else "")
+                _LOG.warning("the queue does not answer: %s", wrong)
+            found = {entry.id: Queued(entry.state, entry.node) for entry in self._queue.entries.values()}
+        self._queue.answers = not wrong
         return found
 
 

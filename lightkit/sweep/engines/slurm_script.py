@@ -31,6 +31,7 @@ class SlurmOptions:
         setup: Lines of shell before the job.
         poll_seconds: Seconds between looks at the queue.
         slots: Jobs at once; None for as many as the cluster lets run.
+        ahead: Whether jobs are submitted before there is a slot for them, which the queue then keeps to.
     """
 
     time: int | str = "60"
@@ -45,9 +46,10 @@ class SlurmOptions:
     setup: Sequence[str] = ()
     poll_seconds: float = 10.0
     slots: int | None = None
+    ahead: bool = False
 
 
-def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str) -> str:
+def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str, after: Sequence[str] = ()) -> str:
     """Write the script of an array, each task of which runs a line of the file beside it.
 
     Args:
@@ -55,11 +57,13 @@ def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str) ->
         stem: Path of the script without its suffix.
         count: Jobs.
         name: Name of the jobs in the queue.
+        after: Ids of arrays that are to end before it begins.
     """
     width = f"%{options.slots}" if options.slots else ""
     asked = {
         "job-name": slug(name),
         "array": f"0-{count - 1}{width}",
+        "dependency": ":".join(["afterany", *after]) if after else None,
         "time": options.time,
         "signal": f"USR1@{options.save_before}",
         "cpus-per-task": options.cpus,

@@ -66,6 +66,10 @@ class TogetherEngine:
         """Say that a job trains with others."""
         return "at once"
 
+    def why(self, name: str) -> str:
+        """Say nothing: jobs end as their runs say."""
+        return ""
+
     def close(self) -> None:
         """Do nothing: no job trains outside of `wait`."""
 

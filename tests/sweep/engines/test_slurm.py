@@ -94,6 +94,8 @@ def test_a_job_saves_before_its_time_limit_and_goes_on_until_its_cap(slurm: Path
     sweep.until(lambda: "long" in sweep.ended)
     assert sweep.parts("long") == ["begun", "saved at 10"] * 3
     assert sweep.ended == {"long": 138}
+    assert "sweep.slurm.time=1, and may not go on more often than sweep.slurm.requeues=2" in sweep.engine.why("long")
+    assert sweep.engine.why("long") == ""
 
 
 def test_a_stopped_job_saves_and_a_waiting_one_leaves_the_queue(slurm: Path, tmp_path: Path) -> None:
@@ -113,6 +115,33 @@ def test_a_stopped_job_saves_and_a_waiting_one_leaves_the_queue(slurm: Path, tmp
     assert sweep.parts("runs") == ["begun", "saved at 15"]
     assert sweep.parts("waits") == []
     assert sweep.ended == {"runs": 143, "waits": 143}
+
+
+def test_a_grid_with_slots_is_one_array_that_goes_on_without_anybody(slurm: Path, tmp_path: Path) -> None:
+    plan = dict.fromkeys("abcd", (0.1, 0))
+    sweep = Sweep(tmp_path / "sweep", {**plan, "again": (0.1, 0)}, slots=2, ahead=True)
+    assert sweep.engine.room() > len(plan)
+    sweep.start(*plan)
+    sweep.engine.close()  # nobody watches from here on
+    script = tmp_path / "sweep" / "slurm" / "000.sh"
+    assert "#SBATCH --array=0-3%2\n" in script.read_text()
+    ended = tmp_path / "sweep" / "slurm" / "ended"
+    until(lambda: {path.name for path in ended.glob("?")} == set(plan), "all jobs")
+    assert [sweep.parts(name) for name in plan] == [["begun"]] * 4
+
+
+def test_what_comes_again_waits_for_the_array_whose_slots_it_shares(slurm: Path, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "sweep", {"a": (PATIENCE_SECONDS, 0), "b": (0.1, 0)}, slots=1, ahead=True)
+    sweep.start("a")
+    sweep.until(lambda: (tmp_path / "sweep" / "a" / "ready").exists())
+    sweep.start("b")
+    sweep.engine.wait(0)
+    assert "#SBATCH --dependency=afterany:101\n" in (tmp_path / "sweep" / "slurm" / "001.sh").read_text()
+    assert sweep.engine.place("b") == "queued"
+    sweep.engine.stop("a", now=True)
+    sweep.until(lambda: len(sweep.ended) == 2)
+    assert sweep.ended == {"a": 143, "b": 0}
+    assert sweep.parts("a") in (["begun"], ["begun", "saved at 15"])
 
 
 def test_another_process_finds_the_jobs_again_also_those_that_ended_meanwhile(slurm: Path, tmp_path: Path) -> None:
@@ -148,6 +177,7 @@ def test_a_cancelled_job_is_told_as_failed(slurm: Path, tmp_path: Path) -> None:
     (slurm / "101" / "state.0").write_text("CANCELLED\n")
     sweep.until(lambda: "job" in sweep.ended)
     assert sweep.ended == {"job": 1}
+    assert sweep.engine.why("job").startswith("it left the queue without a word")
 
 
 def test_what_slurm_refuses_is_told(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +208,9 @@ def test_a_machine_without_slurm_is_told_which_commands_are_missing(
 def test_names_stand_in_one_line_of_the_script(slurm: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="control character"):
         Sweep(tmp_path / "a\ntouch pwned", {})
+    plain = array_script(SlurmOptions(account=123456, memory=16, time=60), tmp_path / "000", 1, name="x")
+    assert "--account=123456\n" in plain
+    assert "--mem=16\n" in plain
     text = array_script(SlurmOptions(partition="a b;c", memory="1G"), tmp_path / "000", 1, name="x y\ntouch pwned")
     assert "#SBATCH --partition='a b;c'" in text
     assert "#SBATCH --job-name=x-y-touch-pwned\n" in text

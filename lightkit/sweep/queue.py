@@ -1,0 +1,87 @@
+"""What the queue of Slurm holds of a sweep, whoever asks."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lightkit.common import run_files
+from lightkit.sweep.journal import Record
+
+_LOG = logging.getLogger(__name__)
+_FRESH_SECONDS = 5.0
+"""How long an answer of the queue counts for those who only look: it serves a whole cluster."""
+QUEUED = "queued"
+"""Where a job is that waits in the queue."""
+_ASKED = dict[str, "tuple[float, Mapping[str, Queued]]"]()
+
+
+class Queued(NamedTuple):
+    """A job in the queue: Slurm's word for its state, and its node once it has one."""
+
+    state: str
+    node: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, in a word."""
+        return self.node or (QUEUED if self.state == "PENDING" else "")
+
+
+def ask_queue() -> tuple[dict[str, Queued], str]:
+    """Return the user's jobs in the queue by id, and what went wrong where it does not answer."""
+    command = ["squeue", "--array", "--noheader", "--format=%i %T %N", f"--user={getpass.getuser()}"]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        return {}, str(error)
+    if done.returncode:
+        return {}, done.stderr.strip() or f"exit status {done.returncode}"
+    rows = [[*line.split(), ""] for line in done.stdout.splitlines()]
+    return {row[0]: Queued(row[1], row[2]) for row in rows if len(row) > 2}, ""
+
+
+def ids_of(folder: Path) -> dict[str, str]:
+    """Return the ids under which the jobs of a sweep were submitted last, by name.
+
+    Args:
+        folder: Folder of the sweep.
+    """
+    ids: dict[str, str] = {}
+    for path in sorted((folder / run_files.SWEEP_QUEUE).glob("*.json")):
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
+                ids |= {str(name): f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _LOG.warning("%s cannot be read, so jobs that it names are submitted again: %r", path, error)
+    return ids
+
+
+def in_queue(record: Record, name: str) -> Queued | None:
+    """Find a job of a sweep in the queue; None where it is in none, and of a sweep from elsewhere.
+
+    Args:
+        record: The journal of the sweep.
+        name: The job.
+    """
+    options = record.head.get("options")
+    if not isinstance(options, dict) or options.get("engine") != "slurm":
+        return None
+    key = str(record.folder)
+    asked, found = _ASKED.get(key, (0.0, {}))
+    if not asked or time.monotonic() - asked > _FRESH_SECONDS:
+        found = {}
+        if shutil.which("squeue") is not None and record.is_ours("options"):
+            listed, _ = ask_queue()
+            found = {job: listed[number] for job, number in ids_of(record.folder).items() if number in listed}
+        _ASKED[key] = (time.monotonic(), found)
+    return found.get(name)
