@@ -31,7 +31,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], Engin
     """The engines that are built, with their options; each ends its jobs at once."""
     built: list[tuple[dict[str, Any], Engine]] = []
 
-    def build(options: dict[str, Any], _jobs: object, _folder: Path) -> Engine:
+    def build(options: dict[str, Any], _jobs: object, _folder: Path, *, study: bool) -> Engine:
         built.append((options, Engine()))
         return built[-1][1]
 
@@ -176,7 +176,7 @@ def test_engines_of_a_sweep_from_elsewhere_do_not_count(
     built: list[Any] = []
     home = theirs(project, config, "a", options={**options, "slots": 3, "gpus_per_job": 0, "retries": 1})
 
-    def build(given: Any, *_: object) -> Engine:
+    def build(given: Any, *_: object, **_how: object) -> Engine:
         built.append(given)
         return Engine()
 
