@@ -25,8 +25,10 @@ _IN_USE_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 _NOW = "now"
 _ANSWER_SECONDS = 10.0
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-"""Without these, Ray reports its use to its makers, and lets whoever reaches its port run code."""
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+"""Without this, Ray reports its use to its makers."""
+_SAFE = {"RAY_AUTH_MODE": "token"}
+"""Without this, Ray lets whoever reaches its port run code. On a cluster that runs already, the user decides."""
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Only with this does Ray listen on 127.0.0.1; the address that it is given is replaced otherwise."""
 
@@ -192,7 +194,8 @@ class RayEngine:
 
 def _connected(address: str | None) -> Any:
     """Connect to a cluster or start Ray here; return the package."""
-    os.environ |= _QUIET
+    os.environ |= _QUIET if address is not None else _QUIET | _SAFE
+    os.environ.setdefault("RAY_AUTH_MODE", _SAFE["RAY_AUTH_MODE"])
     # A program that has connected already keeps its connection.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "ignore_reinit_error": True}
     if address is None:
@@ -216,6 +219,14 @@ def _connected(address: str | None) -> Any:
         if colon and port.isdecimal():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
         ray.init(address, **options)
+    except getattr(ray.exceptions, "AuthenticationError", ()) as error:
+        raise UserError(
+            "the Ray cluster cannot be joined without its token",
+            key="sweep.ray.address",
+            expected="RAY_AUTH_TOKEN_PATH, the file of the token that the cluster was started with, or RAY_AUTH_TOKEN",
+            received=f"{address}, with RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}",
+            fix="of a cluster without a token, in a network that you trust: export RAY_AUTH_MODE=disabled",
+        ) from error
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise UserError(
             f"the Ray cluster does not answer: {str(error).splitlines()[0]}",

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef" * 4
 pytest.importorskip("ray")
-from lightkit.sweep.engines.ray import RayEngine
+from lightkit.sweep.engines.ray import RayEngine, _connected
 
 JOB = """
 import os, pathlib, signal, sys, time
@@ -149,3 +149,52 @@ def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
         RayEngine(tmp_path, lambda start: [], address="127.0.0.1:1")
     assert caught.value.key == "sweep.ray.address"
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+class Stub:
+    """Stands in for the package: what it would connect with is noted."""
+
+    class exceptions:
+        class AuthenticationError(Exception):
+            pass
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.modes = error, list[str | None]()
+
+    def init(self, _address: str | None, **_options: Any) -> None:
+        self.modes.append(os.environ.get("RAY_AUTH_MODE"))
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("address", "typed", "mode"),
+    [
+        ("auto", "disabled", "disabled"),
+        ("auto", "token", "token"),
+        ("auto", None, "token"),
+        (None, "disabled", "token"),
+    ],
+)
+def test_what_the_user_says_of_tokens_counts_on_a_cluster_of_others(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, typed: str | None, mode: str
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "x")
+    if typed is None:
+        monkeypatch.delenv("RAY_AUTH_MODE")
+    else:
+        monkeypatch.setenv("RAY_AUTH_MODE", typed)
+    monkeypatch.setitem(sys.modules, "ray", stub := Stub())
+    _connected(address)
+    assert stub.modes == [mode]
+
+
+def test_a_cluster_whose_token_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    stub = Stub(Stub.exceptions.AuthenticationError("Token authentication is enabled but no token was found"))
+    monkeypatch.setitem(sys.modules, "ray", stub)
+    with pytest.raises(UserError, match="cannot be joined without its token") as caught:
+        _connected("auto")
+    assert "export RAY_AUTH_MODE=disabled" in str(caught.value)
+    assert "received: 'auto, with RAY_AUTH_MODE=token'" in str(caught.value)
