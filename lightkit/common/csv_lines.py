@@ -91,24 +91,39 @@ class CsvFile:
             what = f"the file cannot be read: {error}"
             raise UserError(what, argument=self.argument, received=str(self.path), family="data-unreadable") from error
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
+    def rows(self, wrong: list[UserError] | None = None) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and stripped cells of every row.
+
+        Args:
+            wrong: Gets the error of lines with too few or too many cells, which are left out; None raises it.
 
         Raises:
             UserError: It cannot be read, or a line has too few or too many cells.
         """
-        lines = self.lines()
+        lines, bad = self.lines(), list[tuple[int, list[str]]]()
         next(lines)
         for line, row in lines:
-            if len(row) != len(self.names):
-                raise UserError(
-                    f"{self.path}, line {line}: {len(row)} cells, not {len(self.names)}",
-                    argument="path",
-                    received=self.delimiter.join(row)[:80],
-                    fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
-                    family="data-unreadable",
-                )
-            yield line, [cell.strip() for cell in row]
+            if len(row) == len(self.names):
+                yield line, [cell.strip() for cell in row]
+            elif wrong is None:
+                raise self._uneven([(line, row)])
+            else:
+                bad.append((line, row if not bad else []))
+        if bad and wrong is not None:
+            wrong.append(self._uneven(bad))
+
+    def _uneven(self, bad: Sequence[tuple[int, list[str]]]) -> UserError:
+        """Return the error of lines with too few or too many cells."""
+        (line, row), shown = bad[0], [str(line) for line, _ in bad[1:4]]
+        count = "1 more line is" if len(bad) == 2 else f"{len(bad) - 1:,} more lines are"
+        others = f"; {count} uneven (line {', '.join(shown)}{', …' if len(bad) > 4 else ''})" if shown else ""
+        return UserError(
+            f"{self.path}, line {line}: {len(row)} cells, not {len(self.names)}{others}",
+            argument=self.argument,
+            received=self.delimiter.join(row)[:80],
+            fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
+            family="data-unreadable",
+        )
 
     def row(self, number: int) -> tuple[int, dict[str, str]]:
         """Return the line number of a row, counted from 0, and its cells by the name of their column.
@@ -116,7 +131,7 @@ class CsvFile:
         Raises:
             UserError: There is no such row any more.
         """
-        for i, (line, cells) in enumerate(self.rows()):
+        for i, (line, cells) in enumerate(self.rows([])):
             if i == number:
                 return line, dict(zip(self.names, cells, strict=True))
         raise UserError(

@@ -118,6 +118,25 @@ class UserErrors(UserError):
         return "\n\n".join([*(error.render() for error in self.errors), self.what])
 
 
+class Problems(list[UserError]):
+    """Collects mistakes, to tell all of them in one report."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Collect the error that what is done inside raises."""
+        try:
+            yield
+        except UserErrors as errors:
+            self.extend(errors.errors)
+        except UserError as error:
+            self.append(error)
+
+    def raise_any(self) -> None:
+        """Raise what was collected, if anything was."""
+        if self:
+            raise self[0] if len(self) == 1 else UserErrors(self)
+
+
 @contextmanager
 def keys_under(key: str) -> Iterator[None]:
     """Add the key of the configuration to errors that name an argument: `gamma` becomes `scheduler.gamma`.

@@ -1,6 +1,6 @@
 """What a configuration names outside of itself: files and folders, columns of tables, modules of the user's.
 
-Paths are looked at, of a table the first line is read, and modules are read as text: nothing of all that is imported.
+Paths are looked at, tables are judged, and modules are read as text: nothing of all that is imported.
 
 Of imports that would fail only what is certain is told. What a module imports after it has called something, in `try`
 or in `if`, may well be there: the path of imports is open to change. What fails in another way is told when the run is
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightkit.config.modules as modules
 from lightkit.common import run_files
-from lightkit.common.csv_lines import CsvFile, open_csv
-from lightkit.common.errors import UserError, keys_under
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, relative, split, step
@@ -29,20 +27,17 @@ from lightkit.config.origins import Key, dotted
 from lightkit.config.project import located
 from lightkit.config.report import Report
 from lightkit.config.schema import Config
+from lightkit.config.tables import TABLE_FILES, check_tables
 from lightkit.config.trust import Trust
 
 Node = dict[str, Any]
 _CSV, _IMAGES = "lightkit.data.csv_file.csv", "lightkit.data.images.ImageFolder"
 _DATA: dict[str, dict[str, str]] = {
-    _CSV: dict.fromkeys(("path", "val_path", "test_path"), "a CSV file"),
+    _CSV: dict.fromkeys(TABLE_FILES, "a CSV file"),
     _IMAGES: {"root": "a folder with the images of each class in a folder of their own"},
     "lightkit.data.text.Text": {"path": "a text file, or a folder of text files"},
 }
 """Arguments of data sets that name a file or folder, seen from the working directory."""
-_TEXT = {"delimiter": ",", "encoding": "utf-8"}
-"""How the text of a table is read, where nothing else is said."""
-_NAMING = ("target", "features", "categorical", "split_column")
-"""Arguments of a table that name columns."""
 _WEIGHTS = {"path": "the folder of a run, or a file or folder of weights", "adapter": "an adapter file"}
 _TEACHER = "the folder of the teacher's run"
 _STEERING = (b"sys.path", b"sys.modules", b"sys.meta_path", b"__path__", b"path_hooks")
@@ -107,7 +102,7 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
             family="data-not-found",
         )
     if node["_target_"] == _CSV:
-        _check_columns(node, there, key, report)
+        check_tables(node, there, key, report)
 
 
 def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
@@ -147,49 +142,6 @@ def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_projec
     fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
     family = "data-not-found" if key[0] == "data" else "file"
     report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
-
-
-def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
-    """Report names of columns that are not in the first lines of tables.
-
-    Args:
-        node: The node of the data set.
-        files: Arguments that name files which are there.
-        key: Where the node stands.
-        report: Gets the problems.
-    """
-    asked = {part: _names(node.get(part)) for part in _NAMING}
-    known: Sequence[str] = [name for names in asked.values() for name in names]
-    for name in files:
-        file = _open_table(node, name, key, report)
-        if file is None:
-            continue
-        # What the first file lacks is told of it alone; of the others it is they that are wrong.
-        wanted = asked if name == "path" else {name: [*dict.fromkeys(known)]}
-        for part, names in wanted.items():
-            for error in file.unknown(names, argument=part):
-                error.put_under(dotted(key))
-                report.take(error)
-        known = [item for item in known if name != "path" or item in file.names]
-
-
-def _open_table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
-    """Open a table and read the names of its columns; None where they cannot be read, which is reported."""
-    file, options = Path(node[name]).expanduser(), {part: node.get(part, usual) for part, usual in _TEXT.items()}
-    is_pipe = not file.is_file() and not file.is_dir()  # which gives what it has only once
-    if is_pipe or not all(isinstance(value, str) for value in options.values()):
-        return None
-    try:
-        with keys_under(dotted(key)):
-            return open_csv(file, argument=name, **options)
-    except UserError as error:
-        report.take(error)
-        return None
-
-
-def _names(value: Any) -> list[str]:
-    listed = value if isinstance(value, list) else [value]
-    return [item for item in listed if isinstance(item, str)]
 
 
 class Failure(NamedTuple):

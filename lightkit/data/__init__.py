@@ -1,11 +1,32 @@
-"""Data sets, splits, preparation and exactly resumable loaders."""
+"""Data sets, splits, preparation and exactly resumable loaders.
+
+What needs PyTorch is imported when it is asked for: tables and folders are checked before.
+"""
 
 from __future__ import annotations
 
-from lightkit.data.build import Data, build_data
-from lightkit.data.info import DataInfo
-from lightkit.data.loaders import Loader
-from lightkit.data.splits import SplitSpec
-from lightkit.data.tensors import TensorData
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightkit.data.build import Data, build_data
+    from lightkit.data.info import DataInfo
+    from lightkit.data.loaders import Loader
+    from lightkit.data.splits import SplitSpec
+    from lightkit.data.tensors import TensorData
 
 __all__ = ["Data", "DataInfo", "Loader", "SplitSpec", "TensorData", "build_data"]
+_PLACES = {
+    "Data": "build",
+    "DataInfo": "info",
+    "Loader": "loaders",
+    "SplitSpec": "splits",
+    "TensorData": "tensors",
+    "build_data": "build",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

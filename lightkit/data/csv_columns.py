@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,41 @@ def is_missing(cell: str) -> bool:
     if cell.lower() in MISSING:
         return True
     return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How numbers are written.
+
+    Args:
+        decimal: What stands before the fraction, `.` or `,`.
+        thousands: What stands between groups of three digits; empty for nothing.
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """Return the regular expression of a number."""
+        point, mark = re.escape(self.decimal), re.escape(self.thousands)
+        whole = f"([0-9]{{1,3}}({mark}[0-9]{{3}})+|[0-9]+)" if mark else "[0-9]+"
+        return rf"^\s*[+-]?({whole}({point}[0-9]*)?|{point}[0-9]+)([eE][+-]?[0-9]{{1,3}})?\s*$"
+
+    def plain(self, cells: Any) -> Any:
+        """Write the numbers of an Arrow array of strings as Python does; a point in others makes no number of them."""
+        if self == PLAIN:
+            return cells
+        numbers = pc.match_substring_regex(cells, self.pattern)
+        found = pc.replace_substring(cells, self.thousands, "") if self.thousands else cells
+        found = pc.replace_substring(found, ",", ".") if self.decimal == "," else found
+        others = pc.replace_substring(cells, ".", _NO_POINT) if self.decimal == "," else cells
+        return pc.if_else(numbers, found, others)
+
+
+PLAIN = Spelling()
+"""As Python writes them."""
+_NO_POINT = "\u00b7"
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from pyarrow import csv as arrow
-from torch import Tensor
 
 from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import UserError
 from lightkit.data.csv_columns import (
+    PLAIN,
     NameColumn,
     NumberColumn,
+    Spelling,
     join_names,
     join_numbers,
     parse_names,
@@ -73,29 +73,10 @@ class Table:
         assert isinstance(column, NameColumn), "it was read as names"
         return column
 
-    def numbers(self, name: str, *, argument: str) -> Tensor:
-        """Return a column as `(N,)` float32, NaN where a value is missing.
-
-        Args:
-            name: The column.
-            argument: Name of the argument that names the column, for errors.
-
-        Raises:
-            UserError: A cell is no number; its line is named.
-        """
+    def numbers(self, name: str) -> NumberColumn:
+        """Return a column as numbers."""
         column = self.columns[name]
-        found = column.numbers if isinstance(column, NameColumn) else column
-        if len(found.text):
-            line, cell = self.cell(int(found.text[0]), name)
-            raise UserError(
-                f"{self.path}, line {line}: column {name!r} holds text",
-                argument=argument,
-                expected="a number",
-                received=cell,
-                fix=f"data.dataset.categorical=[{name}] for names, or leave it out of data.dataset.features",
-                family="data-unreadable",
-            )
-        return torch.from_numpy(found.values)
+        return column.numbers if isinstance(column, NameColumn) else column
 
     def cell(self, row: int, name: str) -> tuple[int, str]:
         """Return the line of a row in the file, from 1, and its cell in a column; reads the file again."""
@@ -103,21 +84,35 @@ class Table:
         return line, cells[name]
 
 
-def read_table(file: CsvFile, *, numbers: Sequence[str], names: Sequence[str]) -> Table:
+def read_table(
+    file: CsvFile,
+    *,
+    numbers: Sequence[str],
+    names: Sequence[str],
+    spelling: Spelling = PLAIN,
+    wrong: list[UserError] | None = None,
+) -> Table:
     """Read columns of a CSV file.
 
     Args:
         file: The file.
         numbers: Columns of numbers; other cells are remembered.
         names: Columns of names.
+        spelling: How numbers are written.
+        wrong: Gets the error of lines with too few or too many cells, which are left out; None raises it.
 
     Raises:
         UserError: It cannot be read, or a line has too few or too many cells.
     """
+    plain = [name for name in names if name not in numbers]
     try:
-        columns = _columns(parse_plain, file, numbers, names)
+        columns = _columns(parse_plain, file, numbers, names, spelling=spelling, plain=plain)
     except NotPlainError:
-        columns = _columns(parse_any, file, numbers, names)
+
+        def parse(file: CsvFile, wanted: Sequence[str]) -> Iterator[list[Any]]:
+            return parse_any(file, wanted, wrong)
+
+        columns = _columns(parse, file, numbers, names, spelling=spelling, plain=plain)
     first = next(iter(columns.values()))
     return Table(file, columns, np.arange(len(first.codes if isinstance(first, NameColumn) else first.values)))
 
@@ -127,11 +122,16 @@ def _columns(
     file: CsvFile,
     numbers: Sequence[str],
     names: Sequence[str],
+    *,
+    spelling: Spelling,
+    plain: Sequence[str],
 ) -> dict[str, NumberColumn | NameColumn]:
+    """Read columns by a parser; the arguments are those of `read_table`, and `plain` are names that are no numbers."""
     wanted = [*dict.fromkeys([*names, *numbers])]
     pieces: dict[str, list[Any]] = {name: [] for name in wanted}
     for block in parse(file, wanted):
         for name, cells in zip(wanted, block, strict=True):
+            cells = cells if name in plain else spelling.plain(cells)
             pieces[name].append(parse_names(cells) if name in names else parse_numbers(cells))
     return {name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()}
 
@@ -178,12 +178,13 @@ def parse_plain(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
         raise NotPlainError(str(error)) from error
 
 
-def parse_any(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
+def parse_any(file: CsvFile, names: Sequence[str], wrong: list[UserError] | None = None) -> Iterator[list[Any]]:
     """Read a file with Python's csv module.
 
     Args:
         file: The file.
         names: The columns to read.
+        wrong: See `read_table`.
 
     Yields:
         Arrow's string array of each column for some rows, cells stripped.
@@ -192,7 +193,7 @@ def parse_any(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
         UserError: It cannot be read, or a line has too few or too many cells.
     """
     places = [file.names.index(name) for name in names]
-    rows = file.rows()
+    rows = file.rows(wrong)
     while block := [cells for _, cells in islice(rows, _BLOCK_ROWS)]:
         yield [strings([cells[place] for cells in block]) for place in places]
 

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 
-STRATEGIES = ("mean", "median", "most_frequent", "constant")
-"""Ways to fill a column, as scikit-learn's `SimpleImputer` calls them."""
-
 
 @dataclass(frozen=True)
 class Gaps:

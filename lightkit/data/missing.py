@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.data.csv_reader import Table
-from lightkit.data.impute import STRATEGIES
 
+STRATEGIES = ("mean", "median", "most_frequent", "constant")
+"""Ways to fill a column, as scikit-learn's `SimpleImputer` calls them."""
 _WAYS = ("error", "drop", *STRATEGIES)
 _FILL = {False: 0.0, True: "missing_value"}
 """What `constant` fills in by default, in columns of numbers and of names; as in scikit-learn."""
@@ -117,7 +118,7 @@ class MissingPolicy:
         """Return the table without the rows that are left out, and a line about them.
 
         Raises:
-            UserError: A value is missing that must not be, or no row is left.
+            UserError: No row is left.
         """
         lacking = _lacking(table, [name for name, way in self.ways.items() if way == "drop"])
         rows = _all(lacking)
@@ -134,22 +135,42 @@ class MissingPolicy:
             note = [
                 f"{len(rows):,} of the {len(table):,} rows of {table.path} are left out, they lack values in: {told}"
             ]
-        wrong = _lacking(kept, [name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
-        for name, holes in wrong.items():
-            raise self._no_number(name) if self._unsuited(name) else self._refused(kept, int(holes[0]), name)
         return kept, note
+
+    def problems(self, table: Table) -> Iterator[UserError]:
+        """Yield the errors of values that are missing and must not be: one for each kind of column."""
+        wrong = _lacking(table, [name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
+        yield from (self._no_number(name) for name in wrong if self._unsuited(name))
+        for is_target in (False, True):
+            own = {
+                name: rows
+                for name, rows in wrong.items()
+                if not self._unsuited(name) and (name in self.targets) == is_target
+            }
+            if own:
+                yield self._refused(table, own, is_target=is_target)
 
     def _unsuited(self, name: str) -> bool:
         return name in self.categorical and self.ways[name] in ("mean", "median")
 
-    def _refused(self, table: Table, row: int, column: str) -> UserError:
-        line, cell = table.cell(row, column)
+    def _refused(self, table: Table, holes: Mapping[str, np.ndarray], *, is_target: bool) -> UserError:
+        """Return the error of columns that lack values.
+
+        Args:
+            table: The table.
+            holes: Rows without a value by column.
+            is_target: Whether they are columns to predict.
+        """
+        name, rows = next(iter(holes.items()))
+        line, cell = table.cell(int(rows[0]), name)
         problem = "is infinite" if "inf" in cell.lower() else "has no value"
+        told = ", ".join(f"{other} {len(own):,}" for other, own in holes.items())
+        more = f"; rows without a value: {told}" if len(holes) > 1 else ""
         others = len(_all(_lacking(table, list(self.ways))))
-        fill = "" if column in self.targets else "; mean, median, most_frequent or constant fill the values in"
+        fill = "" if is_target else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
-            f"{table.path}, line {line}: column {column!r} {problem}",
-            argument="path",
+            f"{table.path}, line {line}: column {name!r} {problem}{more}",
+            argument=table.file.argument,
             expected="a finite number or a name",
             received=cell,
             fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",

@@ -11,23 +11,10 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.split_names import KNOWN, SPLIT_NAMES, split_named
 
-SPLIT_NAMES = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing"),
-}
-"""The names that each split is known by, in upper or lower case."""
-KNOWN = tuple(name for names in SPLIT_NAMES.values() for name in names)
-"""All of them."""
 _KINDS = "row numbers as a tensor, list, tuple, range or NumPy array; a boolean mask over all rows; or a slice"
 _SHOWN = 5
-
-
-def split_named(name: object) -> str | None:
-    """Return the split (`train`, `val`, `test`) that a name stands for; None where it stands for none."""
-    plain = name.strip().lower() if isinstance(name, str) else ""
-    return next((split for split, names in SPLIT_NAMES.items() if plain in names), None)
 
 
 def split_sets(sets: Any, num_rows: int, *, argument: str = "splits") -> dict[str, Tensor]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.errors import UserError, UserErrors, keys_under
+from lightkit.common.errors import Problems, UserError, UserErrors, keys_under
 
 
 def test_every_known_fact_has_its_own_line() -> None:
@@ -80,3 +80,16 @@ def test_each_problem_of_a_report_gets_its_key() -> None:
     report = UserErrors([UserError("x", argument="a"), UserError("y", key="k")])
     with pytest.raises(UserErrors, match=r"\Adata\.a: x\n\nk: y\n\n2 problems found\Z"), keys_under("data"):
         raise report
+
+
+def test_problems_are_collected_and_raised_as_one() -> None:
+    problems = Problems()
+    problems.raise_any()
+    with problems.noted():
+        raise UserError("a", argument="x")
+    with pytest.raises(UserError, match="^x: a$"):
+        problems.raise_any()
+    with problems.noted():
+        raise UserErrors([UserError("b"), UserError("c")])
+    with pytest.raises(UserErrors, match=r"x: a\n\nb\n\nc\n\n3 problems found"):
+        problems.raise_any()

@@ -28,7 +28,7 @@ Wrong = Callable[..., str]
 def wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wrong]:
     """`wrong("data=csv")`: the text of everything that is wrong, in a project with a table, texts and pictures."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (project / "t.csv").write_text("width;größe;kind\n1;2;a\n", encoding="latin-1")
+    (project / "t.csv").write_text("width;größe;kind\n1;2;a\n2;3;b\n", encoding="latin-1")
     (project / "test.csv").write_text("width;kind\n1;a\n")
     (project / "empty.csv").touch()
     (project / "outputs/texts").mkdir(parents=True)
@@ -150,7 +150,7 @@ def found(tree: dict[str, Any]) -> list[UserError]:
 def test_a_new_run_from_an_earlier_one_needs_its_files_and_an_old_one_is_still_read(project: Path) -> None:
     from lightkit.config.saved import save
 
-    (project / "t.csv").write_text("width,kind\n1,a\n")
+    (project / "t.csv").write_text("width,kind\n1,a\n2,b\n")
     (project / "run").mkdir()
     save(compose(list(CSV)).cfg, project / "run")
     (project / "t.csv").unlink()
