@@ -108,7 +108,13 @@ def _words(text: Mapping[str, int]) -> float:
 
 
 def text_problems(
-    table: Table, wanted: Sequence[str], *, features: Sequence[str], categorical: Sequence[str], most: int
+    table: Table,
+    wanted: Sequence[str],
+    *,
+    features: Sequence[str],
+    categorical: Sequence[str],
+    most: int,
+    unsure: bool = False,
 ) -> Iterator[UserError]:
     """Yield the errors of columns of numbers that hold text, one for each kind of text.
 
@@ -118,6 +124,7 @@ def text_problems(
         features: All columns to predict from.
         categorical: Those that hold names.
         most: See `judge`.
+        unsure: Whether one of the features may be the target that is meant, so that names are no fault.
     """
     wrong = [name for name in wanted if len(table.numbers(name).text)]
     if not wrong:
@@ -126,7 +133,7 @@ def text_problems(
     found = [judge(name, again.names(name).take(table.rows), most=most) for name in wrong]
     by_kind: dict[tuple[str, bool], list[Judged]] = {}
     for one in found:
-        if one is not None:
+        if one is not None and not (unsure and one.kind == "text"):
             by_kind.setdefault((one.kind, one.name in features), []).append(one)
     left = [one.name for one in found if one is not None and one.kind in _LEFT_OUT]
     kept = [name for name in features if name not in left]

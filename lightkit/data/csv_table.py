@@ -202,8 +202,9 @@ def _read(
             problems += policy.problems(kept)
             tables[part], notes = kept, notes + left_out
             plain = [name for name in numbers if name not in targets or asked.task in _NUMBERS]
-            most = asked.max_categories
-            problems += text_problems(table, plain, features=chosen, categorical=categorical, most=most)
+            about: dict[str, Any] = {"features": chosen, "categorical": categorical, "most": asked.max_categories}
+            unsure = asked.features is None and targets != asked.targets
+            problems += text_problems(table, plain, unsure=unsure, **about)
     return tables, notes
 
 

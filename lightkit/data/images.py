@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 import lightkit.data.class_folders as class_folders
+import lightkit.data.image_check as image_check
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+_ON_ERROR = ("error", "skip")
 
 
 class ImageFolder:
@@ -32,24 +35,34 @@ class ImageFolder:
         channels: 3 for colour, 1 for grey.
         split_folders: Name of the folder of each split, where their names do not tell; `{}` says that all folders are
             classes.
+        on_error: What to do about files that cannot be read: `error`, or `skip` leaves them out.
 
     Raises:
-        UserError: There is no such folder, no class folder, a class without images, or folders of which it cannot be
-            said whether they are splits or classes.
+        UserError: There is no such folder, no class folder, a class without images, files that cannot be read, or
+            folders of which it cannot be said whether they are splits or classes.
     """
 
     draws = False
 
     def __init__(
-        self, root: str, size: int = 64, channels: int = 3, *, split_folders: Mapping[str, str] | None = None
+        self,
+        root: str,
+        size: int = 64,
+        channels: int = 3,
+        *,
+        split_folders: Mapping[str, str] | None = None,
+        on_error: str = "error",
     ) -> None:
         check_image_size(size, channels)
+        if on_error not in _ON_ERROR:
+            raise UserError("unknown", argument="on_error", received=on_error, choices=_ON_ERROR)
         folder = Path(root).expanduser()
         if not folder.is_dir():
             raise UserError("there is no such folder", argument="root", received=str(folder), family="data-not-found")
         parts = class_folders.split_folders(folder, split_folders)
         self.size, self.channels = size, channels
         self.classes, found = class_folders.class_files(parts)
+        found = self._readable(found, folder, on_error)
         pairs = [pair for own in found.values() for pair in own]
         self.files, self._numbers = [file for file, _ in pairs], [number for _, number in pairs]
         self.targets = torch.tensor(self._numbers)
@@ -59,6 +72,28 @@ class ImageFolder:
         self.row_names = [name for name, _ in listing]
         mark = fingerprint([size, channels, listing])
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
+
+    def _readable(
+        self, found: dict[str, list[tuple[Path, int]]], folder: Path, on_error: str
+    ) -> dict[str, list[tuple[Path, int]]]:
+        """Return the files of each split that can be read, and note the others.
+
+        Raises:
+            UserError: Some cannot be read and shall not be left out, or all of a class.
+        """
+        files = [file for own in found.values() for file, _ in own]
+        faults = image_check.unreadable(files)
+        if on_error == "error":
+            image_check.refuse_unreadable(faults, len(files), choice="data.dataset.on_error=skip leaves them out")
+        kept = {split: [pair for pair in own if pair[0] not in faults] for split, own in found.items()}
+        for number, name in enumerate(self.classes):
+            if not any(number == own for _, own in kept["train"]):
+                what = f"no image of class {name!r} can be read"
+                raise UserError(what, argument="root", received=str(folder), family="data-unreadable")
+        self.left_out = {file.relative_to(folder).as_posix(): fault for file, fault in faults.items()}
+        told = f"{len(faults):,} of {len(files):,} image files are left out, they cannot be read: "
+        self.notes = (told + image_check.listed(faults),) if faults else ()
+        return kept
 
     def __len__(self) -> int:
         return len(self.files)
@@ -80,12 +115,9 @@ def read_image(file: Path, *, size: int, channels: int) -> Tensor:
     Raises:
         UserError: The file is damaged or no image, or Pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError(
-            "reading images needs Pillow", argument="", fix="pip install pillow", family="package-missing"
-        ) from error
+    image_check.need_pillow()
+    from PIL import Image
+
     try:
         with Image.open(file) as image:
             return image_to_tensor(image, size=size, channels=channels)

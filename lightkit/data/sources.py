@@ -24,7 +24,8 @@ class SampleData:
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
             `strata`, `groups` (the group of each row), `row_names` (what a resume knows the rows by when the data have
-            changed), `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
+            changed), `notes` (lines about it for people), `left_out` (what it leaves out, and
+            why), `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
             (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
 
     Raises:
@@ -38,6 +39,8 @@ class SampleData:
         self.draws: bool = getattr(base, "draws", True)
         self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
         self.splits: Mapping[str, Any] | None = getattr(base, "splits", None)
+        self.notes: tuple[str, ...] = tuple(getattr(base, "notes", ()))
+        self.left_out: Mapping[str, str] = getattr(base, "left_out", {})
         targets = _known_targets(base)
         info = getattr(base, "info", None)
         self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets)

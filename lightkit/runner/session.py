@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -267,6 +268,9 @@ def keep_rows(data: Data, place: RunFolder) -> list[str]:
     known = (place.path / run_files.ROWS).exists()
     if data.kept is not None and (data.kept.drawn or not known):
         place.keep(run_files.ROWS, data.kept.to_bytes)
+    left_out = dict(getattr(data.source, "left_out", {}))
+    if left_out:
+        place.keep(run_files.LEFT_OUT, lambda: json.dumps(left_out, indent=2).encode())
     told = "the rows of its splits were not kept when the run began: they are drawn anew, and kept from now on"
     return [] if known else [told]
 

@@ -42,6 +42,7 @@ _REPLACED = (
     run_files.OVERRIDES,
     run_files.FINETUNE,
     run_files.ROWS,
+    run_files.LEFT_OUT,
     SCRATCH,
 )
 """Names of files that are written anew as a whole, first under another name."""

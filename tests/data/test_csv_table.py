@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.common.errors import UserErrors
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.data.csv_file import csv
 from tests.conftest import Outcome
 
@@ -54,6 +54,13 @@ def test_the_command_tells_them_with_the_mistakes_of_the_configuration(
     assert done.code == 2
     assert all(said in done.err for said in (*SAID, "optim.lrr: ", f"{len(SAID) + 1} problems found"))
     assert not (project / "outputs").exists()
+
+
+def test_names_may_be_the_target_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("width,kind\n1,a\n2,b\n")
+    with pytest.raises(UserError, match=r"target: .*no such column") as caught:
+        csv(str(tmp_path / "t.csv"), "sort")
+    assert not isinstance(caught.value, UserErrors)
 
 
 def test_a_table_is_judged_without_torch(tmp_path: Path) -> None:

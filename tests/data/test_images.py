@@ -78,9 +78,9 @@ def test_train_and_test_folders_are_splits(folder: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damaged_image_is_named(folder: Path, workers: int) -> None:
-    path = folder / "dog" / "0.png"
-    path.write_bytes(path.read_bytes()[:40])
-    data = build_data(dataset=ImageFolder(str(folder), 8), split={"val": 0, "test": 0}, num_workers=workers)
+    path, images = folder / "dog" / "0.png", ImageFolder(str(folder), 8)
+    path.write_bytes(path.read_bytes()[:40])  # since it was looked at
+    data = build_data(dataset=images, split={"val": 0, "test": 0}, num_workers=workers)
     with pytest.raises(UserError, match=r"data.dataset.root: the image cannot be read[\s\S]*dog/0.png"):
         list(data.train.epoch(0))
     data.close()

@@ -14,7 +14,8 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.data import SplitSpec, TensorData, build_data
 from lightkit.data.csv_file import csv
-from lightkit.data.impute import STRATEGIES, Gaps, Imputer
+from lightkit.data.impute import Gaps, Imputer
+from lightkit.data.missing import STRATEGIES
 
 KINDS = ("blue", "green", "red")
 
