@@ -204,7 +204,7 @@ def _read(
             plain = [name for name in numbers if name not in targets or asked.task in _NUMBERS]
             about: dict[str, Any] = {"features": chosen, "categorical": categorical, "most": asked.max_categories}
             unsure = asked.features is None and targets != asked.targets
-            problems += text_problems(table, plain, unsure=unsure, **about)
+            problems += text_problems(kept, plain, unsure=unsure, **about)
     return tables, notes
 
 
