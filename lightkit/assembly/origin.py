@@ -15,6 +15,7 @@ from torch import nn
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
 from lightkit.common.reading import yaml_or_nothing
 from lightkit.common.shapes import TEXTS
 from lightkit.config.project import located
@@ -90,6 +91,30 @@ def other_classes(path: Path, info: DataInfo) -> str | None:
     if not known or known == info.class_names:
         return None
     return f"{_listed(known)}, not {_listed(info.class_names)}"
+
+
+def check_same_classes(cfg: DictConfig, run: Path, info: DataInfo) -> None:
+    """Refuse data whose classes are not those that a run has learnt: each number would stand for another class.
+
+    Args:
+        cfg: The configuration at hand.
+        run: The folder of the run.
+        info: Facts about the data as they are now.
+
+    Raises:
+        UserError: The classes differ, and `resume.override` does not name `data.dataset`.
+    """
+    others = _texts(run, "classes") if info.class_names else ()
+    if others in ((), info.class_names) or named("data.dataset", tuple(cfg.resume.override)):
+        return
+    raise UserError(
+        "the classes of the data are not those that this run has learnt: its outputs would stand for others",
+        key="data.dataset",
+        expected=_listed(others),
+        received=_listed(info.class_names),
+        fix="name them as they were, each class in its place; 'resume.override=[data.dataset]' takes the classes as "
+        "they are now, in this order, where there are as many",
+    )
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.metrics_trial import Tried
-from lightkit.assembly.origin import fitted_before, scaling_of_base
+from lightkit.assembly.origin import check_same_classes, fitted_before, scaling_of_base
 from lightkit.assembly.run_rows import known_rows
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
@@ -105,6 +105,8 @@ def build_splits(
         options |= fitted_before(cfg, folder)
     with keys_under("data.dataset"):
         source = as_source(dataset)
+    if folder is not None:
+        check_same_classes(cfg, folder, source.info)
     known = known_rows(cfg, source, folder or within)
     with keys_under("data"):
         rows = None if known.kept is None else known.kept.rows()

@@ -181,7 +181,8 @@ def _compared(
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else ()
     unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
-    broken = _torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
+    torn = (*reshaped, *(name for name in absent if here[name].ndim > 1))
+    broken = _torn(here, fits, unfit=torn, alone=under)
     left = tuple(name for name in here if name in broken or (name in unfit and _is_below(name, freed)))
     missing = _without(absent, left)
     unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
@@ -273,18 +274,22 @@ def _size(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "single"
 
 
-def _torn(names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str]) -> dict[str, str]:
+def _torn(
+    names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str], alone: Iterable[str]
+) -> dict[str, str]:
     """Find tensors that fit, in layers of which another does not.
 
     Args:
         names: Names of all tensors of the model.
         fitting: Names of those that fit.
         unfit: Names of those that do not.
+        alone: Names of those that are layers by themselves.
 
     Returns:
         Name of each that fits → the first of its layer that does not.
     """
     layers = _layers(names)
+    layers |= {name: name for name in alone if name in layers}
     first: dict[str, str] = {}
     for name in unfit:
         first.setdefault(layers[name], name)

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError, keys_under
-from lightkit.common.modules import parent_of
+from lightkit.common.modules import inside, parent_of
 from lightkit.common.patterns import Matched
 from lightkit.finetune.eval_mode import (
     frozen_modules,
@@ -137,7 +137,8 @@ def prepare(
     path, beside = (head.path, head.beside) if head else (None, ())
     names = NetworkNames(model, head=path, beside=beside, groups=groups)
     check_patterns(names, options)
-    layers, plain_modules = depths(model), frozenset(path for path, _ in model.named_modules() if path)
+    layers = _with_head_as_one(depths(model), head)
+    plain_modules = frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen_at_start(model, names, options)
     targets = find_targets(names, options)
     injected = inject(model, targets, options)
@@ -177,6 +178,17 @@ def prepare(
         trained=prepared.trained,
     )
     return replace(prepared, rules=tuple(rules))
+
+
+def _with_head_as_one(depths: dict[str, int], head: Head | None) -> dict[str, int]:
+    """Give all layers that make the outputs the depth of the last of them, and close the gaps."""
+    if head is None or not head.beside:
+        return depths
+    own = {name for name in depths if any(inside(name, part) for part in head.parts)}
+    last = max((depths[name] for name in own), default=0)
+    found = {name: last if name in own else depth for name, depth in depths.items()}
+    numbers = {depth: number for number, depth in enumerate(sorted({*found.values()}))}
+    return {name: numbers[depth] for name, depth in found.items()}
 
 
 def _replace_head(model: nn.Module, head: Head | None, options: Mapping[str, Any], outputs: int | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,3 +241,48 @@ def test_jobs_of_a_sweep_keep_their_rows(cli: Cli, launcher: str) -> None:
     for job in ("sweep/seed=0", "sweep/seed=1"):
         assert rows_of(job) == {"train": before["train"][1:], "val": before["val"], "test": before["test"]}
     assert cli("eval", "sweep/seed=1").code == 0
+
+
+def pictures_of(classes: list[str]) -> None:
+    shutil.rmtree("photos", ignore_errors=True)
+    image = pytest.importorskip("PIL.Image")
+    for number in range(60):
+        folder = Path("photos", classes[number % len(classes)])
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((1, 1), number, dtype=np.uint8)).save(folder / f"{number:03}.png")
+
+
+def table_of(classes: list[str]) -> None:
+    lines = [f"{number},{classes[number % len(classes)]}" for number in range(60)]
+    Path("table.csv").write_text("\n".join(["number,kind", *lines]) + "\n")
+
+
+def own_of(classes: list[str]) -> None:
+    named([*range(60)])
+    known = '        self.classes = Path("classes.txt").read_text().split()\n        if named:'
+    Path("own.py").write_text(NAMED.replace("        if named:", known))
+    Path("classes.txt").write_text(" ".join(classes))
+
+
+@pytest.mark.parametrize("now", [["odd", "zero"], pytest.param(["even", "odd", "zero"], marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ["csv", "images", pytest.param("own", marks=pytest.mark.thorough)])
+def test_other_classes_than_those_that_a_run_has_learnt_are_refused(cli: Cli, kind: str, now: list[str]) -> None:
+    write = {"csv": table_of, "images": pictures_of, "own": own_of}[kind]
+    write(["even", "odd"])
+    assert cli("train", *KINDS[kind][1], "hydra.run.dir=run").code == 0
+    write(now)
+    for command in (("resume", "run", "trainer.epochs=2"), ("eval", "run"), ("predict", "run", "--output", "now.csv")):
+        done = cli(*command)
+        assert done.code == 2, done.out
+        assert "the classes of the data are not those that this run has learnt" in done.err
+        assert "expected: even, odd\n" in done.err
+    assert not Path("now.csv").exists()
+
+
+def test_new_names_of_classes_can_be_taken(cli: Cli) -> None:
+    own_of(["even", "odd"])
+    assert cli("train", *OWN, "hydra.run.dir=run").code == 0
+    own_of(["gerade", "ungerade"])
+    assert cli("resume", "run", "trainer.epochs=2").code == 2
+    done = cli("resume", "run", "trainer.epochs=2", "resume.override=[data.dataset]")
+    assert done.code == 0, done.err

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.finetune.head import Head
+from lightkit.finetune.prepare import prepare
 from lightkit.models import TransformerClassifier, TransformerLM
 from lightkit.models.zoo import torchvision_model
-from tests.finetune.preparing import prepared, trainable, transformer
+from lightkit.optim.layers import layer_depths
+from tests.conftest import Outcome
+from tests.finetune.preparing import options, prepared, trainable, transformer
 
 
 def test_asking_for_nothing_changes_nothing() -> None:
@@ -114,3 +120,20 @@ def test_rules_that_set_different_things_of_one_parameter_go_together() -> None:
 def test_a_rate_of_the_head_beside_a_rule_for_it_is_refused() -> None:
     with pytest.raises(UserError, match=r"finetune\.head and finetune\.rules\[0\]"):
         prepared(transformer(), head={"lr": 0.5}, rules=[{"match": "head.weight", "lr": 0.1}])
+
+
+def test_layers_that_make_the_outputs_together_are_one_layer() -> None:
+    model = nn.ModuleDict({"first": nn.Linear(6, 8), "one": nn.Linear(8, 3), "other": nn.Linear(8, 3)})
+    head = Head("one", beside=("other",))
+    done = prepare(model, options(), outputs=3, depths=layer_depths, steps_per_epoch=10, total_steps=100, head=head)
+    assert {name.split(".")[0]: depth for name, depth in done.depths.items()} == {"first": 0, "one": 1, "other": 1}
+
+
+def test_averaged_heads_have_the_rate_of_the_output_layer(cli: Callable[..., Outcome]) -> None:
+    asked = ("data=wine", "model=custom", "trust=[tests]", "model._target_=tests.finetune.strange.Averaged")
+    done = cli("plan", *asked, "finetune=full", "finetune.slices=[0.1,1.0]")
+    assert done.code == 0, done.err
+    rates = {line.split()[-1]: line for line in done.out.splitlines() if "1e-3" in line or "1e-4" in line}
+    assert set(rates) == {"ends.*", "body.*"}
+    assert "1e-4" in rates["body.*"]
+    assert sum("ends." in line for line in done.out.splitlines() if "1e-4" in line) == 0
