@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,14 @@ from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, logi
 _MOST_PARAMETERS = 20_000_000
 
 
-def rehearse(data: Data, model: nn.Module, task: Task, criterion: Criterion, engine: Engine) -> None:
+def rehearse(
+    data: Data,
+    model: nn.Module,
+    task: Task,
+    criterion: Criterion,
+    engine: Engine,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Read two samples of the training split and compute their loss on copies of all parts, on the CPU.
 
     What fails is tried once more as training would do it: with a whole batch, in training mode, on the device. Only
@@ -37,6 +45,7 @@ def rehearse(data: Data, model: nn.Module, task: Task, criterion: Criterion, eng
         task: How a batch becomes a loss.
         criterion: The loss.
         engine: Device and precision.
+        given: What the configuration says of the model, which may contradict the data.
 
     Raises:
         UserError: The first batch of training would fail; the error itself is the `__cause__`.
@@ -44,7 +53,23 @@ def rehearse(data: Data, model: nn.Module, task: Task, criterion: Criterion, eng
     with unnoticed(engine.device):
         failure = _first_failure(data, model, task, criterion, engine)
     if failure is not None:
-        raise failure
+        raise _contradiction(failure, given, data.info.sizes()) or failure
+
+
+def _contradiction(failure: UserError, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> UserError | None:
+    """Return the error for a size of the model that the data has otherwise; None where no such one is given."""
+    name = next((name for name in sizes if name in given and given[name] != sizes[name]), None)
+    if name is None or failure.families[0].slug != "model-misfit":
+        return None
+    problem = UserError(
+        f"this contradicts the data, and so {failure.what}",
+        key=f"model.{name}",
+        expected=f"{name}={sizes[name]}, as the data has it",
+        received=given[name],
+        fix=f"leave model.{name} out: the model gets it from the data",
+        family="model-misfit",
+    )
+    return _caused_by(failure.__cause__, problem) if isinstance(failure.__cause__, Exception) else problem
 
 
 def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterion, engine: Engine) -> UserError | None:

@@ -130,7 +130,9 @@ def build_learner(
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
-    rehearse(data, model, task, criterion, engine)  # a model of which this process holds a part only is let pass
+    rehearse(
+        data, model, task, criterion, engine, to_plain(cfg.model)
+    )  # a model of which this process holds a part only is let pass
     metrics = build_metrics(cfg, data.info, engine)
     if trains:
         measured = {split: part for split, part in metrics.items() if cfg.metrics[split]}

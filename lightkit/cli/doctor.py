@@ -72,6 +72,8 @@ def doctor(args: list[str]) -> int:
     parser.add_config_files()
     asked = args
     options = parser.read([text for text in asked if text != "-"])
+    if not 0 < options.seconds < float("inf"):
+        raise UserError("out of range", key="--seconds", expected="a number above 0", received=options.seconds)
     words = options.overrides
     text = handed_in(words, dash="-" in asked)
     if text is not None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lightkit.cli.terminal import say
 from lightkit.common import run_files
 from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import held
@@ -61,6 +62,8 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
         command = lightkit_command("train", "--rank")
         return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / run_files.LOG)
+    if "torch" not in sys.modules and not follows() and cfg.logger.console.style != "quiet":
+        say(f"{cfg.name}: PyTorch, data and model are being prepared …")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner import Runner

@@ -62,6 +62,9 @@ def verify_resume(args: list[str]) -> int:
 
         run_job(TracedJob.read(options.worker))
         return 0
+    for name in ("epochs", "steps"):
+        if getattr(options, name) < 1:
+            raise UserError("out of range", key=f"--{name}", expected="1 or more", received=getattr(options, name))
     if options.at != "random" and (not options.at.isdecimal() or int(options.at) < 3):
         expected = "`random`, or a step from 3 on: the run has to save before it"
         raise UserError("no step to kill it at", key="--at", expected=expected, received=options.at)

@@ -87,6 +87,16 @@ def test_a_model_that_does_not_fit_is_refused(model: nn.Module, text: str) -> No
     assert isinstance(caught.value.__cause__, (IndexError, RuntimeError))
 
 
+def test_a_size_that_contradicts_the_data_is_named() -> None:
+    parts = split(table()), nn.Linear(7, 3), Supervised(), nn.CrossEntropyLoss(), Engine("cpu")
+    with pytest.raises(UserError, match="(?s)^model.in_features: this contradicts the data") as caught:
+        rehearse(*parts, {"_target_": "torch.nn.Linear", "in_features": 7, "num_classes": 3})
+    assert (caught.value.received, caught.value.expected) == (7, "in_features=4, as the data has it")
+    assert caught.value.fix == "leave model.in_features out: the model gets it from the data"
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    rehearse(split(table()), nn.Linear(4, 3), *parts[2:], {"in_features": 7})  # what trains passes
+
+
 def test_a_loss_of_each_sample_is_refused() -> None:
     data, loss = split(table()), nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(

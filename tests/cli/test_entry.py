@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -174,3 +175,28 @@ def test_the_help_of_train_and_the_manual_list_the_same_exit_statuses(capsys: py
     without_remarks = re.sub(r"\([^)]*\)", "", told.replace("\n", " "))
     assert [item.split()[0] for item in without_remarks.split(", ")] == there
     assert there[:7] == list("0123456")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["doctor", "--seconds", "0"],
+        ["doctor", "--seconds", "nan"],
+        ["verify-resume", "--steps", "0"],
+        ["verify-resume", "--epochs", "-1"],
+        ["find", "lr", "--steps", "0"],
+        ["find", "lr", "--low", "-1"],
+        ["show", "worst", "last", "--count", "0"],
+        ["runs", "--limit", "-1"],
+        ["board", "--port", "0"],
+        ["ps", "--watch", "0"],
+        ["gpus", "--watch", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_out_of_range_are_refused_before_anything_runs(
+    args: list[str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    assert args[-2] in capsys.readouterr().err
+    assert not (project / "outputs").exists()

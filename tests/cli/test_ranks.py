@@ -97,3 +97,13 @@ def test_torchrun(project: Path, warm: Warm) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("result after 8 steps") == 1
     assert len(list((project / "outputs").glob("runs/*/*/config.yaml"))) == 1
+
+
+@pytest.mark.parametrize(("style", "lines"), [("auto", 1), ("quiet", 0)])
+def test_a_line_is_there_before_torch_is(
+    style: str, lines: int, cli: Callable[..., Any], runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    done = cli("train", "data=wine", f"logger.console.style={style}")
+    assert done.code == 0, done.err
+    assert done.out.count("wine_mlp: PyTorch, data and model are being prepared …") == lines
