@@ -188,7 +188,6 @@ def test_the_help_of_train_and_the_manual_list_the_same_exit_statuses(capsys: py
         ["find", "lr", "--low", "-1"],
         ["show", "worst", "last", "--count", "0"],
         ["runs", "--limit", "-1"],
-        ["board", "--port", "0"],
         ["ps", "--watch", "0"],
         ["gpus", "--watch", "-1"],
     ],
