@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from lightkit.sweep.job import Start
 
 _IN_USE_SECONDS = 120.0
 """How long a task waits for a folder that is in use: the job's process on a node that was lost still saves."""
+_LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _NOW = "now"
 _ANSWER_SECONDS = 10.0
@@ -104,6 +107,7 @@ class RayEngine:
     ) -> None:
         self._ray = _connected(address)
         self._own = folder.resolve() / run_files.SWEEP_RAY
+        _shorten_messages(self._ray, self._own / "messages.log")
         self._command, self._slots = command, slots
         self._needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=lost_nodes)(work)
@@ -190,6 +194,31 @@ class RayEngine:
             received="; ".join(largest) or "no node",
             fix="sweep.ray.cpus and sweep.gpus_per_job say what a job needs",
         )
+
+
+def _shorten_messages(ray: Any, file: Path) -> None:
+    """Tell in a line what Ray reports of its nodes, which it prints with dozens of lines of its own log.
+
+    Ray has no setting for that: its thread calls this function of the package, where this version has it.
+
+    Args:
+        ray: The package.
+        file: Gets the whole text.
+    """
+    worker: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    if not hasattr(worker, "print_to_stdstream"):
+        return
+
+    def tell(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+        text = "\n".join(map(str, data.get("lines") or ()))
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+            with os.fdopen(os.open(file, flags, 0o666), "a", encoding="utf-8") as kept:
+                kept.write(f"{text}\n")
+        _LOG.warning("Ray reports: %s; the whole report is in %s", text.strip().partition(". ")[0][:200], file)
+
+    worker.print_to_stdstream = tell
 
 
 def _connected(address: str | None) -> Any:

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef" * 4
 pytest.importorskip("ray")
-from lightkit.sweep.engines.ray import RayEngine, _connected
+from lightkit.sweep.engines.ray import RayEngine, _connected, _shorten_messages
 
 JOB = """
 import os, pathlib, signal, sys, time
@@ -198,3 +198,22 @@ def test_a_cluster_whose_token_is_not_known_is_told(monkeypatch: pytest.MonkeyPa
         _connected("auto")
     assert "export RAY_AUTH_MODE=disabled" in str(caught.value)
     assert "received: 'auto, with RAY_AUTH_MODE=token'" in str(caught.value)
+
+
+def test_what_ray_reports_of_a_lost_node_is_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from types import SimpleNamespace
+
+    from ray._private import worker
+
+    assert callable(worker.print_to_stdstream)  # what the thread of this version of Ray calls
+    ray = SimpleNamespace(_private=SimpleNamespace(worker=SimpleNamespace(print_to_stdstream=print)))
+    _shorten_messages(ray, tmp_path / "ray" / "messages.log")
+    text = "Raylet is terminated. Termination is unexpected.\n" + "    [state-dump] 1 total\n" * 20
+    ray._private.worker.print_to_stdstream({"lines": [text], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == f"Ray reports: Raylet is terminated; the whole report is in {tmp_path}/ray/messages.log"
+    assert capfd.readouterr().out == ""
+    assert (tmp_path / "ray" / "messages.log").read_text().count("state-dump") == 20
+    _shorten_messages(SimpleNamespace(), tmp_path / "other")  # another version
