@@ -130,5 +130,9 @@ SWEEP_OWN = (
     LOCK,
     JOB_LOCK,
     OUTPUT_LOG,
+    CHECKPOINTS,
+    FIGURES,
+    PROFILE,
+    MEMBERS,
 )
-"""Names in the folder of a sweep that belong to the sweep, and to none of its jobs."""
+"""Names in the folder of a sweep that belong to the sweep, and to none of its jobs: in these no run is looked for."""

@@ -10,7 +10,7 @@ from pathlib import Path
 _SHORTEST = 5
 """Characters; what is shorter is part of too many words."""
 _PLAIN_WORD = 8
-"""Characters; a folder's name that is shorter may be a word of a message."""
+"""Characters; a folder or a word that is shorter may be, or be part of, a word of a message."""
 _NAMES: dict[str, str] = {}  # value → variable, as global as the environment
 
 
@@ -39,9 +39,10 @@ def without_secrets(text: str) -> str:
     """Write what came from the environment as it stands in the configuration: `${oc.env:TOKEN}`."""
     for value in sorted(_NAMES, key=len, reverse=True):
         if value in text:
-            # Inside of a longer word it is something else.
-            begin, end = (r"\b" if re.match(r"\w", sign) else "" for sign in (value[0], value[-1]))
-            text = re.sub(begin + re.escape(value) + end, f"${{oc.env:{_NAMES[value]}}}".replace("\\", r"\\"), text)
+            # A short word is something else inside of a longer one: `train` in `trainer`.
+            is_word = value.isalpha() and len(value) < _PLAIN_WORD
+            pattern = rf"(?<![^\W_]){value}(?![^\W_])" if is_word else re.escape(value)
+            text = re.sub(pattern, f"${{oc.env:{_NAMES[value]}}}".replace("\\", r"\\"), text)
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ def all_folders(root: Path) -> list[Path]:
 
 def is_sweep(folder: Path) -> bool:
     """Tell whether a folder is that of a sweep."""
-    return (folder / run_files.SWEEP_JOURNAL).is_file()
+    return os.path.lexists(folder / run_files.SWEEP_JOURNAL)  # what is no file is a damaged one
 
 
 def is_alive(folder: Path) -> bool:

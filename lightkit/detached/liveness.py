@@ -6,6 +6,7 @@ number is trusted, and nothing that is written down says that a run goes on.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -121,13 +122,13 @@ def _held(folder: Path, name: str) -> bool:
 
 
 def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
-    damage = list[str]()
+    damage, is_sweep = list[str](), os.path.lexists(folder / run_files.SWEEP_JOURNAL)
     result = read_result(folder, damage)  # after the locks: it is written before they are given up
     held = [lock for lock in locks.values() if lock.is_held]
     newest = max(locks.values(), key=lambda lock: lock.written, default=None)
     if run_files.LOCK in locks and locks[run_files.LOCK].is_held:
         state, error = "running", ""
-    elif (folder / run_files.SWEEP_JOURNAL).is_file():
+    elif is_sweep:
         state, error = ("starting", "") if held else _of_sweep(folder, newest)
     else:
         state, error = _of_run(folder, result, held, newest)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.reading import UnreadableError, parse_mapping
+from lightkit.common.reading import UnreadableError, opened, parse_mapping, parse_object
 from lightkit.common.suggest import nearest
 from lightkit.runs.reading import read_config, read_facts, read_result, run_folders
 
@@ -22,6 +22,8 @@ _SHOWN = 6
 """Names of runs that a message lists."""
 LAST_SECOND = 2.0**37
 """What a time in a file system may say at most: the year 6325."""
+_LONGEST_HEAD = 1 << 20
+"""Bytes of the first line of a sweep's journal that are looked at."""
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
 
 
@@ -98,11 +100,23 @@ def started(folder: Path, noted: str | None = None) -> datetime:
         named = _time(text, "%Y-%m-%dT%H:%M:%S%z") or named
     if named is not None:
         return named
-    ages = [0.0]
+    ages = [_planned(folder)]
     for name in (run_files.RESULT, run_files.CONFIG):
         with contextlib.suppress(OSError):
             ages.append((folder / name).stat().st_mtime)
     return datetime.fromtimestamp(min(max(ages), LAST_SECOND))
+
+
+def _planned(folder: Path) -> float:
+    """Return the second at which a sweep was planned; the age of a journal that does not say so, 0 without one."""
+    path, second = folder / run_files.SWEEP_JOURNAL, 0.0
+    with contextlib.suppress(OSError, UnreadableError):
+        second = path.lstat().st_mtime
+        with opened(path) as file:
+            noted = parse_object(file.readline(_LONGEST_HEAD)).get("time")
+        if type(noted) in (int, float) and 0 < noted < LAST_SECOND:
+            return float(noted)
+    return second
 
 
 def _time(text: Any, form: str) -> datetime | None:

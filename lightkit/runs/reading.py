@@ -47,7 +47,7 @@ _FACTS: Shape = {
     "git": OBJECT,
 }
 _ENSEMBLE: Shape = {"method": TEXT, "members": OBJECTS, "settings": OBJECT, "rows": _VALUES}
-_HIDDEN = (".hydra",)
+_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER)
 _OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
 """Folders in that of a run in which there are no others."""
 

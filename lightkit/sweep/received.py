@@ -8,6 +8,8 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import check_sweep
+from lightkit.config.marks import is_marked
+from lightkit.runs.reading import read_config
 from lightkit.sweep.folders import check_folder, check_home
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record
@@ -63,6 +65,7 @@ def check_record(record: Record, jobs: Iterable[Job] = ()) -> None:
         UserErrors: Everything that is wrong, in one report.
     """
     errors = [*record.refused]
+    errors += [_not_begun(job) for job in record.jobs.values() if not record.has_planned(job.name) and _is_other(job)]
     for check, folders in ((check_home, [record.folder]), (check_folder, _folders([*record.jobs.values(), *jobs]))):
         for folder in folders:
             try:
@@ -111,6 +114,18 @@ def adopt(record: Record, journal: Journal) -> None:
     journal.plan([job for job in record.jobs.values() if not record.has_planned(job.name)])
     if not all(map(record.is_ours, facts)):
         journal.head(**facts)
+
+
+def _is_other(job: Job) -> bool:
+    """Tell whether the folder of a job holds a run of this user's that no sweep began."""
+    config = read_config(job.folder)
+    return bool(config) and is_marked(job.folder, config) and not (job.folder / run_files.JOB_LOCK).exists()
+
+
+def _not_begun(job: Job) -> UserError:
+    what = "a job of a sweep from elsewhere would go on with a run of yours that no sweep began"
+    fix = f"move {run_files.SWEEP_JOURNAL} into a folder of its own, if you know who made it"
+    return UserError(what, key=str(job.folder), received=job.name, fix=fix, family="folder-in-use")
 
 
 def _folders(jobs: Iterable[Job]) -> list[Any]:

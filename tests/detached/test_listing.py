@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,30 @@ def test_all_that_is_known(project: Path) -> None:
         "eta_seconds": 65.0,
         "folder": str(folder),
     }
+
+
+def test_when_a_sweep_of_any_name_began_and_what_jobs_at_once_share(project: Path) -> None:
+    sweep = project / "outputs" / "mine"
+    make_sweep(project, "seed=0").rename(sweep)
+    lines = (sweep / "sweep.jsonl").read_text().splitlines(keepends=True)
+    (sweep / "sweep.jsonl").write_text(json.dumps(json.loads(lines[0]) | {"time": 1.7e9}) + "\n" + "".join(lines[1:]))
+    (sweep / ".together" / "a1").mkdir(parents=True)
+    (sweep / ".together" / "a1" / "config.yaml").write_text("seed: 0\n")
+    entries, _ = list_entries(project, everything=True)
+    assert [entry.kind for entry in entries] == ["sweep", "job"]
+    assert entries[0].standing.started == datetime.fromtimestamp(1.7e9)
+    age_of_file = 1.6e9
+    (sweep / "sweep.jsonl").write_text("[" * 100_000)
+    os.utime(sweep / "sweep.jsonl", (age_of_file, age_of_file))
+    assert entry_of(sweep).standing.started == datetime.fromtimestamp(age_of_file)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_journal_that_is_no_file_is_a_damaged_sweep(project: Path, kind: str) -> None:
+    folder = project / "outputs" / "theirs"
+    folder.mkdir(parents=True)
+    path = folder / "sweep.jsonl"
+    {"folder": path.mkdir, "pipe": partial(os.mkfifo, path), "link": partial(path.symlink_to, path)}[kind]()
+    (entry,), _ = list_entries(project, everything=True)
+    assert (entry.kind, entry.standing.state) == ("sweep", "damaged")
+    assert entry.standing.error

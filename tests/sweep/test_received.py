@@ -12,6 +12,7 @@ import pytest
 
 from lightkit.cli import multirun
 from lightkit.config import compose, to_yaml
+from lightkit.config.marks import mark
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal, read_journal
 from tests.conftest import Outcome
@@ -84,7 +85,16 @@ def files(folder: Path) -> dict[str, bytes]:
     "name",
     [
         *("../../runs/mine", "seed=0/../../../runs/mine", "../../../conf", "..", ".", "", "seed=0/", "sweep.jsonl"),
-        *("/tmp/lightkit-of-somebody-else", "seed=0/checkpoints", "a\nb", "slurm", "n" * 300, ".mark"),
+        *(
+            "/tmp/lightkit-of-somebody-else",
+            "seed=0/checkpoints",
+            "a\nb",
+            "slurm",
+            "n" * 300,
+            ".mark",
+            "checkpoints",
+            "Members",
+        ),
     ],
     ids=ascii,
 )
@@ -124,6 +134,22 @@ def test_links_to_the_users_own_runs(cli: Cli, project: Path, config: str, engin
     done = cli("sweep", "resume", str(home))
     assert ("link" in done.err, done.code) == ((True, 2) if link != "b/checkpoints" else (False, 0)), done.err
     assert files(mine) == before
+
+
+def test_own_runs_below_a_journal_that_was_put_above_them(
+    cli: Cli, project: Path, config: str, engines: list[Any]
+) -> None:
+    mine = a_run(project / "outputs" / "runs" / "mine")
+    (mine / "config.yaml").write_text(config)
+    assert mark(mine, config)
+    home = theirs(project, config, "runs/mine", "runs/other")
+    (home / "sweep.jsonl").rename(project / "outputs" / "sweep.jsonl")
+    before = files(mine)
+    done = cli("sweep", "resume", "outputs")
+    assert (done.code, "that no sweep began" in done.err) == (2, True), done.err
+    assert (files(mine), engines) == (before, [])
+    (mine / ".job").touch()  # as jobs have it that a sweep from elsewhere began here
+    assert cli("sweep", "resume", "outputs").code == 0
 
 
 def test_checkpoints_that_came_with_a_sweep_stay_and_own_ones_go(
