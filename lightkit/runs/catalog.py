@@ -114,7 +114,7 @@ def _planned(folder: Path) -> float:
         second = path.lstat().st_mtime
         with opened(path) as file:
             noted = parse_object(file.readline(_LONGEST_HEAD)).get("time")
-        if type(noted) in (int, float) and 0 < noted < LAST_SECOND:
+        if isinstance(noted, int | float) and 0 < noted < LAST_SECOND:
             return float(noted)
     return second
 
