@@ -42,8 +42,8 @@ examples:
 usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--members NAMES]
                         [--output FILE.csv] [OVERRIDES]
 
-Predictions of a run's model on one split as CSV: row in the data set, target, prediction and, for
-classes, the probability of each.
+Predictions of a run's model on one split as CSV: row in the data set, file or name of the sample
+where it has one, target, prediction and, for classes, the probability of each.
 RUN is the folder of a run, its name, or `last` for the newest one.
 
 Of an ensemble that votes it says how sure it is: for numbers their standard deviation over the members

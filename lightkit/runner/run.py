@@ -175,8 +175,8 @@ class Runner:
             members: See `evaluate`.
 
         Returns:
-            One row a sample: its row in the data set, target, prediction, and the probability of each class; of an
-            ensemble also how sure it is, see `lightkit.ensemble.uncertainty`.
+            One row a sample: its row in the data set, its file or name where it has one, target, prediction, and the
+            probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.uncertainty`.
 
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
@@ -192,6 +192,9 @@ class Runner:
             if each is not None:
                 columns = each.columns(collected.outputs())
             rows = collected.rows(learner.data.rows[split])
+            names = getattr(getattr(learner.data.source, "base", None), "row_names", None)
+            if names is not None:
+                rows = [{"row": row["row"], "file": str(names[row["row"]]), **row} for row in rows]
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
     @contextmanager

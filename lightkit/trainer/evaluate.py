@@ -165,26 +165,31 @@ class Predictions:
             found = zip(numbers.tolist(), self._targets, self._texts, strict=True)
             return [{"row": row, "target": target, "prediction": text} for row, target, text in found]
         outputs = self.outputs()
-        targets = torch.cat(self._targets).tolist() if self._targets else [None] * len(outputs)
-        if self._task == "multiclass" and self._names:
+        known = torch.cat(self._targets) if self._targets else None
+        targets = [None] * len(outputs) if known is None else known.tolist()
+        task = self._task
+        is_class = known is not None and known.ndim == 1 and not known.is_floating_point() and outputs.ndim == 2
+        if task == "custom" and is_class and outputs.shape[1] == len(self._names):
+            task = "multiclass"  # samples of another form, such as dictionaries, with the targets of classes
+        if task == "multiclass" and self._names:
             targets = [self._names[target] if isinstance(target, int) else target for target in targets]
-        columns = self._columns(outputs)
+        columns = self._columns(outputs, task)
         return [
             {"row": row, "target": target, **{name: values[i] for name, values in columns.items()}}
             for i, (row, target) in enumerate(zip(numbers.tolist(), targets, strict=True))
         ]
 
-    def _columns(self, outputs: Tensor) -> dict[str, list[Any]]:
+    def _columns(self, outputs: Tensor, task: str) -> dict[str, list[Any]]:
         """Turn outputs `(N, ...)` into predictions, and probabilities where there are some."""
-        if self._task == "binary":
+        if task == "binary":
             probabilities = outputs.reshape(len(outputs)).sigmoid()
             return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
-        if self._task == "language_modeling":
+        if task == "language_modeling":
             return {"prediction": outputs.argmax(-1).tolist()}
-        if self._task not in ("multiclass", "multilabel"):
+        if task not in ("multiclass", "multilabel"):
             return {"prediction": outputs.tolist()}
         names = self._names or tuple(map(str, range(outputs.shape[1])))
-        if self._task == "multiclass":
+        if task == "multiclass":
             probabilities = outputs.softmax(1)
             chosen: list[Any] = [names[index] for index in probabilities.argmax(1).tolist()]
         else:

@@ -96,6 +96,10 @@ def test_what_is_left_out_is_told_kept_and_left_out_by_a_resume(cli: Callable[..
     assert "3 of 32 image files are left out, they cannot be read" in done.out + done.err
     (folder,) = (path.parent for path in photos.parent.glob("outputs/**/rows.npz"))
     assert sorted(json.loads((folder / "left-out.json").read_text())) == DAMAGED
+    assert cli("predict", str(folder)).code == 0
+    head, first, *_ = (folder / "predictions-test.csv").read_text().splitlines()
+    assert head.startswith("row,file,target,prediction,p(cat)")
+    assert first.split(",")[1] == "test/cat/1.png"
     picture(photos / DAMAGED[1])
     done = cli("resume", str(folder), "trainer.epochs=2")
     assert done.code == 0, done.err
