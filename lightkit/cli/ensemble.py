@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
+from lightkit.runs.reading import read_ensemble_plan
 
 HELP = {
     "ensemble": """\
@@ -102,7 +102,7 @@ def ensemble(args: list[str]) -> int:
     if options.json:
         say(json_text(result))
         return 0
-    members = json.loads((target / run_files.ENSEMBLE).read_text(encoding="utf-8"))["members"]
+    members = read_ensemble_plan(target)["members"]
     rows = [[row["name"], number(row["weight"]), row["folder"]] for row in members]
     say("\n" + table(["member", "weight", "folder"], rows, right=[1]))
     return 0

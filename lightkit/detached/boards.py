@@ -7,7 +7,6 @@ user's state folder, a few files whose names begin with the machine's, as severa
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import socket
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import parse_object, read_file
 from lightkit.common.state import make_user_state, user_state
 
 # What locks and writes files is imported inside the functions: it brings more than the help of a command may take.
@@ -114,7 +114,7 @@ class BoardFiles:
         if self._holder() is None:
             return None
         with suppress(OSError, ValueError, TypeError, KeyError):
-            facts: dict[str, Any] = json.loads(self._file(_FACTS).read_text(encoding="utf-8"))
+            facts: dict[str, Any] = parse_object(read_file(self._file(_FACTS)))
             return RunningBoard(**{**facts, "folder": Path(facts["folder"])})
         return None
 

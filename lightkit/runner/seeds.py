@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,8 @@ from lightkit.assembly import build_shared
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.names import folder_below
-from lightkit.config import from_yaml, public
+from lightkit.common.reading import parse_json, parse_mapping, read_file
+from lightkit.config import public
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.session import memory_released, session
@@ -150,8 +150,8 @@ def _begun(work: Path, folder: Path) -> dict[str, int]:
     seeds: dict[str, int] = {}
     for file in sorted((work / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}")):
         try:
-            names = map(str, json.loads(file.read_text(encoding="utf-8")))
-            seeds |= {name: int(from_yaml(read_config(_place(folder, name)))["seed"]) for name in names}
+            names = map(str, parse_json(read_file(file)))
+            seeds |= {name: int(parse_mapping(read_config(_place(folder, name)))["seed"]) for name in names}
         except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(file.parent, ignore_errors=True)
     return seeds

@@ -105,13 +105,13 @@ def test_no_damage_takes_a_command_down(damaged: Path, cli: Cli, kind: str) -> N
 @pytest.mark.slow
 def test_no_damage_of_a_thousand_takes_a_reader_down(damaged: Path, cli: Cli) -> None:
     """A thousand kinds of damage to each kind of file: each is read directly, and every tenth by a command."""
-    commands, run = cycle(chain(OVERVIEWS, OTHERS, SLOW)), damaged / RUN
+    commands = cycle(chain(OVERVIEWS, OTHERS, SLOW))
     for kind, name in FILES.items():
         for number, case in enumerate(_cases(damaged / name, 1000 + len(kind), 1000)):
-            for folder in (run, damaged / SWEEP / "lr=1", damaged / ENSEMBLE):
-                History.of(folder).log_tail()
-                entry_of(folder).facts()
-                CheckpointStore(folder / "checkpoints", mode="min").entries()
+            folder = (damaged / name).parent
+            History.of(folder).log_tail()
+            entry_of(folder).facts()
+            CheckpointStore(folder / "checkpoints", mode="min").entries()
             all_records(damaged)
             with suppress(UserError):
                 read_journal(damaged / SWEEP)
