@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import logging
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.reading import parse_object, read_file
 from lightkit.sweep.journal import Record
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def ids_of(folder: Path) -> dict[str, str]:
     ids: dict[str, str] = {}
     for path in sorted((folder / run_files.SWEEP_QUEUE).glob("*.json")):
         try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
+            noted = parse_object(read_file(path))
             if re.fullmatch(r"[0-9]+", str(noted["id"])):  # scancel takes other words for options
                 ids |= {str(name): f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
