@@ -138,7 +138,8 @@ def _refuse_alike(folders: Sequence[Path], root: Path) -> None:
     names = [folder.name for folder in folders]
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     same = ", ".join(sorted(most.values())[:3]) + (", …" if len(most) > 3 else "")
-    example = f"'{_ANSWER}={{train: {names[0]}, val: {names[1]}}}'"
+    first, second = sorted(names, key=lambda name: "train" not in name.lower())[:2]
+    example = f"'{_ANSWER}={{train: {first}, {'test' if 'test' in second.lower() else 'val'}: {second}}}'"
     raise UserError(
         f"its folders ({shown}) all hold the same folders ({same}): are they splits, or classes?",
         argument="root",

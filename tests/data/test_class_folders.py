@@ -149,3 +149,12 @@ def test_a_run_learns_the_classes_or_asks(cli: Callable[..., Outcome], project: 
     done = cli("train", *small, "data.dataset.root=other", "data.dataset.split_folders={train: A, val: B}")
     assert done.code == 0, done.err
     assert "val 4" in done.out
+
+
+def test_the_example_of_an_answer_does_not_train_on_the_folder_for_tests(tmp_path: Path) -> None:
+    folders = [tmp_path / part / kind for part in ("test_set", "train_set") for kind in ("cat", "dog")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "1.png").touch()
+    with pytest.raises(UserError, match="train: train_set, test: test_set"):
+        ImageFolder(tmp_path)
