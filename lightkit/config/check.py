@@ -177,8 +177,8 @@ class _Checker:
         for name, item in node.items():
             lost = isinstance(item, dict) and "_target_" not in item
             close = nearest(name, others, count=1) if lost else []
-            is_value = isinstance(item, (bool, int, float, str))
-            meant = foreign_names.meaning(dotted((*key, name))) if lost or is_value else None
+            is_value = class_in(kind) is not None and isinstance(item, (bool, int, float, str))
+            meant = foreign_names.meaning(dotted((*key, name))) if is_value or (lost and class_in(kind)) else None
             if close or meant:
                 fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant
                 self.report.add(

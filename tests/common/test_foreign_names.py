@@ -81,3 +81,7 @@ def test_a_name_is_not_its_own_meaning() -> None:
     assert meaning("optim.lr") is None
     assert meaning("zebra") is None
     assert meaning("trainer.LR") == "did you mean optim.lr?"
+
+
+def test_names_of_ones_own_below_extra_are_left_alone() -> None:
+    assert compose(["extra.lr=0.1", "extra.net={dropout: 0.5}"]).cfg.extra.net.dropout == 0.5
