@@ -14,6 +14,7 @@ from lightkit.common import run_files
 from lightkit.common.csv_cells import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
+from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def predict(args: list[str]) -> int:
     target = Path(options.output) if options.output else folder / run_files.PREDICTIONS.format(split=options.split)
     with _opened(target) as file:
         count = _write_rows(file, rows)
-    say(f"{count} rows written to {target}")
+    say(f"{counted(count, 'row')} written to {target}")
     return 0
 
 

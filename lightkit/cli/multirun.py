@@ -17,6 +17,7 @@ from lightkit.cli.together import build_together
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
+from lightkit.common.text import counted
 from lightkit.config.received import check_key
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.folder import keep_apart, refuse_links, unwritable
@@ -203,9 +204,10 @@ def _carry_out(
                 look(record.jobs[name], record, controlled=False).status == "finished"
                 for name in known - record.replanned
             )
-            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs done, {len(change.jobs) - len(known)} new")
+            told = f"{done} of {counted(len(change.jobs), 'job')} done, {len(change.jobs) - len(known)} new"
+            say(f"goes on with {folder}: {told}")
         if change.edited:
-            say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
+            say(f"the configuration has changed since for {counted(len(change.edited), 'job')}; what is stored counts")
             say("for a new sweep:  hydra.sweep.dir=ANOTHER")
         return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], head["options"])
 
@@ -242,7 +244,7 @@ def _run(
     ended_badly = [state for state in states if state.status in ("failed", "interrupted")]
     for status, said in (("failed", "failed"), ("interrupted", "will go on from where they were interrupted")):
         if count := sum(state.status == status for state in states):
-            complain(f"{count} of {len(states)} jobs {said}")
+            complain(f"{count} of {counted(len(states), 'job')} {said}")
     if ended_badly or any(state.status == "waiting" for state in states):
         say(f"go on with:  lightkit sweep resume {record.folder}")
     tell_stopped(record.folder, states)

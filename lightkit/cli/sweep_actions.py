@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lightkit.cli.live import Hint, read_seconds
-from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of, tell_stopped
+from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, job_labels, row_of, tell_stopped
 from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -120,7 +120,8 @@ def _show(record: Record, *, as_json: bool) -> None:
         whole = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
         say(json_text(whole, one_line=True))
         return
-    say(table(TITLES, map(row_of, states), right=[2, 3, 4, 5], cut=[0, 6]))
+    labels = job_labels(states)
+    say(table(TITLES, [row_of(state, labels) for state in states], right=[2, 3, 4, 5], cut=[0, 6]))
     _tell_damage(record)
     mode = SweepDisplay(record).mode
     say(f"\n{headline(states, mode)}")

@@ -11,6 +11,7 @@ from typing import Any
 from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration
 from lightkit.sweep.journal import Record
@@ -73,7 +74,8 @@ class SweepDisplay:
         listed, most = list(states.values()), min(most, _MOST)
         ranked = sorted(range(len(listed)), key=lambda at: _ORDER.get(listed[at].status, 4))
         chosen = [listed[at] for at in sorted(ranked[: max(1, most - 1)])] if len(listed) > most else listed
-        rows = [row_of(state) for state in chosen]
+        labels = job_labels(listed)
+        rows = [row_of(state, labels) for state in chosen]
         if rest := len(listed) - len(chosen):
             rows.append([f"… {rest} more", *[""] * (len(TITLES) - 1)])
         return headline(listed, self.mode, self._left(listed)), TITLES, rows
@@ -98,31 +100,52 @@ def _done(states: Iterable[JobState]) -> float:
 def headline(states: Sequence[JobState], mode: str, left: float | None = None) -> str:
     """Sum a sweep up: `3 of 12 jobs finished, 2 running, 2:10 left, best val/accuracy 0.9722 (seed=1)`."""
     counts = {name: sum(state.status == name for state in states) for name in ("finished", *_COUNTED)}
-    facts = [f"{counts.pop('finished')} of {len(states)} jobs finished"]
+    facts = [f"{counts.pop('finished')} of {counted(len(states), 'job')} finished"]
     facts += [f"{count} {name}" for name, count in counts.items() if count]
     facts += [f"{duration(left)} left"] if left is not None else []
-    known = [state for state in states if state.best is not None and math.isfinite(state.best)]
+    measured = [state for state in states if state.best is not None and math.isfinite(state.best)]
+    known = [state for state in measured if state.status != "failed"]
     if known:
         best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
-        facts.append(f"best {best.metric} {number(best.best)} ({best.job.name})")
+        facts.append(f"best {best.metric} {number(best.best)} ({job_labels(states)[best.job.name]})")
     return ", ".join(facts)
 
 
 _COUNTED = ("running", "starting", "queued", "waiting", "paused", "pruned", "stopped", "interrupted", "failed")
 
 
-def row_of(state: JobState) -> list[str]:
-    """Return a job as cells under `TITLES`."""
+def job_labels(states: Sequence[JobState]) -> dict[str, str]:
+    """Return what tables call each job: its name, and what the names of jobs that were added later tell besides.
+
+    A sweep that has grown by a key, such as `optim.lr`, has names that lack it: `seed=0  (optim.lr=0.1)`.
+    """
+    fixed = set.intersection(*(set(state.job.overrides) for state in states)) if states else set[str]()
+    named = {part.partition("=")[0] for state in states for part in state.job.name.split(",") if "=" in part}
+    labels = dict[str, str]()
+    for state in states:
+        own = {part.partition("=")[0] for part in state.job.name.split(",")}
+        missing = [text for text in state.job.overrides if text not in fixed and text.partition("=")[0] in named - own]
+        labels[state.job.name] = f"{state.job.name}  ({', '.join(missing)})" if missing else state.job.name
+    return labels
+
+
+def row_of(state: JobState, labels: Mapping[str, str]) -> list[str]:
+    """Return a job as cells under `TITLES`.
+
+    Args:
+        state: The job.
+        labels: Of `job_labels`.
+    """
     left = duration(state.eta_seconds) if state.eta_seconds is not None else ""
     counts = [number(state.epoch), number(state.step)]
-    return [state.job.name, state.status, *counts, number(state.best), left, state.place or state.reason]
+    return [labels[state.job.name], state.status, *counts, number(state.best), left, state.place or state.reason]
 
 
 def report(folder: Path, states: Sequence[JobState]) -> None:
     """Print the table of results, and keep it in the folder of the sweep."""
     fixed = set.intersection(*(set(state.job.overrides) for state in states))
-    rows = [_result(state, fixed) for state in states]
-    cells = [[row["job"], row["status"], row["metric"], number(row["best"])] for row in rows]
+    rows, labels = [_result(state, fixed) for state in states], job_labels(states)
+    cells = [[labels[row["job"]], row["status"], row["metric"], number(row["best"])] for row in rows]
     titles = ["job", "status", "metric", "best"]
     names = dict.fromkeys(name for row in rows for name in row)
     try:

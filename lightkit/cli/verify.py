@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, json_text, say, table
 from lightkit.common.errors import UserError
+from lightkit.common.text import counted
 
 if TYPE_CHECKING:
     from lightkit.runner.proving.verify import VerifyResult
@@ -105,7 +106,7 @@ def verify_resume(args: list[str]) -> int:
 def _report(result: VerifyResult) -> None:
     """Print where the run was killed, what was compared and differs, and what changes without being saved."""
     moment = result.moment
-    say(f"{result.steps} steps, killed {moment.describe()}, resumed at step {result.resumed_at}")
+    say(f"{counted(result.steps, 'step')}, killed {moment.describe()}, resumed at step {result.resumed_at}")
     heads = ["crossed", "steps", "epoch ends", "validations", "saves"]
     names = ["the whole run", "after the resume"]
     say(table(heads, [(name, *map(str, part)) for name, part in zip(names, result.crossed)], right=[1, 2, 3, 4]))

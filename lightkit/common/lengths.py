@@ -23,7 +23,7 @@ class Length:
     unit: Literal["epoch", "step"] = "epoch"
 
     def __str__(self) -> str:
-        return str(self.count) if self.unit == "epoch" else f"{self.count} steps"
+        return str(self.count) if self.unit == "epoch" else f"{self.count} step{'' if self.count == 1 else 's'}"
 
 
 def read_length(value: Any) -> Length:

@@ -57,6 +57,11 @@ def three_digits(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write how many there are of something: `1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def slug(text: str) -> str:
     """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters.
 

@@ -96,11 +96,27 @@ def _job_overrides(
             added = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
             more = rewrite(loader, added, sweep=True)
             errors += more.errors
-            return hydra_compat.split_sweep(loader, [*more.texts, *texts])
+            texts = [*more.texts, *texts]
+            errors += _empty(loader, texts)
+            return hydra_compat.split_sweep(loader, texts)
+        errors += _empty(loader, texts)
         return one_by_one(loader, texts)
     except ValueError as error:
         errors.append(UserError(f"this sweep can't be laid out: {error}", family="unreadable-configuration"))
         return []
+
+
+def _empty(loader: ConfigLoader, texts: Sequence[str]) -> list[UserError]:
+    """Return what is wrong with sweeps of no value, such as `seed=range(0)`, which would make no job."""
+    found = list[UserError]()
+    for text in texts:
+        override = loader.parse(text)
+        if override.is_discrete_sweep() and next(iter(override.sweep_string_iterator()), None) is None:
+            key = override.get_key_element()
+            what, fix = "a sweep without any value makes no job", f"{key}=range(0,3) for 0, 1 and 2, or {key}=0,1,2"
+            received = text.partition("=")[2]
+            found.append(UserError(what, key=key, expected="at least one value", received=received, fix=fix))
+    return found
 
 
 def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:

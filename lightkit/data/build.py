@@ -15,6 +15,7 @@ import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.processes import usable_cpus
 from lightkit.common.randomness import mix
+from lightkit.common.text import counted
 from lightkit.data.groups import join_equal, marks_of, row_groups
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
@@ -106,7 +107,7 @@ class Data:
         ]
         for name, loader in self.loaders().items():
             batches = f"{len(loader)} {'batch' if len(loader) == 1 else 'batches'} of {loader.batch_size}"
-            table.append((name, f"{loader.num_samples} rows, {batches}"))
+            table.append((name, f"{counted(loader.num_samples, 'row')}, {batches}"))
         return table
 
     def loaders(self) -> dict[str, Loader]:

@@ -20,6 +20,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, read_tail
 from lightkit.common.shapes import read_row
+from lightkit.common.text import counted
 from lightkit.runs.catalog import LAST_SECOND, has_members, path_from, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
 from lightkit.runs.reading import read_config, read_result
@@ -79,7 +80,7 @@ class Standing:
         """Say what became of it, from the folder `root`: `outputs/…/digits_cnn failed at step 310: CUDA error`."""
         step = "" if self.step is None else f" at step {self.step}"
         if self.state == "finished":
-            step = "" if self.step is None else f" after {self.step} steps"
+            step = "" if self.step is None else f" after {counted(self.step, 'step')}"
         return f"{path_from(root, self.folder)} {self.state}{step}" + (f": {self.error}" if self.error else "")
 
 
@@ -207,7 +208,10 @@ def _of_jobs(folder: Path, record: Record, lock: LockState | None) -> tuple[str,
         return _gone(lock), _last_error(folder, lock.written)
     failed = [state for state in states if state.status == "failed"]
     if failed and found <= {"finished", "pruned", "stopped", "failed"}:
-        return "failed", f"{len(failed)} of {len(states)} jobs failed: {failed[-1].job.name}: {failed[-1].reason}"
+        return (
+            "failed",
+            f"{len(failed)} of {counted(len(states), 'job')} failed: {failed[-1].job.name}: {failed[-1].reason}",
+        )
     return "interrupted", ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.ranking import improves
+from lightkit.common.text import counted
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import ProgressFile
@@ -156,7 +157,7 @@ class MembersTable:
         """Sum all up: `2 of 5 members finished, 43 %, best val/accuracy 0.9722 (00), 0:12 left`."""
         members = list(self.members.values())
         finished = sum(member.status == "finished" for member in members)
-        facts = [f"{finished} of {len(members)} members finished"]
+        facts = [f"{finished} of {counted(len(members), 'member')} finished"]
         if finished < len(members):
             facts.append(f"{self._share():.0%}")
         known = [member for member in members if member.best is not None and math.isfinite(member.best)]

@@ -16,6 +16,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.training_file import TrainingFile, fit_optimizer, fit_weights, read_training_file
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.shards import whole
+from lightkit.common.text import counted
 from lightkit.config import to_plain
 from lightkit.config.origins import shown
 from lightkit.config.project import located
@@ -51,7 +52,7 @@ def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
     timetable = table.continued(step=step, epoch=epoch, samples_done=0)
     if step >= timetable.total_steps:
         key = "trainer.epochs" if table.steps is None else "trainer.steps"
-        done = f"{epoch} epochs" if table.steps is None else f"{step} steps"
+        done = counted(epoch, "epoch") if table.steps is None else counted(step, "step")
         what = f"the file has come to {done}, and nothing is left to train"
         raise UserError(what, key=key, received=cfg.trainer[key.partition(".")[2]], fix="a longer run")
     _move_schedule(learner, timetable.total_steps if timetable.extra_steps else None, step)
@@ -131,7 +132,7 @@ def _lines(file: TrainingFile, learner: Learner, *, epoch: int, step: int) -> li
     """Say what was taken over, and what of the file's settings is another here."""
     taken = ["weights", *(["optimizer"] if file.optimizer is not None else [])]
     said = f" (it says epoch {file.epoch})" if file.epoch not in (None, epoch) else ""
-    lines = [f"{file.path}: {' and '.join(taken)} after {epoch} epochs, {step} steps{said}"]
+    lines = [f"{file.path}: {' and '.join(taken)} after {counted(epoch, 'epoch')}, {counted(step, 'step')}{said}"]
     if file.optimizer is None:
         lines.append("the file has no state of an optimizer: it begins with an empty one")
     for name in ("weight_decay", "betas", "momentum", "eps"):

@@ -17,8 +17,14 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
 from lightkit.sweep.space import Space
 from lightkit.sweep.study_settings import KEY, PRUNERS, SAMPLERS, StudySettings
+
+SEEDING = 2
+"""How trials of a new study are seeded; see `SeededSampler`."""
+_SEEDS = 2**32
+"""Seeds that all samplers take are smaller."""
 
 
 class SeededSampler(BaseSampler):
@@ -29,18 +35,25 @@ class SeededSampler(BaseSampler):
 
     Args:
         make: Makes the sampler of a trial from a seed.
-        seed: Seed of the first trial.
+        seed: Seed of the study.
     """
 
     def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
         self._make, self._seed = make, seed
         self._samplers: dict[int, BaseSampler] = {}
         self.exhausted = False
+        self.version = SEEDING
+
+    def _seed_of(self, number: int) -> int:
+        """Return the seed of a trial: no other one, nor any of a study with another seed, has the same by intent."""
+        if self.version == 1:  # as studies began before: trial k + 1 of seed 0 was trial k of seed 1
+            return self._seed + number
+        return mix(self._seed, "trial", number) % _SEEDS
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
         if trial.number not in self._samplers:
             with quiet():
-                self._samplers[trial.number] = self._make(self._seed + trial.number)
+                self._samplers[trial.number] = self._make(self._seed_of(trial.number))
         return self._samplers[trial.number]
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

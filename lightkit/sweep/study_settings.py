@@ -50,7 +50,7 @@ class StudySettings:
         sampler_options: Arguments of its class.
         pruner: A name of `PRUNERS`.
         pruner_options: Arguments of its class.
-        seed: Seed of the first trial's sampler; each further trial counts one up.
+        seed: Seed of the study; each trial is seeded by a hash of it and the trial's number.
         storage: File of the study; None for one in the folder of the sweep.
         study_name: Name of the study in the file.
     """

@@ -18,12 +18,14 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
 from lightkit.sweep.job import Job, JobOutcome, Start
-from lightkit.sweep.samplers import SeededSampler, build_named, quiet, sampler_maker
+from lightkit.sweep.samplers import SEEDING, SeededSampler, build_named, quiet, sampler_maker
 from lightkit.sweep.space import Space, as_overrides, draw
 from lightkit.sweep.study_settings import KEY, PRUNERS, StudySettings
 
 _LOG = logging.getLogger(__name__)
 _JOB, _SWEEP, _REASON = "job", "sweep", "reason"
+_SEEDING = "lightkit.seeding"
+"""Attribute of a study: the version of how its trials are seeded; studies from before have none, which is 1."""
 """Attributes of a trial: its job's name, the folder of the sweep that runs it, and why it failed."""
 Suggest = Callable[[Trial], object]
 """A function that suggests values for keys of its choice: `trial.suggest_float("optim.lr", 1e-5, 1, log=True)`."""
@@ -65,6 +67,7 @@ class OptunaSearch:
         self._overrides: dict[int, list[str]] = {}
         self._sampler = SeededSampler(sampler_maker(space, settings), settings.seed)
         self.study = open_study(folder, settings, self._sampler)
+        self._sampler.version = _seeding(self.study)
         own = [trial for trial in self.study.get_trials() if self._is_own(trial)]
         self._trials = {trial.user_attrs[_JOB]: trial.number for trial in own if _JOB in trial.user_attrs}
         self._waiting = [trial.number for trial in own if trial.state == TrialState.RUNNING]
@@ -197,6 +200,16 @@ class OptunaSearch:
         # A process that was killed while it drew values has left a trial without attributes, in a file of its own.
         there = trial.user_attrs.get(_SWEEP)
         return there == self._folder or (there is None and self._settings.storage is None)
+
+
+def _seeding(study: Study) -> int:
+    """Return how the trials of a study are seeded: as it began, or of one without trials as today."""
+    noted = study.user_attrs.get(_SEEDING)
+    if noted is None:
+        noted = 1 if study.get_trials(deepcopy=False) else SEEDING
+        with quiet():
+            study.set_user_attr(_SEEDING, noted)
+    return noted if noted in (1, SEEDING) else SEEDING
 
 
 def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | None = None) -> Study:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
+from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback, Training
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ class Overfit(Callback):
         if self._reached():
             said = f"the loss has come down from {self.first:.3g} to {self.losses[-1]:.3g}"
             cast("Trainer", trainer).logger.message(
-                f"overfit {said} in {trainer.state.step} steps: the model can learn"
+                f"overfit {said} in {counted(trainer.state.step, 'step')}: the model can learn"
             )
             return
         last, goal = self.losses[-1], self.floor + max(_ZERO, self.share * (self.first - self.floor))
-        what = f"the model does not learn the samples by heart: the loss is {last:.3g} after {trainer.state.step} steps"
+        steps = counted(trainer.state.step, "step")
+        what = f"the model does not learn the samples by heart: the loss is {last:.3g} after {steps}"
         reason, fix = explain(cast("Trainer", trainer), self.first, self.losses)
         expected = f"at most {goal:.3g}, from {self.first:.3g} at the start"
         raise UserError(

@@ -379,3 +379,13 @@ def test_variables_and_times_of_a_run(process: Callable[..., Outcome], project: 
     again = process(*typed, "resume=auto")
     assert "has finished already" in again.out
     assert (project / "mine/config/config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("value", ["range(0)", "range(3,1)"])
+@pytest.mark.parametrize("more", [[], ["optim.lr=0.1,0.2"], ["hydra/sweeper=optuna", "optim.lr=0.1,0.2"]])
+def test_a_sweep_of_no_value_is_told(cli: Cli, job: type[Job], more: list[str], value: str) -> None:
+    found = cli("train", "-m", "data=wine", f"seed={value}", *more)
+    assert found.code == 2
+    assert "seed: a sweep without any value makes no job" in found.err
+    assert "fix:      seed=range(0,3)" in found.err
+    assert not job.started

@@ -212,3 +212,35 @@ def test_a_trial_that_was_under_way_brings_no_keys_that_nobody_asks_for(tmp_path
     asked = {"data.batch_size"} if suggest else set[str]()
     assert keys == {"data", "optim.lr", "model.hidden", "seed"} | asked
     assert start.job.name.startswith("000,optim.lr=")
+
+
+def drawn(study: Study) -> list[tuple[str, ...]]:
+    """Return the overrides of all trials, run to the end."""
+    study.run()
+    return [overrides for _, overrides in study.ran]
+
+
+def test_random_studies_with_neighbouring_seeds_share_no_trial(tmp_path: Path) -> None:
+    made = [drawn(Study(tmp_path / str(seed), sampler="random", seed=seed)) for seed in range(3)]
+    assert len({overrides for each in made for overrides in each}) == 36
+    assert drawn(Study(tmp_path / "again", sampler="random", seed=1)) == made[1]
+
+
+def test_a_study_from_before_goes_on_as_it_began(tmp_path: Path) -> None:
+    import optuna
+
+    def begun(name: str, seed: int) -> Study:
+        """Begin a study as older versions did: it says nothing of how its trials are seeded."""
+        study = Study(tmp_path / name, sampler="random", seed=seed)
+        optuna.create_study(storage=study.search.study._storage, study_name="before", direction="maximize").add_trial(
+            optuna.trial.create_trial(value=0.0)
+        )
+        study.settings = replace(study.settings, study_name="before")
+        study.restart()
+        return study
+
+    older, next_one = drawn(begun("a", 0)), drawn(begun("b", 1))
+    assert older[1:] == next_one[:-1]
+    killed = begun("c", 0)
+    killed.run(deaths=[5])
+    assert [overrides for _, overrides in killed.ran] == older
