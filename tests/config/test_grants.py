@@ -24,7 +24,7 @@ def test_every_key_that_sounds_like_trust_is_marked() -> None:
     assert marked == {"trust", "finetune.weights.trust", "on_end", "resume.trust"}
     for key in valid_keys():
         rows = [row for row in describe_key(key) if row.key == key]
-        sounds = re.search(r"trust|unsafe|pickle", key) or any(SOUNDS_LIKE.search(row.meaning) for row in rows)
+        sounds = re.search(r"trust|unsafe|pickled", key) or any(SOUNDS_LIKE.search(row.meaning) for row in rows)
         assert bool(sounds) == (key in marked), key
 
 

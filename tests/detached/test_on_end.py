@@ -82,7 +82,7 @@ def test_it_is_called_for_a_run_that_was_ended(terminal: Start, project: Path) -
 
 
 def test_a_command_that_never_ends_is_ended_by_ctrl_c_alone(terminal: Start, project: Path) -> None:
-    shell = terminal(*TRAIN, "on_end=[sh, -c, 'touch called; sleep 1000']")
+    shell = terminal(*TRAIN, "on_end=[sh, -c, 'sleep 1; touch called; sleep 1000']")
     until((project / "called").exists, "the command")
     shell.type(b"\x03")
     assert shell.wait() == 0, "that of the run"

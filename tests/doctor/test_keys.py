@@ -27,7 +27,8 @@ def texts(folder: Path) -> list[str]:
 def test_keys_exist(project: Path, root: Path) -> None:
     (project / "own.csv").write_text("a,y\n1,0\n2,1\n")
     csv = ["data=csv", "data.dataset.path=own.csv", "data.dataset.target=y"]
-    found = [compose(each).cfg for each in ([], ["data=diabetes"], csv, ["data=shapes"], ["finetune=head"])]
+    images = ["data=image_folder", "data.dataset.root=."]
+    found = [compose(each).cfg for each in ([], ["data=diabetes"], csv, images, ["data=shapes"], ["finetune=head"])]
     written = texts(root / "lightkit" / "doctor")
     keys = {key for text in written for key in KEY.findall(text)} - ARGUMENTS
 

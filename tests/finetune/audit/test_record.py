@@ -207,4 +207,5 @@ def test_norm_that_never_changes_its_statistics() -> None:
     model[4] = FrozenBatchNorm1d()
     run = Run(model, grouped(model), [Phase(names(model), epoch=0)])
     run.go(8)
-    assert run.lines == []
+    # The bias before a norm gets gradients of rounding alone, which processors round to 0 or not.
+    assert [line for line in run.lines if not line.endswith(": 0.bias")] == []
