@@ -197,8 +197,9 @@ def read_journal(folder: Path) -> Record:
     what, fix = "no sweep here", "`lightkit train -m` makes one, in outputs/sweeps/"
     if record.head:
         what = "this sweep was written by a later version of lightkit"
-    elif record.damage:
-        what = f"this sweep is damaged: {record.damage[0].partition(': ')[2]}"
+    elif (folder / run_files.SWEEP_JOURNAL).exists():
+        why = record.damage[0].partition(": ")[2] if record.damage else "its journal has no whole line"
+        what = f"this sweep is damaged: {why}"
         fix = f"a copy of the file, where there is one; `lightkit doctor {folder}` says what else is wrong"
     raise UserError(what, key=str(folder / run_files.SWEEP_JOURNAL), fix=fix, family="no-such-run")
 

@@ -163,6 +163,8 @@ def test_a_sweep_whose_first_line_is_damaged_is_refused_alone(damaged: Path, cli
         assert done.code == 2
         assert "this sweep is damaged: line 1: not JSON" in done.err
     found = {row["folder"]: row for row in json.loads(cli("ps", "--all", "--json").out)}[str(damaged / SWEEP)]
+    journal.write_text(lines[0][:-5])
+    assert "this sweep is damaged: its journal has no whole line" in cli("sweep", "status", SWEEP).err
     assert (found["state"], found["error"][:31]) == ("damaged", "this sweep is damaged: line 1: ")
 
 
