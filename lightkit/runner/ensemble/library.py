@@ -41,7 +41,7 @@ from lightkit.runner.ensemble.run import EnsemblePlan, facts_of
 from lightkit.runner.ensemble.seen import trained_rows
 from lightkit.runner.run import Runner
 from lightkit.runner.session import Session, memory_released, session
-from lightkit.runs.reading import read_json, read_run
+from lightkit.runs.reading import read_ensemble_plan, read_json, read_run
 
 
 def combine_runs(
@@ -102,16 +102,23 @@ def reopened(run: Session, shared: Shared) -> Library:
         shared: The data and the device.
 
     Raises:
-        UserError: Nothing in it is trained, one of the runs is gone, or another number of them is wanted.
+        UserError: Its record is damaged, nothing in it is trained, one of the runs is gone, or another number of them
+            is wanted.
     """
-    record = read_json(run.place.path / run_files.ENSEMBLE)
-    if record["method"] != Stacking.__name__:
+    damage: list[str] = []
+    record = read_ensemble_plan(run.place.path, damage)
+    members = record.get("members", [])
+    if damage or not members or not all({"name", "folder"} <= row.keys() for row in members[:-1]):
+        reason = "; ".join(damage) or f"{run_files.ENSEMBLE}: which runs it is made of is missing"
+        what, fix = f"the record of the ensemble is damaged: {reason}", "`lightkit ensemble` makes a new one"
+        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
+    if record.get("method") != Stacking.__name__:
         what, fix = "nothing is trained in an ensemble of finished runs", "`lightkit ensemble` makes a new one"
         raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
     root, runs = project_root() or Path(), list[LibraryRun]()
-    for row in record["members"][:-1]:  # the last one is the meta-model
-        folder = root / row["folder"]
-        runs.append(LibraryRun(row["name"], folder, read_run(folder).cfg))
+    for row in members[:-1]:  # the last one is the meta-model
+        folder = root / str(row["folder"])
+        runs.append(LibraryRun(str(row["name"]), folder, read_run(folder).cfg))
     if run.cfg.ensemble.size != len(runs):
         what, fix = "the finished runs were chosen when the ensemble began", "`lightkit ensemble` with more runs"
         expected, received = str(len(runs)), run.cfg.ensemble.size

@@ -120,6 +120,12 @@ def test_a_vote_of_finished_runs_has_nothing_to_go_on_with(runs: Path, tmp_path:
     combine_runs([member("00", runs / "a"), member("01", runs / "c")], tmp_path / "out", method=method, name="x")
     with pytest.raises(UserError, match="nothing is trained in an ensemble of finished runs"):
         Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
+    members = ("", ', "members": 7', ', "members": [7]', ', "members": [{}, {}]', ', "members": [], "method": 3')
+    for text in members:
+        text = f'{{"rows": {{}}{text}}}'
+        (tmp_path / "out" / "ensemble.json").write_text(text)
+        with pytest.raises(UserError, match="the record of the ensemble is damaged: ensemble.json"):
+            Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
 
 
 @pytest.mark.parametrize(
