@@ -26,10 +26,14 @@ def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
     same.sort(key=lambda candidate: candidate.rpartition(".")[0] != head)
     close = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=_ALIKE)]
     if head:  # long names are alike by their first parts alone
-        close = [hit for hit in close if difflib.SequenceMatcher(None, last, _last(hit).lower()).ratio() >= _ALIKE]
+        close = [hit for hit in close if "." not in hit or _likeness(last, _last(hit).lower()) >= _ALIKE]
     hits = list(dict.fromkeys([*same, *close]))
     hits += [c for c in pool if _last(c).lower() == last and c not in hits]
     return hits[:count]
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _last(key: str) -> str:

@@ -127,8 +127,10 @@ class Session:
             lock_folder(self.stack, self.place, fresh=True)
         facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
         facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
+        before, facts["modules"] = self.place.facts().get("modules", {}), own_modules()
+        code = changed_code(before, facts["modules"], to_plain(self.cfg)) if parts else []
         self.place.record(self.cfg, self.overrides, **facts)
-        for line in keep_rows(data, self.place):
+        for line in [*code, *keep_rows(data, self.place)]:
             if self.resumes:
                 self.tell(line)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))

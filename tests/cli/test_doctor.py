@@ -79,7 +79,7 @@ def test_as_json(cli: Cli, few: Path) -> None:
 
 
 def test_checks_end_where_the_time_does(cli: Cli, few: Path) -> None:
-    done = cli("doctor", "data=wine", "--seconds", "0", "--json")
+    done = cli("doctor", "data=wine", "--seconds", "0.001", "--json")
     assert {each["measured"] for each in json.loads(done.out)["findings"]} == {"no time was left for it"}
 
 

@@ -309,7 +309,7 @@ def test_ids_of_queues_are_numbers(
     (ended / "a").write_text("143\n")
     (home / "slurm" / "000.json").write_text(json.dumps({"id": "--user=me", "names": ["a"]}))
     assert cli("sweep", "stop", str(home)).code in (0, 143)
-    assert [line.split()[0] for line in programs()] == ["squeue"]
+    assert {line.split()[0] for line in programs()} == {"squeue"}
 
 
 def test_links_in_the_folder_of_the_sweep(cli: Cli, project: Path, config: str, engines: list[Any]) -> None:

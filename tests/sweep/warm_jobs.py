@@ -122,9 +122,9 @@ def bits_are_those_of_a_fresh_process() -> None:
 
 
 def statuses_are_those_of_a_fresh_process() -> None:
-    Path("table.csv").write_text("a,b,label\n1,2,x\n2,1,y\n" * 20)
-    wrong = planned("wrong", "data=csv", "data.dataset.path=table.csv", "data.dataset.target=label")
-    Path("table.csv").write_text("a,b,other\n1,2,x\n")
+    Path("gone.py").write_text(f"{SAYS}pass\n")
+    wrong = planned("wrong", "trainer.callbacks={says: {_target_: gone.Says}}")
+    Path("gone.py").unlink()
     infinite, killed = (
         planned("infinite", "optim.lr=1e30", "trainer.epochs=3"),
         planned("killed", "trainer.epochs=9999"),
