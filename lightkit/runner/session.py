@@ -125,7 +125,7 @@ class Session:
             return
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
-        facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
+        facts: dict[str, Any] = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
         facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
         before, facts["modules"] = self.place.facts().get("modules", {}), own_modules()
         code = changed_code(before, facts["modules"], to_plain(self.cfg)) if parts else []
