@@ -196,6 +196,8 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     left_over = _is_left_over(name, key, report)
     close = [] if left_over else nearest(name, [*special, *choices], count=1)
     meant = None if left_over else foreign_names.meaning(dotted(place))
+    if meant and f"{dotted(place)}?" in meant:  # of another option of this group, which is named with the value
+        meant = None
     close = [] if meant and close != [foreign_names.own_name(name)] else close
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant or f"{REMOVE}{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
