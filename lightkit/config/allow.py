@@ -11,7 +11,7 @@ from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.common.errors import UserError
-from lightkit.config.lookup import Found, TargetError, UnreadableError, find_known, last_name, split, step
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, find_known, last_name, split, step
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside, project_root
@@ -66,7 +66,7 @@ def _follow(target: str, trust: Trust) -> Refusal | None:
     for position, name in enumerate(names, 1):
         try:
             found = step(found, name, last=position == len(names))
-        except UnreadableError as stopped:
+        except OpaqueSourceError as stopped:
             here = found.module.name
             if trust.covers(here) and {_top(here), _top(stopped.module)} <= sys.stdlib_module_names:
                 return None  # the compiled half of a trusted module of Python's own: posix of os

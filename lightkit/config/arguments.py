@@ -10,7 +10,7 @@ from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
-from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, defined_path, find, member
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, member
 from lightkit.config.missing_targets import report_missing
 from lightkit.config.origins import Key, dotted
 from lightkit.config.report import Report
@@ -270,7 +270,7 @@ def _find_class(target: str) -> tuple[Found, set[str]] | None:
     try:
         found = find(target)[0]
         return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
-    except (TargetError, UnreadableError):
+    except (TargetError, OpaqueSourceError):
         return None
 
 
@@ -282,7 +282,7 @@ def _lineage(found: Found) -> set[str]:
     """Return the paths where a class and all classes above it are defined.
 
     Raises:
-        UnreadableError: The source of one does not tell.
+        OpaqueSourceError: The source of one does not tell.
     """
     names = {f"{found.module.name}.{found.node.name}"}  # type: ignore[union-attr]
     for base in bases(found):
@@ -298,7 +298,7 @@ def _takes_output_and_target(found: Found) -> bool:
     """Tell whether objects of a class take an output and a target; True where the source does not tell."""
     try:
         called = member(found, "forward", 0) or member(found, "__call__", 0)
-    except (TargetError, UnreadableError):
+    except (TargetError, OpaqueSourceError):
         return True
     if called is None or not isinstance(called.node, ast.FunctionDef):
         return False
@@ -310,7 +310,7 @@ def _wants_closure(found: Found) -> bool:
     """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
     try:
         step = member(found, "step", 0)
-    except (TargetError, UnreadableError):
+    except (TargetError, OpaqueSourceError):
         return False
     given = step.node.args if step is not None and isinstance(step.node, ast.FunctionDef) else None
     return given is not None and len(given.args) - 1 > len(given.defaults)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own, step
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own, step
 from lightkit.config.report import Report
 from lightkit.config.schema import Config
 
@@ -114,7 +114,7 @@ def _of_node(node: Mapping[str, Any], member: str) -> Direction | None:
     try:
         found = find(target)[0]
         answer = _of_class(found) if isinstance(found.node, ast.ClassDef) else "unread"
-    except (TargetError, UnreadableError, RecursionError):
+    except (TargetError, OpaqueSourceError, RecursionError):
         return "unread"
     wrapped = next((value for value in node.values() if isinstance(value, dict) and "_target_" in value), None)
     # A wrapper that works it out goes by what it wraps.
@@ -136,7 +136,7 @@ def _of_class(found: Found) -> Direction:
     """Tell what the class, or the first of its bases that says anything, sets the attribute to.
 
     Raises:
-        UnreadableError: The source does not tell.
+        OpaqueSourceError: The source does not tell.
     """
     node = found.node
     assert isinstance(node, ast.ClassDef)

@@ -77,7 +77,7 @@ def relative(place: str) -> str:
     return place.removeprefix(here)
 
 
-class UnreadableError(Exception):
+class OpaqueSourceError(Exception):
     """The source does not tell.
 
     Args:
@@ -102,7 +102,7 @@ def find(target: str) -> tuple[Found, Found | None]:
 
     Raises:
         TargetError: There is no such module, or no such name in it.
-        UnreadableError: The source does not tell.
+        OpaqueSourceError: The source does not tell.
     """
     module, rest = split(target)
     found, owner = Found(module), None
@@ -115,7 +115,7 @@ def find_known(target: str) -> Found | None:
     """Find a definition as `find` does; None where there is none, or the source does not tell."""
     try:
         return find(target)[0]
-    except (TargetError, UnreadableError, RecursionError):
+    except (TargetError, OpaqueSourceError, RecursionError):
         return None
 
 
@@ -132,11 +132,11 @@ def step(found: Found, name: str, *, last: bool) -> Found:
 
     Raises:
         TargetError: There is no such name.
-        UnreadableError: The source does not tell.
+        OpaqueSourceError: The source does not tell.
     """
     try:
         return _attribute(found, name)
-    except UnreadableError:
+    except OpaqueSourceError:
         close = nearest(name, modules.submodules(found.module)) if found.node is None and not last else []
         if not close:
             raise
@@ -175,14 +175,14 @@ def _attribute(found: Found, name: str, depth: int = 0) -> Found:
         what = f"the class {found.node.name} has no method of that name"
         methods = [item.name for item in found.node.body if isinstance(item, ast.FunctionDef)]
         raise TargetError(what, received=name, choices=lambda: [item for item in methods if not item.startswith("_")])
-    raise UnreadableError(found.module.name)
+    raise OpaqueSourceError(found.module.name)
 
 
 def _module_attribute(module: Module, name: str, depth: int) -> Found:
     if module.broken:
         raise BrokenError(module)
     if module.opaque or depth > _DEPTH:
-        raise UnreadableError(module.name)
+        raise OpaqueSourceError(module.name)
     binding = module.bindings.get(name)
     if binding is not None:
         return _follow(module, binding, depth + 1)
@@ -210,7 +210,7 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
         if source is not None and source.broken:
             raise BrokenError(source)
         if source is None or source.opaque:
-            raise UnreadableError(binding.module)
+            raise OpaqueSourceError(binding.module)
         # `from torch import hub as hub` inside of torch itself can only mean the module torch.hub.
         own_module = modules.load(f"{source.name}.{binding.name}") if source is module else None
         if own_module is not None:
@@ -221,13 +221,13 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
     value = getattr(binding.node, "value", None)
     if isinstance(value, (ast.Name, ast.Attribute)):
         return _expression(module, value, depth)
-    raise UnreadableError(module.name)
+    raise OpaqueSourceError(module.name)
 
 
 def _expression(module: Module, value: ast.expr, depth: int) -> Found:
     """Find what a name or dotted name means inside a module."""
     if depth > _DEPTH:
-        raise UnreadableError(module.name)
+        raise OpaqueSourceError(module.name)
     if isinstance(value, ast.Subscript):
         return _expression(module, value.value, depth + 1)
     try:
@@ -236,8 +236,8 @@ def _expression(module: Module, value: ast.expr, depth: int) -> Found:
         if isinstance(value, ast.Attribute):
             return _attribute(_expression(module, value.value, depth + 1), value.attr, depth + 1)
     except TargetError as error:
-        raise UnreadableError(module.name) from error
-    raise UnreadableError(module.name)
+        raise OpaqueSourceError(module.name) from error
+    raise OpaqueSourceError(module.name)
 
 
 def _from_stars(module: Module, name: str, depth: int) -> Found | None:
@@ -253,10 +253,10 @@ def _from_stars(module: Module, name: str, depth: int) -> Found | None:
             return _module_attribute(source, name, depth)
         except TargetError:
             continue
-        except UnreadableError as error:
+        except OpaqueSourceError as error:
             doubt = doubt or error.module
     if doubt is not None:
-        raise UnreadableError(doubt)
+        raise OpaqueSourceError(doubt)
     return None
 
 
@@ -267,7 +267,7 @@ def _lazy(module: Module, name: str, depth: int) -> Found:
         source = modules.load(candidate) if place else None
         if source is not None and not source.opaque:
             return _module_attribute(source, name, depth)
-    raise UnreadableError(module.name)
+    raise OpaqueSourceError(module.name)
 
 
 def _public(module: Module, depth: int) -> set[str]:
@@ -284,11 +284,11 @@ def bases(found: Found, depth: int = 0) -> list[Found]:
     for base in found.node.bases:
         name = last_name(base)
         if name in _UNREADABLE_BASES or depth > _DEPTH:
-            raise UnreadableError(found.module.name)
+            raise OpaqueSourceError(found.module.name)
         if name not in _PLAIN_BASES:
             result.append(_expression(found.module, base, depth + 1))
     if not all(isinstance(base.node, ast.ClassDef) for base in result):
-        raise UnreadableError(found.module.name)
+        raise OpaqueSourceError(found.module.name)
     return result
 
 

@@ -19,7 +19,7 @@ from lightkit.config.arguments import FILLED, HYDRA_KEYS, provided
 from lightkit.config.entries import absolute, entries
 from lightkit.config.fields import argument_range, class_at, class_in, field_types, yaml_text
 from lightkit.config.loader import ConfigLoader
-from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
 from lightkit.config.schema import Target
 from lightkit.config.signatures import Parameter, read_known
@@ -157,7 +157,7 @@ def argument_docs(target: str) -> dict[str, str]:
     """Return what the docstring of a class (or of a base) or of a function says about each argument, Google style."""
     try:
         return _documented(find(target)[0])
-    except (TargetError, UnreadableError, RecursionError):
+    except (TargetError, OpaqueSourceError, RecursionError):
         return {}
 
 
@@ -168,7 +168,7 @@ def _documented(found: Found) -> dict[str, str]:
     docs: dict[str, str] = {}
     if isinstance(node, ast.ClassDef):
         package = found.module.name.partition(".")[0]
-        with suppress(UnreadableError):
+        with suppress(OpaqueSourceError):
             for base in reversed(bases(found)):
                 docs |= _documented(base) if base.module.name.partition(".")[0] == package else {}
         init = own(node, "__init__")

@@ -20,7 +20,7 @@ import lightkit.config.modules as modules
 from lightkit.common import run_files
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge, targets_in
-from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, relative, split, step
+from lightkit.config.lookup import BrokenError, Found, OpaqueSourceError, TargetError, relative, split, step
 from lightkit.config.missing_targets import package_of
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
@@ -178,7 +178,7 @@ def failing_import(target: str, trust: Trust) -> Failure | None:
         step(Found(module), names[0], last=len(names) == 1)
     except TargetError:
         return None
-    except (UnreadableError, RecursionError):
+    except (OpaqueSourceError, RecursionError):
         pass
     try:
         return _ImportWalk(trust).walk(module.name)
@@ -259,7 +259,7 @@ class _ImportWalk:
             return None
         try:
             step(Found(module), name, last=True)
-        except (BrokenError, UnreadableError, RecursionError):
+        except (BrokenError, OpaqueSourceError, RecursionError):
             pass  # a broken one is told where it is gone through
         except TargetError as error:
             if not modules.says(module, *_MAKING):

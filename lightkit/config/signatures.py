@@ -13,7 +13,7 @@ from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.config.annotations import or_none, read_annotation
-from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, defined_path, find, last_name, own
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, last_name, own
 from lightkit.config.modules import Module
 
 __all__ = ["Parameter", "Signature", "TargetError", "clear", "read", "read_known"]
@@ -69,7 +69,7 @@ def read(target: str) -> Signature | None:
         # Taken from the class, a plain method still wants `self`; a class method is bound already.
         bound = in_class and _decorated(found.node, "classmethod")
         return _of_function(found.node, found.module, skip=1 if bound else 0, forwarded=None)
-    except (UnreadableError, RecursionError):
+    except (OpaqueSourceError, RecursionError):
         return None
 
 
@@ -100,7 +100,7 @@ def _of_class(found: Found) -> Signature:
     if own(node, "__new__") or any(
         keyword.arg == "metaclass" and last_name(keyword.value) != "ABCMeta" for keyword in node.keywords
     ):
-        raise UnreadableError(found.module.name)
+        raise OpaqueSourceError(found.module.name)
     init = own(node, "__init__")
     if init is not None:
         return _of_function(init, found.module, skip=1, forwarded=found)
@@ -182,7 +182,7 @@ def _taken_by_kwargs(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, 
             given = {keyword.arg for keyword in call.keywords}
             kept = [item for item in base.parameters[len(call.args) :] if item.name not in given]
             return Signature(tuple(kept), open=base.open)
-    except UnreadableError:
+    except OpaqueSourceError:
         return Signature((), open=True)
     popped = _popped_names(node, kwargs)
     tests = (item for item in ast.walk(node) if isinstance(item, ast.If) and _is_name(item.test, kwargs))

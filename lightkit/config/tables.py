@@ -91,11 +91,11 @@ def _table_problems(asked: str, about: Sequence[tuple[str, int, int]]) -> tuple[
         asked: The arguments of the data set as JSON.
         about: Path, time and size of each file: others are judged anew.
     """
-    from lightkit.data.csv_table import Asked, read_tables
+    from lightkit.data.csv_table import TableSpec, read_tables
 
     problems = Problems()
     with suppress(TypeError, ValueError, AttributeError), problems.noted():  # of values that are wrong by themselves
-        read_tables(Asked(**json.loads(asked)))
+        read_tables(TableSpec(**json.loads(asked)))
     return tuple(problems)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.csv_reader import Table
-from lightkit.data.csv_table import Asked, read_tables
+from lightkit.data.csv_table import TableSpec, read_tables
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
 from lightkit.data.missing import MissingPolicy
@@ -74,7 +74,7 @@ def csv(
     """
     scale = check_scale(target_scale)
     tables = read_tables(
-        Asked(
+        TableSpec(
             path,
             target,
             features,

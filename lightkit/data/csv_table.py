@@ -55,7 +55,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TableSpec:
     """What a data set is made of; the arguments are those of `lightkit.data.csv_file.csv`."""
 
     path: str
@@ -94,7 +94,7 @@ class Asked:
         return Spelling(self.decimal, self.thousands)
 
 
-def read_tables(asked: Asked) -> Tables:
+def read_tables(asked: TableSpec) -> Tables:
     """Read and judge the tables of a data set.
 
     Args:
@@ -123,7 +123,7 @@ def read_tables(asked: Asked) -> Tables:
     return _judged(tables, asked, chosen, known, policy=policy, notes=notes, problems=problems)
 
 
-def _open(asked: Asked, problems: Problems) -> dict[str, CsvFile]:
+def _open(asked: TableSpec, problems: Problems) -> dict[str, CsvFile]:
     """Open the files there are."""
     paths = {"train": asked.path, "val": asked.val_path, "test": asked.test_path}
     files = dict[str, CsvFile]()
@@ -135,7 +135,7 @@ def _open(asked: Asked, problems: Problems) -> dict[str, CsvFile]:
     return files
 
 
-def _check_settings(asked: Asked, problems: Problems) -> None:
+def _check_settings(asked: TableSpec, problems: Problems) -> None:
     """Note what is wrong with the arguments, whatever is in the table."""
     if asked.task not in (None, *_TASKS):
         problems.append(UserError("not a kind of task", argument="task", received=asked.task, choices=_TASKS))
@@ -151,7 +151,7 @@ def _check_settings(asked: Asked, problems: Problems) -> None:
         problems.append(UserError(what, argument="split_column", received=asked.split_column, fix=fix))
 
 
-def _feature_names(file: CsvFile, asked: Asked, problems: Problems) -> list[str]:
+def _feature_names(file: CsvFile, asked: TableSpec, problems: Problems) -> list[str]:
     """Return the columns to predict from that are there, and note names of columns that the file lacks."""
     targets = asked.targets
     if not targets:
@@ -175,7 +175,7 @@ def _feature_names(file: CsvFile, asked: Asked, problems: Problems) -> list[str]
 
 def _read(
     files: Mapping[str, CsvFile],
-    asked: Asked,
+    asked: TableSpec,
     chosen: list[str],
     targets: list[str],
     *,
@@ -210,7 +210,7 @@ def _read(
 
 def _judged(
     tables: dict[str, Table],
-    asked: Asked,
+    asked: TableSpec,
     chosen: list[str],
     targets: list[str],
     *,
@@ -258,7 +258,7 @@ def _judged(
     )
 
 
-def _too_many(asked: Asked) -> bool:
+def _too_many(asked: TableSpec) -> bool:
     return asked.task in ("multiclass", "binary") and len(asked.targets) > 1
 
 

@@ -20,7 +20,7 @@ _LARGEST = 3000
 _PRECISE = 1e-12
 
 
-class Linear(NamedTuple):
+class LinearModel(NamedTuple):
     """A linear model."""
 
     weight: Tensor
@@ -31,7 +31,7 @@ class Linear(NamedTuple):
 
 def solve(
     x: Tensor, y: Tensor, task: str, *, penalty: float = 1.0, weights: Tensor | None = None, outputs: int = 0
-) -> Linear:
+) -> LinearModel:
     """Find the linear model with the smallest sum of losses and penalty; the bias is not penalised.
 
     Classes: the sum of cross-entropies and `penalty / 2` times the squared weights. Two classes count as one output, as
@@ -66,7 +66,7 @@ def solve(
         columns = zip(labels.unbind(1), each.unbind(1), strict=True)
         found = torch.cat([_logistic(z, label[:, None], strength, own) for label, own in columns])
     weight = found[:, :-1] / scale
-    return Linear(weight, found[:, -1] - weight @ shift)
+    return LinearModel(weight, found[:, -1] - weight @ shift)
 
 
 def row_weights(criterion: nn.Module, y: Tensor, task: str) -> Tensor | None:

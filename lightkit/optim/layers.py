@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import is_bias, is_norm
-from lightkit.optim.order import Layer, Order, in_order, notes_on_order
+from lightkit.optim.order import NetworkLayer, Order, in_order, notes_on_order
 from lightkit.optim.rules import check_rate
 from lightkit.optim.settings import Settings
 
@@ -123,12 +123,12 @@ def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, child) for name, child in module.named_children() if name != hidden)
 
 
-def _defined(model: nn.Module) -> list[Layer]:
+def _defined(model: nn.Module) -> list[NetworkLayer]:
     """List the layers of a model in the order of their definition."""
-    found, held, firsts = list[Layer](), _held_directly(model, ""), dict(model.named_parameters())
+    found, held, firsts = list[NetworkLayer](), _held_directly(model, ""), dict(model.named_parameters())
     for path, module, extra in _layers(model, ""):
         own = {f"{path}.{name}": parameter for name, parameter in module.named_parameters()}
-        kept = Layer(
+        kept = NetworkLayer(
             path,
             tuple(own),
             held=(*held, *extra),
@@ -138,7 +138,7 @@ def _defined(model: nn.Module) -> list[Layer]:
         )
         found.append(kept)
         held = []
-    return found if not held else [Layer("", (), tuple(held), heavy=False)]
+    return found if not held else [NetworkLayer("", (), tuple(held), heavy=False)]
 
 
 def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:

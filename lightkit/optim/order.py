@@ -28,7 +28,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True)
-class Layer:
+class NetworkLayer:
     """A layer of a network, or a parameter that is one by itself."""
 
     path: str
@@ -52,14 +52,14 @@ class Layer:
         return min((uses[name][0] for name in names), default=None)
 
 
-def in_order(layers: Sequence[Layer], order: Order) -> list[Layer]:
+def in_order(layers: Sequence[NetworkLayer], order: Order) -> list[NetworkLayer]:
     """Sort layers by when they first run; one that does not run follows the one that is defined before it.
 
     Args:
         layers: In the order of their definition.
         order: When the network uses its parameters.
     """
-    timed, last = list[tuple[int, bool, Layer]](), -1
+    timed, last = list[tuple[int, bool, NetworkLayer]](), -1
     for layer in _with_singles(layers, order.products):
         start = layer.start(order.uses)
         last = last if start is None else start
@@ -69,7 +69,7 @@ def in_order(layers: Sequence[Layer], order: Order) -> list[Layer]:
     return _with_held_in_place([layer for *_, layer in timed], starts, order.uses)
 
 
-def notes_on_order(layers: Sequence[Layer], order: Order) -> list[str]:
+def notes_on_order(layers: Sequence[NetworkLayer], order: Order) -> list[str]:
     """Say where the order of the layers cannot be told from how they ran.
 
     Args:
@@ -93,19 +93,19 @@ def notes_on_order(layers: Sequence[Layer], order: Order) -> list[str]:
     return [f"order of the layers: {_shown(paths)}: {what}" for paths, what in found if paths]
 
 
-def _runs_again(layer: Layer, starts: Sequence[int], uses: Mapping[str, Sequence[int]]) -> bool:
+def _runs_again(layer: NetworkLayer, starts: Sequence[int], uses: Mapping[str, Sequence[int]]) -> bool:
     """Tell whether another layer starts between two uses of the same parameter."""
     moments = [uses[name] for name in layer.own if name in uses]
     return any(each[0] < start < each[-1] for each in moments for start in starts)
 
 
-def _with_singles(layers: Iterable[Layer], products: Collection[str]) -> Iterator[Layer]:
+def _with_singles(layers: Iterable[NetworkLayer], products: Collection[str]) -> Iterator[NetworkLayer]:
     """Take parameters that no layer holds, and that data are multiplied with, as layers of their own."""
     carried: tuple[str, ...] = ()
     for layer in layers:
         loose = (*layer.held, *(layer.own if layer.is_list else ()))
         singles = [name for name in loose if name in products]
-        yield from (Layer(name, (name,)) for name in singles)
+        yield from (NetworkLayer(name, (name,)) for name in singles)
         own = tuple(name for name in layer.own if name not in singles)
         held = (*carried, *(name for name in layer.held if name not in singles))
         carried = () if own else held
@@ -113,12 +113,12 @@ def _with_singles(layers: Iterable[Layer], products: Collection[str]) -> Iterato
             whole = len(own) == len(layer.own)  # what is left of a list are biases and scales
             yield replace(layer, own=own, held=held, heavy=layer.heavy and whole)
     if carried:
-        yield Layer("", (), carried, heavy=False)
+        yield NetworkLayer("", (), carried, heavy=False)
 
 
 def _with_held_in_place(
-    layers: Sequence[Layer], starts: Sequence[int | None], uses: Mapping[str, Sequence[int]]
-) -> list[Layer]:
+    layers: Sequence[NetworkLayer], starts: Sequence[int | None], uses: Mapping[str, Sequence[int]]
+) -> list[NetworkLayer]:
     """Move parameters that modules hold directly, and that are used far from their layer, to the one they follow."""
     held = [list[str]() for _ in layers]
     for index, layer in enumerate(layers):

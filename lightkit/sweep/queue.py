@@ -32,7 +32,7 @@ class Queued(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it is, in a word."""
+        """The node it runs on, or the word for a job that waits; empty where the queue names no node."""
         return self.node or (QUEUED if self.state == "PENDING" else "")
 
 

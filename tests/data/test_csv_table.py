@@ -65,11 +65,11 @@ def test_names_may_be_the_target_that_is_meant(tmp_path: Path) -> None:
 
 def test_a_table_is_judged_without_torch(tmp_path: Path) -> None:
     bad_table(tmp_path)
-    asked = f"Asked({str(tmp_path / 't.csv')!r}, 'kind', split_column='part')"
+    asked = f"TableSpec({str(tmp_path / 't.csv')!r}, 'kind', split_column='part')"
     code = f"""
 import sys
 from lightkit.common.errors import Problems
-from lightkit.data.csv_table import Asked, read_tables
+from lightkit.data.csv_table import TableSpec, read_tables
 problems = Problems()
 with problems.noted():
     read_tables({asked})

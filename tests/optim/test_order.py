@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lightkit.optim.layers import layer_depths, order_notes
-from lightkit.optim.order import Layer, in_order
+from lightkit.optim.order import NetworkLayer, in_order
 
 
 def order(*names: str, **more: Any) -> Any:
@@ -21,13 +21,17 @@ def order(*names: str, **more: Any) -> Any:
 
 
 def test_layers_are_sorted_and_those_that_do_not_run_stay_behind_their_neighbour() -> None:
-    layers = [Layer(name, (f"{name}.w",)) for name in ("out", "idle", "b", "a")]
+    layers = [NetworkLayer(name, (f"{name}.w",)) for name in ("out", "idle", "b", "a")]
     found = in_order(layers, order("a.w", "b.w", "out.w"))
     assert [layer.path for layer in found] == ["a", "b", "out", "idle"]
 
 
 def test_what_modules_hold_directly_goes_where_it_is_used() -> None:
-    layers = [Layer("out", ("out.w",), held=("token", "unused")), Layer("b", ("b.w",)), Layer("a", ("a.w",))]
+    layers = [
+        NetworkLayer("out", ("out.w",), held=("token", "unused")),
+        NetworkLayer("b", ("b.w",)),
+        NetworkLayer("a", ("a.w",)),
+    ]
     found = in_order(layers, order("a.w", "token", "b.w", "out.w"))
     assert [(layer.path, layer.held) for layer in found] == [("a", ("token",)), ("b", ()), ("out", ("unused",))]
 
