@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from lightkit.common.text import visible
+from lightkit.common.text import is_number, visible
 
 _FORMULA = re.compile(r"'*(?:\s*[=+\-@＝＋－＠]|[\t\r])")
 """How a text begins that a spreadsheet would compute, or one that was such a text before it was written."""
@@ -45,16 +45,8 @@ def read_csv(file: TextIO) -> Iterator[dict[str, str]]:
 
 def _safe(text: str) -> str:
     shown = visible(text)
-    return f"'{shown}" if _FORMULA.match(shown) and not _is_number(shown) else shown
+    return f"'{shown}" if _FORMULA.match(shown) and not is_number(shown) else shown
 
 
 def _plain(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell[1:]) else cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -57,6 +57,15 @@ def three_digits(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number as Python reads one, `nan` and `inf` too."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def counted(number: int, noun: str) -> str:
     """Write how many there are of something: `1 job`, `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

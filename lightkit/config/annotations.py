@@ -9,7 +9,7 @@ import typing
 from typing import Annotated, Any, Literal, Optional, Union
 
 from lightkit.common.secrets import without_secrets
-from lightkit.common.text import look_alike, plain_letters
+from lightkit.common.text import is_number, look_alike, plain_letters
 
 
 class Built:
@@ -198,9 +198,9 @@ def shown_value(value: Any) -> Any:
 def type_hint(value: Any, kind: Any) -> str | None:
     """Say what probably went wrong with a type."""
     odd = look_alike(value) if isinstance(value, str) else None
-    if odd is not None and fits(0.5, kind) and _is_number(plain_letters(value)):
+    if odd is not None and fits(0.5, kind) and is_number(plain_letters(value)):
         return f"write {plain_letters(value)}: {odd}"
-    if isinstance(value, str) and fits(0.5, kind) and _is_number(value):
+    if isinstance(value, str) and fits(0.5, kind) and is_number(value):
         return f"write {value} without quotes"
     if isinstance(value, str) and fits(True, kind) and value.lower() in ("true", "false", "yes", "no", "on", "off"):
         return "write true or false without quotes"
@@ -209,11 +209,3 @@ def type_hint(value: Any, kind: Any) -> str | None:
     if not isinstance(value, list) and fits([value], kind):
         return f"write [{value}]"
     return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -19,7 +19,7 @@ TABLE_FILES = ("path", "val_path", "test_path")
 """Arguments of a table that name files."""
 _TEXT = {"delimiter": ",", "encoding": "utf-8"}
 """How the text of a table is read, where nothing else is said."""
-_NAMING = ("target", "features", "categorical", "split_column")
+_NAMING = ("target", "features", "categorical", "split_column", "group_column")
 """Arguments of a table that name columns."""
 _LARGE = 64 * 2**20
 """Bytes of tables from which on they are judged when the run reads them: twice would take too long."""
