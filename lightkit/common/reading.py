@@ -187,6 +187,15 @@ def yaml_or_nothing(text: str) -> dict[str, Any]:
     return {}
 
 
+def data_beside(module: str) -> dict[str, Any]:
+    """Return the data of a module, which are in a YAML file beside it.
+
+    Args:
+        module: The `__file__` of the module: `gpu_fields.py` has `gpu_fields.yaml`.
+    """
+    return parse_mapping(read_text(Path(module).with_suffix(".yaml")))
+
+
 def refuse_blank(text: str) -> None:
     """Refuse a text in which nothing stands.
 

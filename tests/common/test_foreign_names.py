@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from lightkit.common.errors import UserErrors
-from lightkit.common.foreign_names import KEYS, WORDS, meaning
+from lightkit.common.foreign_names import meaning, names_by
 from lightkit.config import compose
 from lightkit.config.compose import make_loader
 from lightkit.config.describe import describe_arguments
 from lightkit.config.fields import valid_keys
+
+KEYS, WORDS = names_by("keys"), names_by("advice")
 
 
 def known_keys() -> set[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+
+from lightkit.common.reading import data_beside
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,9 @@ class Recognised:
     """How to mend it, in PyTorch."""
     key: str = ""
     """What does so in lightkit."""
+
+
+@cache
+def known_errors() -> tuple[Known, ...]:
+    """Return all known errors, which `known.yaml` lists."""
+    return tuple(Known(**each) for each in data_beside(__file__)["errors"])

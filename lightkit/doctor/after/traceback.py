@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightkit.doctor.after.known import Known, Recognised
-from lightkit.doctor.after.known_data import DATA
-from lightkit.doctor.after.known_machine import MACHINE
-from lightkit.doctor.after.known_models import MODELS
+from lightkit.doctor.after.known import Known, Recognised, known_errors
 
-EVERY = (*MODELS, *DATA, *MACHINE)
-"""All that is known."""
 _MOST = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[(?:rank|default)\d+\]: ?", re.M)
@@ -75,7 +70,7 @@ def explain(text: str) -> Explained:
     """
     text = _RANK.sub("", _COLOURS.sub("", text)).replace("\r\n", "\n")
     found = list[tuple[int, Recognised]]()
-    for known in EVERY:
+    for known in known_errors():
         match = _match(known, text)
         if match is not None:
             numbers = {name: value or "" for name, value in match.groupdict().items()}
