@@ -1,9 +1,12 @@
-"""Losses that PyTorch lacks. Each returns the mean over the batch, so that weighting it by samples is exact.
+"""Losses that PyTorch lacks, each a mean over the batch, and what the mean of a batch weighs among others.
 
 Shapes: B samples, C classes or labels, T positions, V vocabulary size, D features.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -132,6 +135,43 @@ class SupervisedContrastive(nn.Module):
         """Return what the loss of a batch comes down to at most: a sample cannot be nearest to all of its class."""
         partners = (target[:, None] == target[None, :]).sum(dim=1) - 1
         return float(partners.clamp(min=1).log().mean())
+
+
+_OVER_WEIGHTS = (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward, TokenCrossEntropy.forward)
+_OVER_WEIGHTS_PLAIN = (F.cross_entropy, F.nll_loss)
+"""Losses that divide by the weights of the classes that they counted. Taken here: `F.cross_entropy` may be replaced."""
+
+
+def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
+    """Return what a loss divided by to get the mean of a batch, which is what that mean weighs among those of others.
+
+    Of cross entropy and NLL with class numbers it is the sum of the class weights of all targets but the ignored ones.
+    None stands for the number of samples, as with losses that are not known. A loss of your own may say it by a method
+    `mean_weight(output, target)`.
+
+    Args:
+        criterion: The loss.
+        output: Its first argument.
+        target: Its second argument.
+    """
+    if hasattr(criterion, "mean_weight"):
+        weight: Tensor = criterion.mean_weight(output, target)
+        return weight
+    if isinstance(criterion, partial):
+        known, options = criterion.func in _OVER_WEIGHTS_PLAIN, criterion.keywords
+    else:
+        known, options = getattr(type(criterion), "forward", None) in _OVER_WEIGHTS, criterion.__dict__
+        options = {**options, **options.get("_buffers", {})}
+    if not known or options.get("reduction", "mean") != "mean" or not isinstance(output, Tensor):
+        return None
+    weights = options.get("weight")
+    fits = isinstance(target, Tensor) and output.ndim == target.ndim + 1 and not target.is_floating_point()
+    if not fits or (weights is not None and output.shape[1] != len(weights)):
+        return None  # shares of classes, which count by samples; or a task of the user's hands on something else
+    counted = target != options.get("ignore_index", -100)
+    if weights is None:
+        return counted.sum()
+    return torch.where(counted, weights[torch.where(counted, target, 0)], 0).sum()
 
 
 def _shapes(expected: str, output: Tensor, target: Tensor) -> UserError:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.losses import FocalLoss, SupervisedContrastive, TokenCrossEntropy
+from lightkit.losses import FocalLoss, SupervisedContrastive, TokenCrossEntropy, mean_weight
+from lightkit.metrics import SplitMetrics
 
 
 def test_token_cross_entropy_is_the_mean_over_all_tokens():
@@ -117,3 +121,63 @@ def test_contrastive_loss_comes_down_to_its_lowest_value() -> None:
     corners = torch.eye(3)[target]
     assert float(loss(corners, target)) == pytest.approx(loss.lowest(target), abs=1e-3)
     assert loss.lowest(torch.tensor([0, 1, 2])) == 0.0
+
+
+class Halved(nn.Module):
+    """A loss of one's own that divides by weights of its own."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output.sum(1) * (target + 1)).sum() / (target + 1).sum()
+
+    def mean_weight(self, output: Tensor, target: Tensor) -> Tensor:
+        return (target + 1).sum()
+
+
+WEIGHT = torch.tensor([0.2, 1.0, 7.0])
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 150])
+@pytest.mark.parametrize(
+    ("loss", "shape"),
+    [
+        (nn.CrossEntropyLoss(weight=WEIGHT), (150, 3)),
+        (nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.2, ignore_index=1), (150, 3)),
+        (nn.CrossEntropyLoss(ignore_index=2), (150, 3)),
+        (nn.CrossEntropyLoss(), (150, 3)),
+        (nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=0), (150, 3, 2, 4)),
+        (nn.NLLLoss(weight=WEIGHT), (150, 3)),
+        (nn.CrossEntropyLoss(weight=WEIGHT), "shares"),
+        (nn.BCEWithLogitsLoss(pos_weight=WEIGHT), "labels"),
+        (partial(F.cross_entropy, weight=WEIGHT, ignore_index=1), (150, 3)),
+        (TokenCrossEntropy(), "tokens"),
+        (Halved(), (150, 3)),
+    ],
+)
+def test_the_mean_of_batches_is_the_loss_of_all_rows(loss, shape, batch):
+    draw = torch.Generator().manual_seed(0)
+    sizes = {"tokens": (150, 5, 3), "shares": (150, 3), "labels": (150, 3)}
+    output = torch.randn(sizes.get(shape, shape), generator=draw)
+    target = torch.randint(3, (150, *output.shape[2:]), generator=draw)
+    if shape == "tokens":
+        target = torch.randint(3, (150, 5), generator=draw)
+        target[::3, 2:] = -100
+        target[10:20] = -100
+    elif isinstance(shape, str):
+        target = output.flip(0).softmax(1) if shape == "shares" else (output.flip(0) > 0).float()
+    metrics = SplitMetrics("val", block=3)
+    for own, truth in zip(output.split(batch), target.split(batch)):
+        metrics.update(own, truth, loss(own, truth), len(own), weight=mean_weight(loss, own, truth))
+        state, metrics = metrics.state_dict(), SplitMetrics("val", block=3)
+        metrics.load_state_dict(state)
+    assert metrics.compute()["val/loss"] == pytest.approx(float(loss(output, target)), rel=1e-6)
+
+
+def test_what_a_task_hands_on_that_the_loss_did_not_see_weighs_by_samples():
+    weighted = nn.CrossEntropyLoss(weight=WEIGHT)
+    assert mean_weight(weighted, torch.randn(4, 5), torch.tensor([0, 4, 4, 1])) is None
+    assert mean_weight(weighted, torch.randn(4), torch.tensor([0, 2, 2, 1])) is None
+    assert mean_weight(weighted, None, None) is None
+    assert (
+        mean_weight(nn.CrossEntropyLoss(weight=WEIGHT, reduction="sum"), torch.randn(1, 3), torch.tensor([0])) is None
+    )
+    assert mean_weight(lambda output, target: output.sum(), torch.randn(1, 3), torch.tensor([0])) is None

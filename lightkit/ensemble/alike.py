@@ -151,11 +151,11 @@ def _compared(stack: Stack, batch: tuple[Tensor, Tensor]) -> str:
         with engines[0].autocast():
             found = stack.computation(batch, seeds=seeders(engines, 0, 0))
         weights = {name: weight for name, weight in stack.model.weights.items() if weight.requires_grad}
-        grads = torch.autograd.grad(found.losses.sum(), [*weights.values()], allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(found.loss.sum(), [*weights.values()], allow_unused=True, materialize_grads=True)
         for row in {0, len(engines) - 1}:
             wrong = _alone(stack, row, batch, before, training=training)
             together = {
-                "loss": found.losses[row],
+                "loss": found.loss[row],
                 **{name: grad[row] for name, grad in zip(weights, grads)},
                 **{name: tensor[row] for name, tensor in stack.model.states.items()},
             }

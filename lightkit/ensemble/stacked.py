@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from lightkit.data.loaders import Batches, Loader
 from lightkit.device import Engine
 from lightkit.ensemble.dropout import Draw, drawn, layer_by_layer, recorded, replayed
 from lightkit.ensemble.tasks import FastGradientSign
-from lightkit.trainer.tasks import Criterion, StepOutput, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task, loss_weight
 
 
 class StackedModel(nn.Module):
@@ -136,14 +136,6 @@ class StackedLoader:
             loader.close()
 
 
-class Computed(NamedTuple):
-    """What one batch gives: see `StepOutput`; everything has the models in dimension 0."""
-
-    losses: Tensor
-    preds: Tensor | None
-    target: Tensor | None
-
-
 class Computation:
     """Runs a task with all models of a stack at once.
 
@@ -159,14 +151,14 @@ class Computation:
         self.model, self._network, self._criterion = model, network, criterion
         self._task = self._attack.task if self._attack else task
         self._slots = list(_slots(model.template, network))
-        self._has_preds = self._has_target = True
+        self._has_preds = self._has_target = self._has_weight = True
         self._draws: dict[Any, list[Draw]] = {}
         self._together: dict[Any, Callable[..., Any]] = {}
 
     def __call__(
         self, batch: Sequence[Tensor], *, shared: bool = False, seeds: Sequence[Callable[[], None]] = ()
-    ) -> Computed:
-        """Compute a batch.
+    ) -> StepOutput:
+        """Compute a batch: loss, outputs, targets and weight have the models in dimension 0.
 
         Args:
             batch: Its tensors; `(M, B, ...)` each.
@@ -180,18 +172,20 @@ class Computation:
         if self._attack is None:
             return self._forward(batch, masks, shared=shared)
         left = iter((masks[: len(draws)], masks[len(draws) :]))  # a model alone draws them one after the other, too
-        found = self._attack.on_both(
-            batch, lambda inputs: StepOutput(*self._forward(inputs, next(left), shared=shared))
-        )
-        return Computed(found.loss, found.preds, found.target)
+        return self._attack.on_both(batch, lambda inputs: self._forward(inputs, next(left), shared=shared))
 
-    def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> Computed:
+    def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
         """Compute a batch with all models once."""
         tensors = tuple(self.model.tensors.values())
         if shared not in self._together:
             self._together[shared] = vmap(self._one, in_dims=(0, None, 0) if shared else 0)
-        losses, preds, target = self._together[shared](tensors, tuple(batch), masks)
-        return Computed(losses, preds if self._has_preds else None, target if self._has_target else None)
+        losses, preds, target, weight = self._together[shared](tensors, tuple(batch), masks)
+        return StepOutput(
+            losses,
+            preds if self._has_preds else None,
+            target if self._has_target else None,
+            weight=weight.detach() if self._has_weight else len(batch[0] if shared else batch[0][0]),
+        )
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with replayed(masks), cheap_cross_entropy(), layer_by_layer():
@@ -208,7 +202,7 @@ class Computation:
         return self._draws[key]
 
     def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
-        """Return loss, predictions and targets with these weights; the loss in place of what there is none of."""
+        """Return loss, outputs, targets and what the loss weighs; the loss in place of what there is none of."""
         by_name = dict(zip(self.model.tensors, tensors))
         before = [(holder, key, holder[key]) for holder, key, _ in self._slots]
         for holder, key, name in self._slots:
@@ -221,8 +215,11 @@ class Computation:
         if step.metric_kwargs:
             what = "the metrics take more than output and target"
             raise UserError(what, key="trainer.task", received=", ".join(step.metric_kwargs))
-        self._has_preds, self._has_target = step.preds is not None, step.target is not None
-        return step.loss, *(step.loss if part is None else part for part in (step.preds, step.target))
+        weight = loss_weight(step, self._criterion)
+        weight = torch.full_like(step.loss, weight) if isinstance(weight, int) else weight
+        parts = (step.preds, step.target, weight)
+        self._has_preds, self._has_target, self._has_weight = (part is not None for part in parts)
+        return step.loss, *(step.loss if part is None else part for part in parts)
 
 
 def _slots(template: nn.Module, network: nn.Module) -> Iterator[tuple[dict[str, Any], str, str]]:
@@ -290,7 +287,7 @@ class StackedTask(Task):
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Return the losses `(M,)`, outputs and targets `(M, B, ...)` of a batch; see `Task.step`."""
-        return StepOutput(*self.computation(batch, shared=self._shared))
+        return self.computation(batch, shared=self._shared)
 
 
 def seeders(engines: Sequence[Engine], epoch: int, position: int) -> list[Callable[[], None]]:

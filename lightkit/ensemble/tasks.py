@@ -92,8 +92,9 @@ class Residual(Task):
         own = fit_shape(logits(model(x)), y)
         before = self._before(x, own)
         total = before + self.shrinkage * own.detach()
-        loss = F.mse_loss(own, residuals(before, y, self.kind)) if model.training else criterion(total, y)
-        return StepOutput(loss, total, y)
+        if not model.training:
+            return StepOutput(criterion(total, y), total, y)
+        return StepOutput(F.mse_loss(own, residuals(before, y, self.kind)), total, y, weight=len(y))
 
     def _before(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the sum of the earlier networks, without gradients."""
@@ -132,4 +133,4 @@ class JointResiduals(Task):
         for own in outputs.unbind(1):
             loss = loss + F.mse_loss(own, residuals(total, y, self.kind))
             total = total + self.shrinkage * own.detach()
-        return StepOutput(loss, total, y)
+        return StepOutput(loss, total, y, weight=len(y))

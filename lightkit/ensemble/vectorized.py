@@ -51,12 +51,13 @@ class VectorStepper:
             self._engines = [member.learner.engine for member in stack.active]
         seeds = seeders(self._engines, learner.state.epoch, position)
         with self._span("forward"), learner.engine.autocast():
-            losses, preds, target = stack.computation(batch, seeds=seeds)
+            step = stack.computation(batch, seeds=seeds)
+        losses = step.loss
         self.loss, self.samples = losses.detach(), size
         with self._span("backward"):
             total = losses.sum()
             learner.engine.backward(total if size == window else total * (size / window))
-        self._results.append(mapped(torch.Tensor.detach, (preds, target, losses, size)))
+        self._results.append(mapped(torch.Tensor.detach, (step.preds, step.target, losses, size, None, step.weight)))
         return True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:

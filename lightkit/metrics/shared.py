@@ -68,6 +68,7 @@ class Gathered:
         loss: Tensor,
         size: int,
         kwargs: Mapping[str, Any] | None = None,
+        weight: Tensor | int | None = None,
     ) -> None:
         """Queue the results of this process's part of a batch.
 
@@ -77,9 +78,10 @@ class Gathered:
             loss: Mean loss over the samples of the part.
             size: Samples in the part; 0 where the process had to compute something that counts for nothing.
             kwargs: What the metrics get besides, by the names of their arguments.
+            weight: What the loss weighs; None stands for `size`.
         """
         size = size if self._ranks.leads_replica else 0
-        found: dict[str, Any] = {"loss": loss}
+        found: dict[str, Any] = {"loss": (loss, weight)}
         if preds is not None and target is not None:
             found |= {"preds": preds, "target": target, **(kwargs or {})}
         self._found.append(mapped(Tensor.detach, found) if size else {})
@@ -104,8 +106,8 @@ class Gathered:
         for parts in zip(*of_ranks):
             for size, part in parts:
                 if size:
-                    loss, preds, target = part.pop("loss"), part.pop("preds", None), part.pop("target", None)
-                    self.meter.update(preds, target, loss, size, part or None)
+                    (loss, weight), preds, target = part.pop("loss"), part.pop("preds", None), part.pop("target", None)
+                    self.meter.update(preds, target, loss, size, part or None, weight)
 
 
 class SharedMetrics(Gathered):

@@ -32,14 +32,62 @@ class MetricRow(NamedTuple):
     loss: Tensor
     size: int
     kwargs: Kwargs | None = None
+    weight: Tensor | int | None = None
+
+
+class LossMean:
+    """Mean of the losses of batches, each by what it weighs, in double precision; of one model or of several.
+
+    Args:
+        nothing: The sum that it begins with, `()` or `(M,)`.
+    """
+
+    def __init__(self, nothing: Tensor) -> None:
+        self.samples, self.total, self.weight = 0, nothing, nothing
+
+    def add(self, rows: Sequence[tuple[Tensor, int, Tensor | int | None]]) -> None:
+        """Count batches: the loss of each, its samples, and what the loss weighs where that is another number."""
+        self.samples += sum(size for _, size, _ in rows)
+        weights = [size if weight is None else weight for _, size, weight in rows]
+        # Sizes stay numbers of the host: copying them to a GPU would wait for it.
+        for number in dict.fromkeys(weight for weight in weights if not isinstance(weight, Tensor)):
+            same = [
+                loss for (loss, *_), weight in zip(rows, weights) if not isinstance(weight, Tensor) and weight == number
+            ]
+            self.total = self.total + self._wide(same).sum(0) * number
+            self.weight = self.weight + number * len(same)
+        pairs = [(loss, weight) for (loss, *_), weight in zip(rows, weights) if isinstance(weight, Tensor)]
+        if pairs:
+            losses, tensors = (self._wide(part) for part in zip(*pairs))
+            # A batch without any weight has no mean, and adds nothing to that of all.
+            self.total = self.total + torch.where(tensors == 0, 0, losses * tensors).sum(0)
+            self.weight = self.weight + tensors.sum(0)
+
+    def _wide(self, values: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(values)).to(self.total).reshape(-1, *self.total.shape)
+
+    def compute(self) -> Tensor:
+        """Return the mean."""
+        return self.total / self.weight
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what was counted."""
+        return {"samples": self.samples, "loss_sum": self.total.clone(), "loss_weight": self.weight.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what was counted; before weights were kept, losses weighed as many as they had samples."""
+        self.samples, self.total = state["samples"], state["loss_sum"].to(self.total, copy=True)
+        weight = state.get("loss_weight", torch.full_like(self.total, self.samples))
+        self.weight = weight.to(self.total, copy=True)
 
 
 class SplitMetrics:
     """Loss and metrics over all samples of a split.
 
-    No value depends on the batch size: the loss is averaged over samples in double precision, metrics accumulate and
-    are computed once. `update` never waits for the device. Blocks end at fixed places counted from `reset` on, and the
-    queue is part of the state, so that a run resumed in the middle of an epoch ends with the same bits.
+    No value depends on the batch size: the loss is averaged in double precision, by weights where it has some (see
+    `lightkit.losses.mean_weight`); metrics accumulate and are computed once. `update` never waits for the device.
+    Blocks end at fixed places counted from `reset` on, and the queue is part of the state, so that a run resumed in the
+    middle of an epoch ends with the same bits.
 
     Args:
         prefix: Name of the split; begins every value's name (`val/accuracy`).
@@ -73,8 +121,7 @@ class SplitMetrics:
     def reset(self) -> None:
         """Forget everything counted and queued."""
         self._queue: list[MetricRow] = []
-        self._elements, self._samples = 0, 0
-        self._loss_sum = self.no_loss
+        self._elements, self._loss = 0, LossMean(self.no_loss)
         if self._collection is not None:
             self._collection.reset()
 
@@ -113,7 +160,15 @@ class SplitMetrics:
         """
         self.anew().collected()
 
-    def update(self, preds: Any, target: Any, loss: Tensor, size: int, kwargs: Kwargs | None = None) -> None:
+    def update(
+        self,
+        preds: Any,
+        target: Any,
+        loss: Tensor,
+        size: int,
+        kwargs: Kwargs | None = None,
+        weight: Tensor | int | None = None,
+    ) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 
         Args:
@@ -122,11 +177,12 @@ class SplitMetrics:
             loss: Mean loss over the samples of the batch, 0-d.
             size: Samples in the batch.
             kwargs: What the metrics get besides, by the names of their arguments, samples in dimension 0.
+            weight: What the loss weighs among those of other batches; None stands for `size`.
         """
         if preds is not None and target is not None:
             preds, target, kwargs = mapped(Tensor.detach, (preds, target, dict(kwargs) if kwargs else None))
             self._elements += _count(preds)
-        self._queue.append(MetricRow(preds, target, loss.detach(), size, kwargs))
+        self._queue.append(MetricRow(preds, target, loss.detach(), size, kwargs, mapped(Tensor.detach, weight)))
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
 
@@ -136,9 +192,9 @@ class SplitMetrics:
         Results that are no numbers, such as matrices and curves, go to `figures_data`.
         """
         self._flush()
-        if not self._samples:
+        if not self._loss.samples:
             return {f"{self.prefix}/loss": float("nan")}
-        found = {"loss": self._loss_sum / self._samples}
+        found = {"loss": self._loss.compute()}
         self.figures_data = {}
         with torch.inference_mode(False), torch.no_grad():
             for name, result in ({} if self._collection is None else self._collection.compute()).items():
@@ -167,11 +223,7 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            # Losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it.
-            for size in dict.fromkeys(row.size for row in queue):
-                same = [row.loss for row in queue if row.size == size]
-                self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
-                self._samples += size * len(same)
+            self._loss.add([(row.loss, row.size, row.weight) for row in queue])
             inputs = [
                 {"preds": row.preds, "target": row.target, **(row.kwargs or {})}
                 for row in queue
@@ -208,10 +260,10 @@ class SplitMetrics:
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
         rows = [_mapped(torch.clone, row) for row in self._queue]
-        queue = [tuple(row) if row.kwargs else tuple(row[:4]) for row in rows]  # as before metrics got anything besides
-        keeps = self._collection is not None and (self._samples or any(map(outlasts, self.made.values())))
+        queue = [tuple(row) for row in rows]
+        keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
-        return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
+        return {**self._loss.state_dict(), "queue": queue, "metrics": metrics}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state; the next values are those of a run that never stopped.
@@ -223,8 +275,7 @@ class SplitMetrics:
             UserError: It holds counts of other metrics.
         """
         self.reset()
-        self._samples = state["samples"]
-        self._loss_sum = state["loss_sum"].to(self._device, self._wide, copy=True)
+        self._loss.load_state_dict(state)
         for saved in state["queue"]:
             row = _mapped(lambda tensor: tensor.to(self._device), MetricRow(*saved))
             self._queue.append(row)

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightkit.common.nesting import mapped
 from lightkit.metrics.collection import MetricGroup
 from lightkit.metrics.inputs import convert
 from lightkit.metrics.results import Shaped, flatten
-from lightkit.metrics.split import BLOCK_ELEMENTS, SplitMetrics
+from lightkit.metrics.split import BLOCK_ELEMENTS, LossMean, SplitMetrics
 from lightkit.metrics.states import load, share, state_of
 
 _COUNTED = tuple(f"Multiclass{name}" for name in ("Accuracy", "Precision", "Recall", "F1Score", "FBetaScore"))
@@ -28,6 +29,7 @@ class _Row(NamedTuple):
     target: Tensor | None
     losses: Tensor
     size: int
+    weight: Tensor | int | None = None
 
 
 class StackedMetrics:
@@ -48,8 +50,8 @@ class StackedMetrics:
     def reset(self) -> None:
         """Forget everything counted and queued."""
         self._queue: list[_Row] = []
-        self._elements = self._samples = self._updates = 0
-        self._loss_sum: Tensor = self._like.no_loss.expand(self.count).clone()
+        self._elements = self._updates = 0
+        self._loss = LossMean(self._like.no_loss.expand(self.count).clone())
         self._matrix: Tensor | None = None
         self._states: dict[str, list[Any]] = {}
 
@@ -60,6 +62,7 @@ class StackedMetrics:
         losses: Tensor,
         size: int,
         kwargs: Mapping[str, Tensor] | None = None,
+        weight: Tensor | int | None = None,
     ) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 
@@ -69,11 +72,12 @@ class StackedMetrics:
             losses: Mean losses over the samples of the batch, `(M,)`.
             size: Samples in the batch.
             kwargs: Not used: tasks that hand on more than outputs and targets are not for many models at once.
+            weight: What the losses weigh among those of other batches, `(M,)`; None stands for `size`.
         """
         if preds is not None and target is not None:
             preds, target = preds.detach(), target.detach()
             self._elements += preds.numel()
-        self._queue.append(_Row(preds, target, losses.detach(), size))
+        self._queue.append(_Row(preds, target, losses.detach(), size, weight))
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
 
@@ -81,15 +85,15 @@ class StackedMetrics:
     def compute(self) -> list[dict[str, float]]:
         """Return the values of each model since `reset`; see `SplitMetrics.compute`."""
         self._flush()
-        if not self._samples:
+        if not self._loss.samples:
             return [{f"{self.prefix}/loss": float("nan")} for _ in range(self.count)]
-        columns = {"loss": self._loss_sum / self._samples}
+        columns = {"loss": self._loss.compute()}
         if self._collection is not None and self._updates:
             found: dict[str, Tensor] = {}
             for group in self._collection.groups:
                 found |= self._counted(group) if self._is_counted(group) else self._each(group)
             columns |= {name: found[name] for name in sorted(found, key=self._place)}
-        table = torch.stack([column.to(self._loss_sum) for column in columns.values()], 1).tolist()
+        table = torch.stack([column.to(self._loss.total) for column in columns.values()], 1).tolist()
         names = [f"{self.prefix}/{name}" for name in columns]
         return [dict(zip(names, row)) for row in table]
 
@@ -115,14 +119,14 @@ class StackedMetrics:
         """Compute metrics model by model, `(M,)` by name."""
         leader, rows = group.metrics[0], list[dict[str, Tensor]]()
         for state in self._states[group.names[0]]:
-            load(leader, state, self._loss_sum.device)
+            load(leader, state, self._loss.total.device)
             values: dict[str, Tensor] = {}
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:
                     share(leader, metric)
                 values |= flatten(name, metric.compute(), self._like.class_names)[0]
             rows.append(values)
-        return {name: torch.stack([row[name].to(self._loss_sum) for row in rows]) for name in rows[0]}
+        return {name: torch.stack([row[name].to(self._loss.total) for row in rows]) for name in rows[0]}
 
     @torch.no_grad()
     def _flush(self) -> None:
@@ -130,10 +134,7 @@ class StackedMetrics:
         if not self._queue:
             return
         queue, self._queue, self._elements = self._queue, [], 0
-        for size in dict.fromkeys(row.size for row in queue):
-            same = torch.stack([row.losses for row in queue if row.size == size])
-            self._loss_sum += same.to(self._loss_sum).sum(0) * size
-            self._samples += size * len(same)
+        self._loss.add([(row.losses, row.size, row.weight) for row in queue])
         rows = [(row.preds, row.target) for row in queue if row.preds is not None and row.target is not None]
         alike = len({(preds.shape[2:], target.shape[2:]) for preds, target in rows}) == 1
         if alike:
@@ -176,7 +177,7 @@ class StackedMetrics:
     def keep(self, rows: Tensor) -> None:
         """Leave out all models but these, `(K,)` int64."""
         self.count, numbers = len(rows), rows.tolist()
-        self._loss_sum = self._loss_sum[rows]
+        self._loss.total, self._loss.weight = self._loss.total[rows], self._loss.weight[rows]
         self._matrix = None if self._matrix is None else self._matrix[rows]
         self._states = {name: [states[row] for row in numbers] for name, states in self._states.items()}
         self._queue = [
@@ -184,6 +185,7 @@ class StackedMetrics:
                 preds=None if row.preds is None else row.preds[rows],
                 target=None if row.target is None else row.target[rows],
                 losses=row.losses[rows],
+                weight=mapped(lambda weight: weight[rows], row.weight),
             )
             for row in self._queue
         ]
@@ -191,9 +193,8 @@ class StackedMetrics:
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
         return {
-            "samples": self._samples,
+            **self._loss.state_dict(),
             "updates": self._updates,
-            "loss_sum": self._loss_sum.clone(),
             "matrix": None if self._matrix is None else self._matrix.clone(),
             "states": {name: list(states) for name, states in self._states.items()},
             "queue": [tuple(row) for row in self._queue],
@@ -202,9 +203,8 @@ class StackedMetrics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self.reset()
-        device = self._loss_sum.device
-        self._samples, self._updates = state["samples"], state["updates"]
-        self._loss_sum = state["loss_sum"].to(device, copy=True)
+        self._loss.load_state_dict(state)
+        device, self._updates = self._loss.total.device, state["updates"]
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
         queue: list[list[Any]] = [
@@ -232,14 +232,15 @@ class StackedMetrics:
                 None if row.target is None else row.target[model].clone(),
                 row.losses[model].clone(),
                 row.size,
+                None,
+                mapped(lambda weight: weight[model].clone(), row.weight),
             )
             for row in self._queue
         ]
         return {
-            "samples": self._samples,
-            "loss_sum": self._loss_sum[model].clone(),
+            **mapped(lambda column: column[model].clone(), self._loss.state_dict()),
             "queue": queue,
-            "metrics": metrics if self._samples else {},
+            "metrics": metrics if self._loss.samples else {},
         }
 
 

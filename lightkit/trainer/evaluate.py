@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.tasks import Criterion, Task
+from lightkit.trainer.tasks import Criterion, Task, loss_weight
 
 _END, _PLAIN = object(), NoSpans()
 
@@ -27,8 +27,9 @@ class Meter(Protocol):
         loss: Tensor,
         size: int,
         kwargs: Mapping[str, Any] | None = None,
+        weight: Tensor | int | None = None,
     ) -> None:
-        """Take in one batch of `size` samples."""
+        """Take in one batch of `size` samples, whose loss weighs so much among those of others."""
 
 
 class ValidationMeter(Meter, Protocol):
@@ -109,8 +110,9 @@ def evaluate(
                 with span("forward"), context.autocast():
                     step = task.step(model, batch, criterion)
                 with span("metrics"):
+                    own, weight = context.ranks.own(size)[1], loss_weight(step, criterion)
                     for meter in meters:
-                        meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1], step.metric_kwargs)
+                        meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight)
                 done += 1
                 if each is not None:
                     each(done)

@@ -11,6 +11,7 @@ from lightkit.common.nesting import mapped
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
+from lightkit.trainer.tasks import loss_weight
 
 
 class Stepper(Protocol):
@@ -88,7 +89,8 @@ class PlainStepper:
                 return False
             with self._span("backward"):
                 engine.backward(step.loss if share == 1.0 else step.loss * share)
-        found = (step.preds, step.target, step.loss, own, step.metric_kwargs)
+        weight = loss_weight(step, learner.criterion)
+        found = (step.preds, step.target, step.loss, own, step.metric_kwargs, weight)
         self._results.append(mapped(torch.Tensor.detach, found))
         return True
 

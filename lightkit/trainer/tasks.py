@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.losses import mean_weight
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -23,12 +24,15 @@ class StepOutput(NamedTuple):
         target: Second argument of the metrics; of texts a list with a text, or a list of texts, for each sample.
         metric_kwargs: Further arguments of the metrics by name, tensors with samples in dimension 0 or lists; each
             metric gets those that its `update` has, such as `{"indexes": ...}` for those of `torchmetrics.retrieval`.
+        weight: What `loss` weighs in the mean over a split, such as the sum of the class weights of the batch. None
+            goes by the loss of the run, as if it had compared `preds` with `target`; see `lightkit.losses.mean_weight`.
     """
 
     loss: Tensor
     preds: Any = None
     target: Any = None
     metric_kwargs: Mapping[str, Any] | None = None
+    weight: Tensor | int | None = None
 
 
 class Task:
@@ -122,6 +126,11 @@ def _loss_of_members(criterion: Criterion, members: Tensor, y: Tensor) -> Tensor
     # A mean over samples is the same over the samples of all members, in one call.
     repeated = y.repeat_interleave(members.shape[1], 0)
     return criterion(fit_shape(members.flatten(0, 1), repeated), repeated)
+
+
+def loss_weight(step: StepOutput, criterion: Criterion) -> Tensor | int | None:
+    """Return what the loss of a batch weighs among others; None stands for its number of samples."""
+    return mean_weight(criterion, step.preds, step.target) if step.weight is None else step.weight
 
 
 def logits(output: Any) -> Any:

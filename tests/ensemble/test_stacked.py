@@ -77,7 +77,7 @@ def test_weights_are_put_in_all_their_places_and_taken_out_again():
     found = Computation(stack, models[0], Supervised(), nn.CrossEntropyLoss())((x, y))
     for place, model in enumerate(alone):
         loss = F.cross_entropy(model(x[place]), y[place])
-        assert torch.allclose(found.losses[place], loss, atol=1e-6)
+        assert torch.allclose(found.loss[place], loss, atol=1e-6)
         assert torch.allclose(stack.states["norm.running_mean"][place], model.norm.running_mean, atol=1e-6)
     kept = {name: id(tensor) for name, tensor in (*models[0].named_parameters(), *models[0].named_buffers())}
     assert kept == places

@@ -90,8 +90,15 @@ def feed(metrics: Any, make: Any, group: Any, indices: range) -> None:
         preds, target = batch(index, make)
         first, count = own(group.rank, group.size, len(preds))
         cut = slice(first, first + count)
-        loss = (preds[cut].sum() if count else preds.sum()) / max(1, count)
-        metrics.update(preds[cut] if count else preds, target[cut] if count else target, loss, count)
+        cut = cut if count else slice(None)
+        metrics.update(preds[cut], target[cut], *weighed(preds[cut], target[cut], count))
+
+
+def weighed(preds: Tensor, target: Tensor, count: int) -> tuple[Tensor, int, None, Tensor]:
+    """A mean by weights: what a loss gives, and what it weighs."""
+    weights = target.double() ** 2 + 0.1
+    values = preds.reshape(len(preds), -1).sum(1)
+    return (values * weights).sum() / weights.sum(), count, None, weights.sum()
 
 
 @pytest.mark.parametrize("make", [classes, pearson])
@@ -100,7 +107,7 @@ def test_the_values_are_those_of_one_process(make: Any, size: int) -> None:
     plain = SplitMetrics("val", make)
     for index in range(70):
         preds, target = batch(index, make)
-        plain.update(preds, target, preds.sum() / len(preds), len(preds))
+        plain.update(preds, target, *weighed(preds, target, len(preds)))
 
     def job(group: Played) -> dict[str, float]:
         metrics = SharedMetrics(SplitMetrics("val", make), group)
@@ -174,7 +181,7 @@ def test_large_outputs_are_exchanged_at_once(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
 
     class Meter:
-        def update(self, preds: Any, target: Any, loss: Tensor, size: int, kwargs: Any) -> None:
+        def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
             seen.append(size)
 
     group = Played(0, 1, {"values": [None], "barrier": threading.Barrier(1)})

@@ -8,6 +8,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import load_run
+from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from tests.runner.test_run import runner
 
@@ -47,3 +48,16 @@ def test_unknown_splits_and_checkpoints_are_named(tmp_path: Path) -> None:
         runner(tmp_path / "run").evaluate("test", str(tmp_path / "nothing.pt"))
     with pytest.raises(UserError, match="another shape|missing"):
         runner(tmp_path / "run", "model.hidden=[9]").evaluate("test")
+
+
+@pytest.mark.parametrize("ensemble", [(), ("ensemble=voting", "ensemble.size=2", "ensemble.engine=vectorized")])
+def test_losses_with_class_weights_do_not_depend_on_the_batch_size(tmp_path: Path, ensemble: tuple[str, ...]) -> None:
+    folder, options = tmp_path / "run", ("loss.weight=[1,5,20]", "trainer.epochs=1", *ensemble)
+    runner(folder, *options, "data.eval_batch_size=7").run()
+    sizes = [f"data.eval_batch_size={size}" for size in (1, 7, 64, 1000)]
+    losses = [runner(folder, *options, size).evaluate("val", "last")["val/loss"] for size in sizes]
+    assert losses == pytest.approx([losses[-1]] * 4, rel=1e-6)
+    one = folder / "members" / "00" if ensemble else folder
+    logged = [row["val/loss"] for row in read_jsonl(one / "metrics.jsonl") if "val/loss" in row]
+    again = Runner(load_run(one, ["data.eval_batch_size=64"]).cfg, one).evaluate("val", "last")
+    assert logged[-1] == pytest.approx(again["val/loss"], rel=1e-6)

@@ -20,6 +20,7 @@ from lightkit.config import to_plain
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredMember
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.losses import mean_weight
 from lightkit.metrics.stacked import StackedMetrics
 from lightkit.trainer.tasks import fit_shape
 
@@ -67,7 +68,8 @@ class SplitMeter:
         self._metrics.reset()
         size = self._batch or len(rows)
         for own, truth in zip(output.split(size), target.split(size)):
-            self._metrics.update(own, truth, self._criterion(own, truth), len(truth))
+            weight = mean_weight(self._criterion, own, truth)
+            self._metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
         return self._named(self._metrics.compute())
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
