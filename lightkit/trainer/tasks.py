@@ -17,7 +17,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 class StepOutput(NamedTuple):
     """What one batch gives.
 
-    Args:
+    Attributes:
         loss: Mean loss over the samples of the batch, a 0-d tensor.
         preds: First argument of the metrics: a tensor with samples in dimension 0, or a list with
             a text for each sample, for those of `torchmetrics.text`; None leaves the metrics alone.

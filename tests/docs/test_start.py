@@ -11,6 +11,7 @@ from tests.docs.conftest import CheckPage
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/index.md",
         "docs/start/install.md",
         "docs/start/new-project.md",
         "docs/start/own-data.md",
