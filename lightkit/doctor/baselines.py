@@ -7,61 +7,48 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightkit.assembly import Learner
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.course import (
-    FEWEST_EPOCHS,
-    Course,
-    evaluated,
-    same,
-    train_briefly,
-    with_others_targets,
-    without_inputs,
-)
+from lightkit.doctor.training.course import FEWEST_EPOCHS, Course, evaluated, same, train_briefly, without_inputs
+from lightkit.doctor.training.objective import Objective, class_axis
 from lightkit.doctor.training.probing import batches_of
 
-BASELINES, SHUFFLED = "baselines", "shuffled labels"
+BASELINES = "baselines"
 _BETTER = 0.03
 """Share of the loss of a baseline by which a network has to be below it to have used its inputs."""
-_TOO_GOOD = 0.1
-"""The same, from which an answer is too good for what it can know; of few rows more, as chance helps there."""
 _ENOUGH_STEPS = 100
 """Optimizer steps after which a network that learns at all is better than one without inputs."""
 _FEWEST_STEPS = 10
 """Optimizer steps below which nothing is said of what a network could know."""
 _STEPS_OF_NORMS = 30
 """Optimizer steps below which the averages of a batch norm are still those that it began with."""
-_FEWEST_JUDGED = 12
-"""Rows to judge by, of fewer of which nothing bad is said."""
-_GREW = 1.3
-"""Times the first loss to which that of a network without inputs has grown where the steps are too large."""
-_FEWEST_ROWS, _FEW_ROWS = 20, 100
+_FEWEST_JUDGED, _FEWEST_UNUSUAL = 12, 30
+"""Rows to judge by, and those whose target is not the usual one, of fewer of which nothing bad is said."""
+_GREW = 0.3
+"""Share of the first loss by which that of a network without inputs has grown where the steps are too large."""
+_FEWEST_ROWS = 20
+_FITTED_ROWS, _FIT_STEPS, _FIT_NUMBERS = 1024, 100, 4_000_000
+"""Training targets to which a constant answer is fitted, steps of that, and most numbers of the outputs in a step."""
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    """Train the network as it is, without inputs, and with targets that belong to other rows; compare the three."""
+    """Train the network as it is and without inputs, and compare both with the best answer that needs no network."""
     sample = patient.sample
-    why = _cannot(sample)
-    if why:
-        yield Finding(BASELINES, "skipped", why)
-        yield Finding(SHUFFLED, "skipped", why)
+    objective: Objective | str = _cannot(sample) or Objective.of(patient)
+    if isinstance(objective, str):
+        yield Finding(BASELINES, "skipped", objective)
+        return
+    faults = [found for found in (objective.find_leak(), *objective.find_wrong_sign()) if found.is_bad]
+    if faults:
+        yield Finding(BASELINES, "skipped", f"what {faults[0].check!r} found decides what is learnt")
         return
     split = next((name for name in ("val", "test") if name in sample.splits), "train")
     plain = train_briefly(patient, split, same)
     blank = train_briefly(patient, split, without_inputs, steps=plain.steps)
-    constant = _constant_loss(patient, split, plain)
-    yield _compared(sample, split, plain, blank, constant)
-    if patient.seconds_left() < 1 or plain.steps < _FEWEST_STEPS:
-        yield Finding(SHUFFLED, "skipped", "there was no time for enough steps")
-        return
-    # Targets of other rows can be known of no row, so training rows serve as well where there are few others.
-    many = split if len(sample.data.rows[split]) >= _FEW_ROWS else "train"
-    shuffled = train_briefly(patient, many, with_others_targets, steps=min(plain.steps, _ENOUGH_STEPS))
-    yield _judged_shuffled(shuffled, blank, constant if many == split else _constant_loss(patient, many, plain))
+    yield _compared(sample, split, plain, blank, constant_loss(patient, objective, split))
 
 
 def _cannot(sample: DataSample) -> str:
@@ -74,47 +61,85 @@ def _cannot(sample: DataSample) -> str:
     return ""
 
 
-def _constant_loss(patient: Patient, split: str, plain: Course) -> float | None:
-    """Return the loss of the best answer that is the same for all rows; None where the outputs mean something else."""
-    y, preds = patient.sample.targets("train"), plain.last
-    if y is None or preds is None:
+def constant_loss(patient: Patient, objective: Objective, split: str) -> float | None:
+    """Return the loss of the best answer that is the same for all rows; None where there is none such.
+
+    It is fitted to targets of training by the loss of the run, with its weights and what it ignores, once for all
+    positions of a sequence and once for each.
+
+    Args:
+        patient: The run.
+        objective: What its loss is given.
+        split: The split to measure it on.
+    """
+    learner, y = objective.learner, patient.sample.train.y
+    if (
+        getattr(learner.criterion, "compares_samples", False)
+        or y is None
+        or not torch.equal(objective.target, objective.y)
+    ):
         return None
-    learner = patient.learner()
-    if getattr(learner.criterion, "compares_samples", False):
-        return None
+    shape = objective.preds.shape[1:]
+    y = y[: max(1, min(_FITTED_ROWS, _FIT_NUMBERS // max(math.prod(shape), 1)))].to(objective.y.device)
+    found = list[float]()
     try:
-        found = [
-            _loss_of_constant(learner, split, answer.to(preds.device, torch.float32))
-            for answer in _constants(patient.sample, y, preds.shape)
-        ]
+        for start in _constants(objective, y):
+            answer = _fitted(learner.criterion, start, y)
+            if answer is not None:
+                found.append(_loss_of_constant(objective, split, answer))
     except Exception:  # a loss of one's own may take anything
         return None
-    finite = [loss for loss in found if math.isfinite(loss)]
-    return min(finite) if finite else None
+    return min((loss for loss in found if math.isfinite(loss)), default=None)
 
 
-def _constants(sample: DataSample, y: Tensor, shape: torch.Size) -> Iterator[Tensor]:
-    """Yield outputs for one sample that could be best for all: shares of classes as logits, mean and median."""
-    info = sample.data.info
-    if info.task in ("multiclass", "language_modeling"):
-        if shape[-1] == info.num_classes:
-            counts = torch.bincount(y.flatten().to(torch.int64), minlength=info.num_classes).double() + 0.5
-            yield (counts / counts.sum()).log()
-    elif info.task in ("binary", "multilabel"):
-        shares = ((y.double().sum(0) + 0.5) / (len(y) + 1)).clamp(1e-6, 1 - 1e-6)
-        yield torch.logit(shares)
-    elif info.task == "regression":
-        yield y.double().mean(0)
-        yield y.double().median(0).values
+def _constants(objective: Objective, y: Tensor) -> Iterator[Tensor]:
+    """Yield outputs for one sample that may be good for all: shares of classes as logits, mean and median."""
+    preds, task = objective.preds, objective.learner.data.info.task
+    if not y.is_floating_point() and preds.ndim == y.ndim + 1:
+        axis = class_axis(preds, objective.y)
+        for each in (y, y.reshape(-1, *[1] * (y.ndim - 1))) if y.ndim > 1 else (y,):
+            inside = (each >= 0) & (each < preds.shape[axis])
+            counts = torch.nn.functional.one_hot(each * inside, preds.shape[axis]) * inside[..., None]
+            shares = counts.float().sum(0) + 0.5
+            logits = (shares / shares.sum(-1, keepdim=True)).log().movedim(-1, axis - 1)
+            yield logits.expand(preds.shape[1:])
+    elif preds.shape[1:] == y.shape[1:]:
+        y = y.float()
+        if task in ("binary", "multilabel"):
+            yield torch.logit(((y.sum(0) + 0.5) / (len(y) + 1)).clamp(1e-6, 1 - 1e-6))
+        else:
+            yield y.mean(0)
+            yield y.median(0).values
+    else:
+        yield preds.float().mean(0)
 
 
-def _loss_of_constant(learner: Learner, split: str, answer: Tensor) -> float:
+def _fitted(criterion: Any, start: Tensor, y: Tensor) -> Tensor | None:
+    """Make a constant answer better by the loss itself; None where that goes on for ever, as of a loss without end."""
+    free = nn.Parameter(start.detach().clone().contiguous())
+    size = float(y.float().std()) if y.is_floating_point() and y.numel() > 1 else 1.0
+    optimizer = torch.optim.Adam([free], lr=0.1 * max(size, 1e-6))
+    losses, best, answer = list[float](), math.inf, start
+    for _ in range(_FIT_STEPS):
+        loss = criterion(free.expand(len(y), *free.shape), y)
+        losses.append(float(loss.detach()))
+        if losses[-1] < best:
+            best, answer = losses[-1], free.detach().clone()
+        if not loss.requires_grad or not math.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    falling = len(losses) == _FIT_STEPS and losses[-20] - best > 0.1 * abs(losses[0] - best) + 1e-6
+    return None if falling else answer
+
+
+def _loss_of_constant(objective: Objective, split: str, answer: Tensor) -> float:
     """Measure the loss of one output for all samples."""
-    total, counted = 0.0, 0
+    learner, total, counted = objective.learner, 0.0, 0
     with torch.no_grad():
         for _, y in batches_of(learner, evaluated(learner, split)):
-            shape = (*y.shape, len(answer)) if not y.is_floating_point() else y.shape
-            total += float(learner.criterion(answer.expand(shape), y)) * len(y)
+            total += float(learner.criterion(answer.expand(len(y), *answer.shape), y)) * len(y)
             counted += len(y)
     return total / counted
 
@@ -131,21 +156,11 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         "accuracy": plain.accuracy,
         "accuracy_without_inputs": blank.accuracy,
     }
-    if constant is not None and blank.beats(constant, _TOO_GOOD):
-        return Finding(
-            BASELINES,
-            "error",
-            measured,
-            why="without inputs nothing can be better than the best answer for all: the targets reach the network",
-            key="trainer.task",
-            fix="look for a way of the targets into the network: in the task, in the model, or in the data set",
-            numbers=numbers,
-        )
     known = [loss for loss in (blank.loss, constant) if loss is not None and math.isfinite(loss)]
     if not known or not math.isfinite(plain.loss):
         return Finding(BASELINES, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
     limit = min(known)
-    grew = blank.steps >= _FEWEST_STEPS and blank.train_loss > _GREW * blank.first_loss
+    grew = blank.steps >= _FEWEST_STEPS and blank.train_loss > blank.first_loss + _GREW * abs(blank.first_loss)
     if grew and plain.loss > limit:
         return _too_large_steps(measured, numbers, blank)
     if plain.beats(limit, _BETTER) or _more_right(plain, blank):
@@ -157,6 +172,10 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         return Finding(BASELINES, "ok", f"{measured}; of so few rows that may be chance", numbers=numbers)
     if plain.answers < _FEWEST_JUDGED:
         return Finding(BASELINES, "skipped", f"{measured}; so few rows say nothing", numbers=numbers)
+    usual = _usual_share(sample.targets("train"))
+    if usual > 0.5 and plain.answers * (1 - usual) < _FEWEST_UNUSUAL:
+        told = f"{measured}; {usual:.0%} of the targets are the same, and the others are too few to judge by"
+        return Finding(BASELINES, "skipped", told, numbers=numbers)
     by_heart = plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss)
     return Finding(
         BASELINES,
@@ -169,6 +188,11 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         fix="look at inputs beside their targets: `lightkit show data`",
         numbers=numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss},
     )
+
+
+def _usual_share(y: Tensor | None) -> float:
+    """Return the share of the most frequent target."""
+    return 0.0 if y is None else float(y.unique(return_counts=True)[1].max()) / y.numel()
 
 
 def _too_large_steps(measured: str, numbers: dict[str, Any], blank: Course) -> Finding:
@@ -188,24 +212,3 @@ def _more_right(plain: Course, blank: Course) -> bool:
     if plain.accuracy is None or blank.accuracy is None:
         return False
     return plain.accuracy - blank.accuracy >= 0.1 + plain.answers**-0.5
-
-
-def _judged_shuffled(shuffled: Course, blank: Course, constant: float | None) -> Finding:
-    """Say whether a network knows targets that have nothing to do with its inputs."""
-    chance = blank.loss if constant is None else constant  # a network that is told the targets needs no inputs
-    measured = f"with the targets of other rows the loss after {shuffled.steps} steps is {shuffled.told()}"
-    measured += f", by chance {chance:.3g}"
-    numbers = {"steps": shuffled.steps, "loss": shuffled.loss, "chance": chance}
-    if not math.isfinite(shuffled.loss) or not math.isfinite(chance):
-        return Finding(SHUFFLED, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
-    if not shuffled.beats(chance, _TOO_GOOD):
-        return Finding(SHUFFLED, "ok", measured, numbers=numbers)
-    return Finding(
-        SHUFFLED,
-        "error",
-        measured,
-        why="targets that belong to other rows cannot be learned: the network is given them",
-        key="trainer.task",
-        fix="look for a way of the targets into the network: in the task, in the model, or in the data set",
-        numbers=numbers,
-    )

@@ -24,6 +24,7 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("scale", "lightkit.doctor.data.scale:check"),
     ("augmentation", "lightkit.doctor.data.augmentation:check"),
     ("initial loss", "lightkit.doctor.training.initial:check"),
+    ("loss", "lightkit.doctor.training.objective:check"),
     ("gradients", "lightkit.doctor.training.gradients:check"),
     ("activations", "lightkit.doctor.training.activations:check"),
     ("causality", "lightkit.doctor.training.causality:check"),

@@ -155,9 +155,3 @@ def same(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
 def without_inputs(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """Put zeros in the place of all inputs."""
     return torch.zeros_like(x), y
-
-
-def with_others_targets(x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Give each sample the target of another one of its batch."""
-    generator = torch.Generator().manual_seed(mix("doctor", "shuffled", number))
-    return x, y[torch.randperm(len(y), generator=generator).to(y.device)]
