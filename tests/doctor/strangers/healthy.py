@@ -1,0 +1,216 @@
+"""Projects in which nothing is wrong, though something about each is unusual. All of them learn."""
+
+from __future__ import annotations
+
+from tests.doctor.strangers.cases import Case
+
+TAGS = '''
+def sentences(rows=300, length=12):
+    """Words and their tags; a word of 0 and a tag of 0 fill up what is too short."""
+    g = generator()
+    x = torch.randint(1, 40, (rows, length), generator=g)
+    y = 1 + x % 4
+    lengths = torch.randint(4, length + 1, (rows,), generator=g)
+    over = torch.arange(length) >= lengths[:, None]
+    return x.masked_fill(over, 0), y.masked_fill(over, 0)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(40, 24, padding_idx=0), mlp(24, 5)
+
+    def forward(self, x): return self.head(self.words(x))
+
+class Step(Task):
+    def step(self, model, batch, criterion):
+        output = model(batch["x"])
+        loss = F.cross_entropy(output.flatten(0, 1), batch["y"].flatten(), ignore_index=0)
+        return StepOutput(loss)
+
+class Sentences(Dataset):
+    classes = 5
+    def __init__(self): self.x, self.y = sentences()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return {"x": self.x[row], "y": self.y[row]}
+
+def data(): return Sentences()
+'''
+
+CASES = [
+    Case(
+        "weights of classes",  # the best constant under weights is not the one under shares
+        """
+def data():
+    x, y = blobs(600, gap=1.0)
+    keep = (y == 0) | (torch.rand(600, generator=generator(1)) < 0.3)
+    return TensorDataset(x[keep], y[keep])
+
+class Loss(nn.CrossEntropyLoss):
+    def __init__(self): super().__init__(weight=torch.tensor([0.3, 1.5, 1.5]))
+""",
+    ),
+    Case(
+        "heavy weight of a rare class",
+        """
+def data():
+    x, y = blobs(800, 2, gap=1.2)
+    keep = (y == 0) | (torch.rand(800, generator=generator(1)) < 0.2)
+    return TensorDataset(x[keep], y[keep])
+
+class Loss(nn.CrossEntropyLoss):
+    def __init__(self): super().__init__(weight=torch.tensor([0.1, 4.0]))
+""",
+    ),
+    Case(
+        "position in a sequence tells",  # each position has a distribution of its own, apart from the inputs
+        """
+class Fields(Dataset):
+    info = DataInfo("language_modeling", (12,), 0, vocab_size=42, context_length=12)
+    def __init__(self):
+        g = generator()
+        low, values = torch.arange(13) * 3, torch.randint(0, 6, (400, 13), generator=g)
+        values[:, 1::2] = (values[:, 0:-1:2] + 2) % 6
+        self.x = low + values
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
+
+def data(): return Fields()
+""",
+        "model=lstm_lm model.hidden=32 model.dim=16 loss=token_cross_entropy metrics=language_modeling optim.lr=0.01",
+    ),
+    Case("padding is left out of the loss", TAGS, "metrics=none optim.lr=0.01"),
+    Case(
+        "padding by a value that the loss ignores",  # and a network that is given the words alone
+        TAGS[: TAGS.index("class Step")]
+        + """
+class Loss(nn.Module):
+    def forward(self, output, target): return F.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=0)
+
+class Sentences(Dataset):
+    info = DataInfo("custom", (12,), 5)
+    def __init__(self): self.x, self.y = sentences()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row], self.y[row]
+
+def data(): return Sentences()
+""",
+        "metrics=none optim.lr=0.01",
+    ),
+    Case(
+        "nearly all targets are equal",
+        """
+def data():
+    x, y = blobs(600, 2, gap=1.5)
+    keep = (y == 0) | (torch.rand(600, generator=generator(1)) < 0.12)
+    return TensorDataset(x[keep], y[keep])
+""",
+        "metrics.monitor=val/f1 data.split.by=stratified optim.lr=0.01",
+        tolerates=("class balance",),
+    ),
+    Case(
+        "density with a negative loss",  # the negative log likelihood of narrow densities lies below 0
+        """
+def data():
+    x, y = curve()
+    return TensorDataset(x, 0.05 * y)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = mlp(6, 2)
+    def forward(self, x):
+        mean, log_deviation = self.body(x).unbind(1)
+        return torch.stack([0.1 * mean, log_deviation - 2], 1)
+
+class Loss(nn.Module):
+    def forward(self, output, target):
+        return (output[:, 1] + 0.5 * ((target - output[:, 0]) / output[:, 1].exp()) ** 2).mean()
+""",
+        "metrics=none optim.lr=0.01",
+    ),
+    Case(
+        "autoencoder",
+        """
+class Spectra(Dataset):
+    def __init__(self):
+        g = generator()
+        self.x = torch.randn(300, 3, generator=g) @ torch.randn(3, 24, generator=g) / 1.7
+        self.x += 0.1 * torch.randn(300, 24, generator=g)
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row], self.x[row]
+
+def data(): return Spectra()
+
+class Net(nn.Sequential):
+    def __init__(self): super().__init__(*mlp(24, 4), *mlp(4, 24))
+""",
+        "loss=mse metrics=regression optim.lr=0.01",
+    ),
+    Case(
+        "series in time",  # with a season and a slow trend, cut in its order
+        """
+def data():
+    t = torch.arange(600.0)
+    values = (t / 12).sin() + 0.3 * (t / 50).cos() + 0.0004 * t + 0.05 * torch.randn(600, generator=generator())
+    return TensorDataset(values.unfold(0, 16, 1)[:-1], values[16:])
+""",
+        "data.split.by=ordered loss=mse metrics=regression optim.lr=0.003",
+    ),
+    Case(
+        "several labels",
+        """
+class Labels(Dataset):
+    info = DataInfo("multilabel", (10,), 4, ("a", "b", "c", "d"))
+    def __init__(self):
+        g = generator()
+        self.x = torch.randn(400, 10, generator=g)
+        self.y = ((self.x @ torch.randn(10, 4, generator=g)) > torch.tensor([0.0, 1.0, -1.0, 2.0])).float()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row], self.y[row]
+
+def data(): return Labels()
+""",
+        "loss=bce_with_logits metrics=multilabel",
+    ),
+    Case(
+        "prices, normalised",
+        """
+class Prices(Dataset):
+    def __init__(self):
+        self.x, y = curve(400)
+        prices = 250_000 + 60_000 * y
+        self.y = (prices - 250_000) / 60_000
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row], self.y[row]
+
+def data(): return Prices()
+""",
+        "loss=mse metrics=regression",
+    ),
+    Case("few rows", "def data(): return TensorDataset(*blobs(60, gap=2.0))\n", "data.batch_size=8 data.split.val=0.2"),
+    Case(
+        "strong dropout", "def data(): return TensorDataset(*blobs(400, gap=2.0))\n", "model.dropout=0.5 optim.lr=0.003"
+    ),
+    Case(
+        "frozen body from a file",  # its norms stay in evaluation, and a head learns
+        """
+def data(): return TensorDataset(*blobs(400))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.body = nn.Sequential(nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU())
+        self.body[1].running_mean += 0.1
+        self.body.requires_grad_(False).eval()
+        self.head = nn.Linear(64, 3)
+    def train(self, mode=True):
+        super().train(mode)
+        self.body.eval()
+        return self
+    def forward(self, x): return self.head(self.body(x))
+""",
+        "optim.lr=0.01",
+    ),
+]
