@@ -84,7 +84,7 @@ def test_a_data_set_brings_loss_and_metrics_and_both_can_be_changed(project: Pat
 
 
 def test_the_presets_of_fine_tuning_are_all_there() -> None:
-    wanted = "none full head freeze probe gradual discriminative lora adapter prefix prompt bitfit norm peft"
+    wanted = "none full head freeze probe gradual discriminative lora adapter prefix bitfit norm peft"
     assert sorted(wanted.split()) == PRESETS
 
 
@@ -116,7 +116,7 @@ def test_a_preset_says_in_full_what_trains(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "names", ["head,lora", "lora,adapter,prefix", "lora,norm", "gradual,discriminative", "probe,prompt", "lora,full"]
+    "names", ["head,lora", "lora,adapter,prefix", "lora,norm", "gradual,discriminative", "probe,prefix", "lora,full"]
 )
 def test_presets_combine(project: Path, names: str) -> None:
     cfg = to_plain(compose([f"finetune=[{names}]"]).cfg.finetune)

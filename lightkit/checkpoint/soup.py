@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 
 from lightkit.checkpoint.compare import same_bits
 from lightkit.common.errors import UserError
-from lightkit.common.ranking import improves
 
 State = Mapping[str, torch.Tensor]
 _COUNTER = "num_batches_tracked"
@@ -38,20 +37,6 @@ class Soup:
     """Label of each member, and its share."""
     statistics: tuple[str, ...] = ()
     """Names of running means and variances that were averaged, too: they are not those of the averaged weights."""
-
-
-@dataclass(frozen=True)
-class Tasting:
-    """One member that was tried by `greedy`."""
-
-    label: str
-    """The member."""
-    alone: float
-    """The value it reaches by itself."""
-    together: float
-    """The value of the average with it."""
-    taken: bool
-    """Whether it stays in."""
 
 
 def average(members: Sequence[Member], weights: Sequence[float] | None = None) -> Soup:
@@ -81,44 +66,6 @@ def average(members: Sequence[Member], weights: Sequence[float] | None = None) -
             statistics.append(name)
     labels = (member.label for member in members)
     return Soup(state, tuple(zip(labels, shares)), tuple(statistics))
-
-
-def greedy(
-    members: Sequence[Member], measure: Callable[[State], float], *, mode: str
-) -> tuple[list[Member], list[Tasting]]:
-    """Choose the members whose average is best: from the best on, each stays that does not make the average worse.
-
-    Args:
-        members: The models to choose from.
-        measure: Value of a state on the validation data.
-        mode: `min` or `max`: which values are better.
-
-    Returns:
-        The chosen members, and what came of each in the order they were tried.
-
-    Raises:
-        UserError: The members do not go together, or not one has a value.
-    """
-    _shares(members, None)
-    _check_alike(members)
-    alone = [measure(member.state) for member in members]
-    known = [index for index, value in enumerate(alone) if not math.isnan(value)]
-    if not known:
-        raise UserError(
-            "not one of the models has a value",
-            received=", ".join(member.label for member in members),
-            family="weights",
-        )
-    order = sorted(known, key=lambda index: alone[index] if mode == "min" else -alone[index])
-    chosen, best = [members[order[0]]], alone[order[0]]
-    tastings = [Tasting(chosen[0].label, best, best, taken=True)]
-    for index in order[1:]:
-        value = measure(average([*chosen, members[index]]).state)
-        taken = value == best or improves(value, best, mode=mode)
-        tastings.append(Tasting(members[index].label, alone[index], value, taken))
-        if taken:
-            chosen, best = [*chosen, members[index]], value
-    return chosen, tastings
 
 
 def _shares(members: Sequence[Member], weights: Sequence[float] | None) -> list[float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lightkit.common.errors import UserError
+from lightkit.common.foreign_names import in_place_of
 from lightkit.runs.catalog import project, with_run_folders
 
 _REQUIRED = "the following arguments are required: "
@@ -73,7 +74,7 @@ class Parser(argparse.ArgumentParser):
             # Hydra's short forms and underscores are accepted, not advertised.
             options = [name for name in names if name.startswith("--") and "_" not in name]
             plain, takes_overrides = unknown[0].lstrip("-"), any(action.dest == "overrides" for action in self._actions)
-            fix = None
+            fix = in_place_of(f"{self.prog} {unknown[0]}")
             if takes_overrides and "=" in plain:
                 fix = f"{plain}, without dashes"
             elif takes_overrides and (meant := keys_named(plain.replace("-", "_"))):  # `optim.lr` for `--lr`

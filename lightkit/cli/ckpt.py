@@ -26,7 +26,7 @@ usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust] [--json]
        lightkit ckpt convert RUN OUT --to torchensemble
        lightkit ckpt convert FILE OUT --to lightkit --like RUN [--trust]
        lightkit ckpt merge RUN|ADAPTER OUT [--to weights|safetensors|model] [--base FILE] [--overwrite]
-       lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5 | --greedy] [--to KIND] [--overwrite]
+       lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5] [--to KIND] [--overwrite]
        lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust] [--json]
        lightkit ckpt prune RUN [--keep-last N] [--keep-best N] [--keep-every N] [--dry-run]
 
@@ -49,8 +49,6 @@ options:
                     (default: safetensors where OUT ends so, otherwise weights)
   --base FILE       the weights an adapter was trained on (default: where they were then)
   --weights LIST    how much each model counts, as 0.2,0.8 (default: all the same)
-  --greedy          average only what helps: from the best run on, each that does not make the average worse on the
-                    validation split of the first
   --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
   --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
                     elsewhere names of your project: only for files whose origin you know

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +138,6 @@ def average(args: list[str]) -> int:
 
     sources = [_member(text, options) for text in options.files]
     members, runs = [member for member, _ in sources], [run for _, run in sources]
-    if options.greedy:
-        members = _choose(members, runs, trust=options.trust)
     soup = mean(members, options.shares)
     model = None
     if kind == "model":
@@ -170,13 +167,10 @@ def _average_options(args: list[str]) -> Any:
     parser.add_argument("--to", choices=_KINDS)
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--weights")
-    parser.add_argument("--greedy", action="store_true")
     options = parser.read(args)
     if len(options.files) < 2:
         expected = "two models or more, and the file to write"
         raise UserError("there is nothing to average", key="lightkit ckpt average", expected=expected)
-    if options.greedy and options.weights:
-        raise UserError("the models of a greedy average count the same", key="--weights", fix="leave out one of both")
     try:
         options.shares = None if options.weights is None else [float(part) for part in options.weights.split(",")]
     except ValueError as error:
@@ -210,28 +204,6 @@ def _member(text: str, options: Any) -> tuple[Member, Path | None]:
             what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights", family="weights"
         )
     return Member(text, plain_model(read_cfg(run, trust=options.trust), weights).state_dict()), run
-
-
-def _choose(members: Sequence[Member], runs: Sequence[Path | None], *, trust: bool) -> list[Member]:
-    """Choose greedily among the members by the validation split of the first run, and say what came of each."""
-    for member, run in zip(members, runs):
-        if run is None:
-            raise UserError("only runs can be chosen among", key="--greedy", received=member.label)
-    from lightkit.checkpoint.soup import greedy
-    from lightkit.runner.models import measuring
-
-    first: Any = runs[0]
-    cfg = read_cfg(first, "auto", trust=trust)
-    with measuring(cfg, first) as measure:
-        chosen, tried = greedy(members, measure, mode=cfg.metrics.mode)
-    heads = ["model", cfg.metrics.monitor, "average with it", ""]
-    rows = [[one.label, number(one.alone), number(one.together), "" if one.taken else "left out"] for one in tried]
-    say(table(heads, rows, right=[1, 2]) + "\n")
-    for member, run in zip(members, runs):
-        other = read_cfg(run, trust=trust)  # type: ignore[arg-type]
-        if any(cfg.data[name] != other.data[name] for name in ("dataset", "split")):
-            say(f"note: {member.label} had other data or another split: it may have learnt from rows of this one\n")
-    return chosen
 
 
 def _output(options: Any) -> tuple[Path, str]:

@@ -13,7 +13,7 @@ def names_by(section: str) -> dict[str, str]:
 
     Args:
         section: `keys` for the full key, or the overrides to type, that mean the same; `advice` for what is done here
-            where there is no such key.
+            where there is no such key; `given_up` for what takes the place of what earlier versions had.
     """
     return {name: meant for meant, names in data_beside(__file__)[section].items() for name in names}
 
@@ -28,6 +28,8 @@ def meaning(key: str) -> str | None:
         The text of a fix; None for a name that is not known.
     """
     name = key.rpartition(".")[2].lower()
+    if given_up := in_place_of(key):
+        return given_up
     meant = names_by("keys").get(name)
     if meant is None:
         return names_by("advice").get(name)
@@ -40,3 +42,12 @@ def own_name(name: str) -> str | None:
     key, _, value = meant.partition("=")
     is_option = value and "." not in key
     return None if is_option else key.rpartition(".")[2] or None
+
+
+def in_place_of(former: str) -> str | None:
+    """Say what to use in place of something that earlier versions had; None where it is no such thing.
+
+    Args:
+        former: A key, a key or group with a value, or a command with an option.
+    """
+    return names_by("given_up").get(former)

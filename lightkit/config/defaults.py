@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from lightkit.common.errors import UserError
+from lightkit.common.foreign_names import in_place_of
 from lightkit.common.suggest import nearest
 from lightkit.config.entries import absolute, entries, included, options_of, words_of
 from lightkit.config.experiments import GROUP
@@ -33,8 +34,8 @@ _OF_SWEEPS = {
     **{engine: f"sweep.engine={engine}" for engine in ("local", "slurm", "ray")},
     "submitit": "sweep.engine=slurm",
     "submitit_slurm": "sweep.engine=slurm",
-    **{method: f"sweep.halving.method={method}" for method in ("successive", "hyperband", "pasha")},
-    "asha": "sweep.halving.method=successive",
+    **{method: f"sweep.halving.method={method}" for method in ("successive", "hyperband")},
+    **dict.fromkeys(("asha", "pasha"), "sweep.halving.method=successive"),
     "halving": "sweep.halving.method=successive",
     "optuna": "hydra/sweeper=optuna",
 }
@@ -173,7 +174,7 @@ def unknown_option(
     fix = f"{group}={better}" if better else f"`lightkit config {group}` lists the choices"
     if group == "device" and option.startswith("cuda:"):
         fix = f"device=cuda device.name={option}"
-    fix = of_sweeps(loader, group, option) or fix
+    fix = of_sweeps(loader, group, option) or in_place_of(f"{group}={option}") or fix
     return UserError(
         "no such option", key=group, received=option, choices=choices, origin=origin, fix=fix, family="unknown-option"
     )

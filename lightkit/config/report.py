@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightkit.common.errors import UserError
+from lightkit.common.foreign_names import in_place_of
 from lightkit.config.annotations import choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config, Range
@@ -46,6 +47,7 @@ class Report:
         choices = choices_of(kind)
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else expected or in_words(kind)
+        fix = fix or in_place_of(f"{dotted(key)}={value}")
         self.add(
             key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix, family="wrong-value"
         )

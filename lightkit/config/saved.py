@@ -41,6 +41,8 @@ MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
 _ALWAYS = ("data", "model", "optim", "trainer", "metrics")
 """Sections that every configuration has: one without them was cut off."""
+_GIVEN_UP = (("kind", "prefix"), ("softmax", "own"))
+"""Keys of `finetune.prefix` that earlier versions had, with the value for what is the only way now."""
 _LOG = logging.getLogger(__name__)
 _HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
 
@@ -309,6 +311,9 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
     """
     if tree.get("ensemble") == {}:  # of a time without ensembles
         tree["ensemble"] = dict(NO_ENSEMBLE)
+    prefix = at(tree, ("finetune", "prefix"))
+    if isinstance(prefix, dict):
+        tree["finetune"]["prefix"] = {name: value for name, value in prefix.items() if (name, value) not in _GIVEN_UP}
     if _FORMAT.search(text):
         return tree
     for key, patterns, _ in list(pattern_places(tree)):

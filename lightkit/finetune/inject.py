@@ -1,4 +1,4 @@
-"""The patterns of a fine-tuning on a network, and LoRA, adapters, prefixes and prompts put where they say."""
+"""The patterns of a fine-tuning on a network, and LoRA, adapters and prefixes put where they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from lightkit.finetune.peft.adapter import inject_adapters
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.lora_targets import SUPPORTED, largest_rank
 from lightkit.finetune.peft.prefix import inject_prefixes
-from lightkit.finetune.peft.prompt import inject_prompts
 
 Targets = dict[str, Any]
 """Ranks by path for `lora`, paths for `adapter` and `prefix`."""
@@ -32,7 +31,7 @@ def find_targets(names: NetworkNames, options: Mapping[str, Any]) -> Targets:
     Raises:
         UserError: A pattern matches nothing that can be used.
     """
-    lora, prefix, prompt = options["lora"], options["prefix"], options["prefix"]["kind"] == "prompt"
+    lora = options["lora"]
     rank = int(lora["rank"])
     by_name = [pattern for pattern in lora["match"] if not pattern.startswith("@")]
     named = names.find_modules(by_name, argument="lora.match", kinds=SUPPORTED)
@@ -53,10 +52,7 @@ def find_targets(names: NetworkNames, options: Mapping[str, Any]) -> Targets:
         "lora": ranks,
         "adapter": names.find_modules(options["adapter"]["match"], argument="adapter.match"),
         "prefix": names.find_modules(
-            prefix["match"],
-            argument="prefix.match",
-            kinds=None if prompt else (),
-            paths=names.get_group("@attention"),
+            options["prefix"]["match"], argument="prefix.match", kinds=(), paths=names.get_group("@attention")
         ),
     }
 
@@ -117,10 +113,10 @@ def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: T
 
 
 def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Put LoRA, adapters, prefixes, prompts and layers of peft into a network.
+    """Put LoRA, adapters, prefixes and layers of peft into a network.
 
     Args:
-        model: The network; changed in place. It computes what it did before, but for prefixes and prompts.
+        model: The network; changed in place. It computes what it did before.
         targets: From `find_targets`.
         options: The group `finetune`.
 
@@ -152,12 +148,9 @@ def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> di
         with keys_under("finetune.adapter"):
             new["adapter"] = inject_adapters(model, targets["adapter"], **{name: adapter[name] for name in sizes})
     if targets["prefix"]:
-        length: dict[str, Any] = {name: prefix[name] for name in ("length", "init_std")}
         with keys_under("finetune.prefix"):
-            if prefix["kind"] == "prompt":
-                new["prefix"] = inject_prompts(model, targets["prefix"], **length)
-            else:
-                new["prefix"] = inject_prefixes(model, targets["prefix"], **length, softmax=prefix["softmax"])
+            sizes = ("length", "init_std")
+            new["prefix"] = inject_prefixes(model, targets["prefix"], **{name: prefix[name] for name in sizes})
     return new
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lightkit.assembly import Learner, Network, build, build_engine, build_network, build_splits
+from lightkit.assembly import Learner, Network, build_engine, build_network, build_splits
 from lightkit.assembly.ensemble import build_ensemble, is_ensemble
 from lightkit.assembly.network import base_state, build_base, build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
@@ -29,11 +28,8 @@ from lightkit.device import Engine
 from lightkit.ensemble.module import Ensemble
 from lightkit.finetune.new_head import replace_head
 from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
-from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 from lightkit.runs.catalog import has_checkpoints, has_members
-
-Measure = Callable[[Mapping[str, torch.Tensor]], float]
 
 
 def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
@@ -187,32 +183,6 @@ def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfi
         chosen = replace(parts, model=model, network=parts.engine.wrap(model))
     fit(chosen.model, state, source=source, finite=True)
     return chosen
-
-
-@contextmanager
-def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
-    """Yield a function that measures weights, of the run's plain network or its own, by the monitored value on `val`.
-
-    Args:
-        cfg: Configuration of the run whose data, network and metrics are used.
-        folder: Its folder.
-
-    Raises:
-        UserError: What the run monitors is not measured on the validation split, or the weights do not fit.
-    """
-    monitor = cfg.metrics.monitor
-    if not monitor.startswith("val/"):
-        what = "models can be compared by a value of the validation split only"
-        raise UserError(what, key="metrics.monitor", received=monitor, fix="a run that monitors val/...")
-    parts = build(cfg, folder, pretrained=False, trains=False)
-
-    def measure(state: Mapping[str, torch.Tensor]) -> float:
-        return evaluate_split(with_state(parts, state, cfg, source="the average"), "val")[monitor]
-
-    try:
-        yield measure
-    finally:
-        parts.data.close()
 
 
 def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-Agree = Callable[[int, Mapping[str, float], Mapping[str, float]], bool]
-"""Tells whether a rung (given by its number, with the values of its jobs) agrees with the one before on their order."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,6 @@ class Bracket:
         rungs: Where they pause, in rising order; after the last of them comes their end.
         eta: One in so many goes on from a rung, but at least one.
         mode: Whether `min` or `max` of the value is better.
-        agree: If given, nobody goes on from the second rung or a later one before all have come to it; where it
-            agrees with the one before, the best goes to its end at once and the others are out.
 
     Example:
         ```python
@@ -51,14 +46,11 @@ class Bracket:
         ```
     """
 
-    def __init__(
-        self, names: Iterable[str], rungs: Iterable[int], *, eta: int = 3, mode: str = "max", agree: Agree | None = None
-    ) -> None:
-        self.names, self.rungs, self.mode, self._agree = tuple(names), tuple(rungs), mode, agree
+    def __init__(self, names: Iterable[str], rungs: Iterable[int], *, eta: int = 3, mode: str = "max") -> None:
+        self.names, self.rungs, self.mode = tuple(names), tuple(rungs), mode
         self._place = {name: place for place, name in enumerate(self.names)}
         self._values: list[dict[str, float]] = [{} for _ in range(len(self.rungs) + 1)]
         self._lost, self._left_out, self._ended = set[str](), set[str](), set[str]()
-        self._agreed: dict[tuple[int, tuple[str, ...]], bool] = {}
         self._places = [len(self.names)]
         for _ in self.rungs:
             self._places.append(max(1, self._places[-1] // eta))
@@ -129,19 +121,7 @@ class Bracket:
 
     def _going_on(self, rung: int, ranked: tuple[str, ...], waiting: int) -> tuple[str, ...]:
         """Return the jobs that go on from a rung whatever those bring that are to come to it."""
-        watched = self._agree is not None and rung > 0
-        if watched and not waiting and self._settled(rung, ranked):
-            return ranked[:1]
-        sure = [] if watched and waiting else self._fit(rung, ranked)[: max(0, self._places[rung + 1] - waiting)]
+        sure = self._fit(rung, ranked)[: max(0, self._places[rung + 1] - waiting)]
         # Where the sweep was smaller, other jobs may have gone on: they stay in the race.
         before = {*self._values[rung + 1]} - self._ended
         return (*sure, *(name for name in ranked if name in before and name not in sure))
-
-    def _settled(self, rung: int, ranked: tuple[str, ...]) -> bool:
-        """Tell whether this rung agrees with the one before on the order of its jobs."""
-        if self._agree is None or len(ranked) < 2:
-            return False
-        if (rung, ranked) not in self._agreed:
-            before, now = ({name: values[name] for name in ranked} for values in self._values[rung - 1 : rung + 1])
-            self._agreed[rung, ranked] = self._agree(rung, before, now)
-        return self._agreed[rung, ranked]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
 from lightkit.config.schema import HalvingConfig
-from lightkit.runs.reading import read_metrics
 from lightkit.sweep.bracket import Bracket
 from lightkit.sweep.job import Job, JobOutcome, Start, content_of
-from lightkit.sweep.pasha import agree, noise_of
 
 Unit = Literal["epoch", "step"]
 _KEY = "sweep.halving"
@@ -105,14 +102,6 @@ def build_halving(jobs: Sequence[Job], options: HalvingConfig) -> Halving | None
     if options.method == "hyperband":
         dealt = deal(order, hyperband_shares(len(rungs) + 1, options.eta))
         brackets = [Bracket(names, rungs[first:], **facts) for first, names in enumerate(dealt) if names]
-    elif options.method == "pasha":
-        folders = {job.name: job.folder for job in jobs}
-
-        def settled(rung: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-            curves = [read_curve(folders[name], terms.monitor, options.unit, end=rungs[rung]) for name in now]
-            return agree(before, now, mode=terms.mode, noise=noise_of(curves))
-
-        brackets = [Bracket(order, rungs, **facts, agree=settled)]
     else:
         brackets = [Bracket(order, rungs, **facts)]
     return Halving(jobs, brackets, unit=options.unit)
@@ -212,19 +201,3 @@ def deal(names: Sequence[str], shares: Sequence[int]) -> list[list[str]]:
     ends = [round(len(names) * sum(shares[: count + 1]) / sum(shares)) for count in range(len(shares))]
     hands = [{*mixed[start:end]} for start, end in zip([0, *ends], ends)]
     return [[name for name in names if name in hand] for hand in hands]
-
-
-def read_curve(folder: Path, monitor: str, unit: Unit, *, end: int) -> dict[float, float]:
-    """Read a monitored value over the course of a run from its `metrics.jsonl`.
-
-    Args:
-        folder: The run's folder.
-        monitor: Name of the value.
-        unit: What counts how far the run is, `epoch` or `step`.
-        end: How far to read.
-    """
-    curve = dict[float, float]()
-    for row in read_metrics(folder):
-        if row.get(unit) is not None and row[unit] <= end and row.get(monitor) is not None:
-            curve[row[unit]] = float(row[monitor])
-    return curve

@@ -70,7 +70,6 @@ def _images(folder: Path) -> list[str]:
 SUITED = {
     "adapter": ["model=cnn"],
     "prefix": ["model=transformer"],
-    "prompt": ["model=transformer"],
     "lora": ["model=transformer"],
 }
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.export import write_state_dict
-from lightkit.checkpoint.soup import Member, average, greedy
+from lightkit.checkpoint.soup import Member, average
 from lightkit.checkpoint.weights import load_weights, read_weights
 from lightkit.common.errors import UserError
 from tests.checkpoint.parts import net, same
@@ -136,30 +136,3 @@ def test_the_sources_stay_as_they_are(tmp_path) -> None:
     model = net(5)
     load_weights(model, read_weights(tmp_path / "x.pt"))
     assert same(model, net(1))
-
-
-def closeness(state) -> float:
-    """How near to 1 the only number is; 0 is best."""
-    return -abs(float(state["x"]) - 1.0)
-
-
-def test_greedy_adds_what_does_not_hurt_from_the_best_on() -> None:
-    members = of(*(torch.tensor(value) for value in (5.0, 0.5, 1.25, 0.75)))
-    chosen, tastings = greedy(members, closeness, mode="max")
-    assert [tasting.label for tasting in tastings] == ["m2", "m3", "m1", "m0"]
-    assert [tasting.taken for tasting in tastings] == [True, True, False, False]
-    assert [tasting.alone for tasting in tastings] == [-0.25, -0.25, -0.5, -4.0]
-    assert tastings[1].together == 0.0
-    assert [member.label for member in chosen] == ["m2", "m3"]
-    assert greedy(members, lambda state: -closeness(state), mode="min")[0] == chosen
-
-
-def test_greedy_takes_equals_and_leaves_out_what_is_no_number() -> None:
-    members = of(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(2.0))
-    chosen, tastings = greedy(members, lambda state: 1.0 if state["x"] == 1 else math.nan, mode="max")
-    assert [member.label for member in chosen] == ["m0", "m1"]
-    assert len(tastings) == 2
-    with pytest.raises(UserError, match="not one of the models has a value"):
-        greedy(members, lambda state: math.nan, mode="max")
-    with pytest.raises(UserError, match="there is nothing to average"):
-        greedy([], closeness, mode="max")

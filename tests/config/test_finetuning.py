@@ -121,7 +121,7 @@ BAD = [
     ("finetune.adapter.kind=pfeifer", ["finetune.adapter.kind: not one of the choices", "nearest: pfeiffer"]),
     ("finetune.adapter.match=['re:*']", ["finetune.adapter.match[0]: not a regular expression"]),
     ("finetune.prefix.length=0", ["finetune.prefix.length: out of range"]),
-    ("finetune.prefix.kind=prompts", ["finetune.prefix.kind: not one of the choices", "nearest: prompt"]),
+    ("finetune.prefix.kind=prompt", ["finetune.prefix.kind: unknown key", "finetune=prefix, or finetune=lora"]),
     ("finetune.peft.r=8", ["finetune.peft._target_: missing"]),
     ("finetune.peft=lora", ["finetune.peft: wrong type", "a mapping with `_target_` or null"]),
     ("finetune.peft._target_=os.system", ["finetune.peft._target_: os.system is not among what may be built", "peft"]),

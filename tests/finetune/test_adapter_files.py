@@ -49,7 +49,6 @@ KINDS = {
     "wrapped lora": ("transformer", "lora", ["finetune.lora.impl=wrap"]),
     "adapter": ("resnet18", "adapter", []),
     "prefix": ("vit", "prefix", []),
-    "prompt": ("transformer", "prompt", []),
     "bitfit": ("cnn", "bitfit", []),
     "norm": ("cnn", "norm", []),
     "two parts": ("transformer", "[lora,adapter]", ["finetune.lora.rank=2"]),
@@ -248,9 +247,7 @@ def test_exports_of_a_run_with_lora_are_plain(tmp_path: Path, bases: dict[str, P
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("model", "preset"), [("cnn", "adapter"), ("transformer", "prefix"), ("transformer", "prompt")]
-)
+@pytest.mark.parametrize(("model", "preset"), [("cnn", "adapter"), ("transformer", "prefix")])
 def test_what_is_no_part_of_the_plain_class_is_not_merged(
     cli: Cli, tmp_path: Path, bases: dict[str, Path], model: str, preset: str
 ) -> None:
@@ -261,7 +258,7 @@ def test_what_is_no_part_of_the_plain_class_is_not_merged(
     assert done.code == 2
     assert "cannot be merged" in done.err
     assert not Path("x.pt").exists()
-    assert any("adapter" in name or "prefix" in name or "prompt" in name for name in torch.load(folder / "weights.pt"))
+    assert any("adapter" in name or "prefix" in name for name in torch.load(folder / "weights.pt"))
 
 
 @pytest.mark.thorough

@@ -72,7 +72,18 @@ REFUSED: dict[str, tuple[str, str, list[str], list[str]]] = {
         [],
         ["finetune.prefix.match: this matches no module", "'@attention'", "finetune=lora"],
     ),
-    "prompt without attention": ("cnn", "prompt", [], ["finetune.prefix.match", "stages.0", "by attention"]),
+    "prompt of earlier versions": (
+        "transformer",
+        "prompt",
+        [],
+        ["finetune: no such option", "fix:", "finetune=prefix, or finetune=lora"],
+    ),
+    "softmax of earlier versions": (
+        "transformer",
+        "prefix",
+        ["finetune.prefix.softmax=joint"],
+        ["finetune.prefix.softmax: unknown key", "a prefix always has a softmax of its own"],
+    ),
     "label": ("cnn", "freeze", ["finetune.freeze=['@boddy']"], ["there is no such label", "'@boddy'", "@body"]),
     "label of modules": ("cnn", "lora", ["finetune.lora.match=['@linaer']"], ["there is no such label", "@linear"]),
     "label without any": (
@@ -285,7 +296,6 @@ LONG = {
         "freeze, one of two",
         "freeze, expression",
         "ranks",
-        "prompt without attention",
         "label of modules",
         "head that is none",
     ),

@@ -38,12 +38,11 @@ QUICK = {
     "mlp": ("adapter", "norm", "peft"),
     "cnn": tuple(PRESETS),
     "resnet18": ("gradual",),
-    "transformer": ("gradual", "lora", "adapter", "prefix", "prompt", "bitfit"),
+    "transformer": ("gradual", "lora", "adapter", "prefix", "bitfit"),
     "vit": ("lora", "prefix"),
     "torchvision": ("lora",),
 }
 """What is not left to the long form: every preset once, and more where networks differ."""
-ATTENDING = ("prefix", "prompt")
 WIDE = ("head", "gradual", "lora", "norm")
 """What is tried on torchvision's ResNet-18: only its names are not those of ours, which meets every preset."""
 RATES = "vitals/lr/"
@@ -54,7 +53,7 @@ def cells() -> list[Any]:
     """Presets on the models that they apply to."""
     found = []
     for model, preset in ((model, preset) for model in MODELS for preset in PRESETS):
-        if preset in ATTENDING and model not in ("transformer", "vit"):
+        if preset == "prefix" and model not in ("transformer", "vit"):
             continue
         if model == "torchvision" and preset not in WIDE:
             continue

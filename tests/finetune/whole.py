@@ -48,7 +48,7 @@ OTHER_CLASSES: dict[str, tuple[str, ...]] = {
 }
 """What the base of each model was trained on, besides what its fine-tuning is: pictures of fewer classes."""
 HEADS = {"mlp": "head", "cnn": "head", "resnet18": "fc", "transformer": "head", "vit": "head", "torchvision": "fc"}
-INJECTING = ("lora", "adapter", "prefix", "prompt", "peft")
+INJECTING = ("lora", "adapter", "prefix", "peft")
 PRESETS: dict[str, tuple[str, ...]] = {
     "none": (),
     "head": (),
@@ -59,7 +59,6 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "lora": ("finetune.lora.rank=2",),
     "adapter": (),
     "prefix": ("finetune.prefix.length=3",),
-    "prompt": ("finetune.prefix.length=3",),
     "bitfit": (),
     "norm": (),
     "probe": ('finetune.schedule=[{epoch: 1, unfreeze: ["*"]}]',),

@@ -109,22 +109,3 @@ def test_jobs_that_went_on_before_the_sweep_grew_stay_in_the_race():
     bracket.record("a", 2, 0.7)
     assert {name for _, name in bracket.wanted()} == {"d", "e"}
     assert "a" not in bracket.out()
-
-
-def test_rungs_that_agree_end_the_race():
-    asked = []
-
-    def agree(rung, before, now):
-        asked.append((rung, [*now]))
-        return True
-
-    bracket = Bracket("abcdefgh", [1, 2, 4], eta=2, agree=agree)
-    for name in "abcdefgh":
-        bracket.record(name, 1, -ord(name))
-    for name in "abc":
-        bracket.record(name, 2, -ord(name))
-        assert {rung for rung, _ in bracket.wanted()} == {1}, "who is next waits for the whole rung"
-    bracket.record("d", 2, -ord("d"))
-    assert [*bracket.wanted()] == [(3, "a")]
-    assert sorted(bracket.out()) == [*"bcdefgh"]
-    assert asked == [(1, [*"abcd"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 
 from lightkit.common.errors import UserError
 from lightkit.config.schema import HalvingConfig
-from lightkit.sweep.halving import build_halving, deal, hyperband_shares, read_curve
+from lightkit.sweep.halving import build_halving, deal, hyperband_shares
 from lightkit.sweep.job import Job, JobOutcome
 
 LENGTH = 27
@@ -173,44 +172,6 @@ def test_hyperband_begins_later_in_each_bracket() -> None:
     ran = Simulated(search, slots=4).run()
     assert len(ran.at(27)) == 1 + 1 + 2 + 4
     assert deal(["a"], [3, 1]) == [["a"], []]
-
-
-def test_pasha_ends_where_two_rungs_agree(tmp_path: Path) -> None:
-    made = [job(f"{number:02}", tmp_path) for number in range(27)]
-    ran = Simulated(build_halving(made, HalvingConfig("pasha"))).run()
-    assert [len(ran.at(rung)) for rung in (1, 3, 9, 27)] == [27, 9, 1, 1]
-    assert ran.trained == 27 + 9 * 2 + 24
-
-    class Unsettled(Simulated):
-        def value(self, name: str, epoch: int) -> float:
-            return random.Random(f"{name}, {epoch}").random()
-
-    assert [len(Unsettled(build_halving(made, HalvingConfig("pasha"))).run().at(rung)) for rung in (3, 9, 27)] == [
-        9,
-        3,
-        1,
-    ]
-
-
-def test_pasha_reads_the_noise_from_what_jobs_have_logged(tmp_path: Path) -> None:
-    curves = {"00": [0.5, 0.5, 0.5], "01": [0.6, 0.45, 0.58], "02": [0.2, 0.2, 0.2], "03": [0.1, 0.1, 0.1]}
-    curves |= {f"{number:02}": [0.0, 0.0, 0.0] for number in range(4, 8)}
-    ends = {}
-    for logged in (False, True):
-        made = [job(name, tmp_path) for name in curves]
-        search = build_halving(made, HalvingConfig("pasha", rungs=[2, 3, 9], eta=2))
-        assert search is not None
-        for one in made if logged else ():
-            one.folder.mkdir()
-            rows = [{"step": 8 * at, "epoch": at, "val/accuracy": v} for at, v in enumerate(curves[one.name], 1)]
-            (one.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"st')
-        for name, curve in curves.items():
-            search.tell(JobOutcome(name, "paused", {"objective": curve[1]}, epoch=2))
-        for name in ("00", "01", "02", "03"):
-            search.tell(JobOutcome(name, "paused", {"objective": curves[name][2]}, epoch=3))
-        ends[logged] = [(start.job.name, start.stop_at) for start in search.next(9)]
-    assert ends == {False: [("01", "9"), ("00", "9")], True: [("01", None)]}
-    assert read_curve(made[1].folder, "val/accuracy", "epoch", end=2) == {1: 0.6, 2: 0.45}
 
 
 @pytest.mark.parametrize(

@@ -143,23 +143,14 @@ class AdapterConfig:
 
 @dataclass
 class PrefixConfig:
-    """Learnt positions in front of a frozen attention network."""
+    """Keys and values that attention layers learn in front of those of the sequence."""
 
     match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
-    """Patterns of attention layers, or for a prompt of blocks or encoders, that get some; [] is none. Often @attention
-    for `prefix`, @blocks for `prompt`, which takes lists of blocks, too."""
-    kind: Literal["prefix", "prompt"] = "prefix"
-    """Keys and values of attention layers, or positions in front of an input. For `prefix` see
-    https://arxiv.org/abs/2101.00190, for `prompt` in front of the input of an encoder https://arxiv.org/abs/2104.08691,
-    of a block https://arxiv.org/abs/2203.12119."""
+    """Patterns of attention layers that get some (@attention); [] is none."""
     length: int = number(16, low=1)
     """Number of learnt positions."""
-    softmax: Literal["own", "joint"] = "own"
-    """Of a prefix: its own softmax (starts as the plain network), or one with the others, as in the original. `own`
-    reads learnt positions apart from the others and adds what it read; `joint` takes attention away from the others at
-    once."""
     init_std: Optional[float] = number(None, low=0)
-    """Standard deviation they start with; null takes 1 for the keys of a prefix, 0.02 for a prompt."""
+    """Standard deviation that the keys start with; null takes 1. The values start at zero."""
 
 
 @dataclass

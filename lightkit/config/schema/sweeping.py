@@ -52,11 +52,10 @@ class RayConfig:
 class HalvingConfig:
     """The jobs of a sweep pause at rungs, and only the best go on."""
 
-    method: Optional[Literal["successive", "hyperband", "pasha"]] = None
+    method: Optional[Literal["successive", "hyperband"]] = None
     """Who goes on from a rung; null trains all jobs to their ends, unless `rungs` are given. `successive`: the best one
     in `eta`. `hyperband`: the same for groups of jobs that begin at later and later rungs, for values that are
-    misleading early on. `pasha`: as `successive`, but once two rungs agree on the order of the jobs, the best one goes
-    to its end at once."""
+    misleading early on."""
     rungs: Optional[list[int]] = None
     """Where the jobs pause, such as `[1, 3, 9]`; who goes on from the last of them trains to the end. Null takes
     `first`, and from each rung to the next `eta` times as far."""

@@ -1,1 +1,1 @@
-"""What is put into a network: LoRA, adapters, prefixes and prompts, and the way back to the plain one."""
+"""What is put into a network: LoRA, adapters and prefixes, and the way back to the plain one."""

@@ -10,14 +10,12 @@ Shapes: B samples, N positions, D features, H heads, K = D / H features of a hea
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.modules import TransposedLinear
-from lightkit.finetune.peft.calls import argument_names
 from lightkit.finetune.peft.injected import Injected
 
 KNOWN = "nn.MultiheadAttention; modules with linear layers qkv and proj and a number of heads; those of transformers"
@@ -26,7 +24,6 @@ _LINEAR = (nn.Linear, TransposedLinear)
 _QUERIES = {"q_proj": ("k_proj", "v_proj"), "query": ("key", "value"), "q_lin": ("k_lin", "v_lin")}
 """What the layers are called in transformers: that of the queries, and those of keys and values."""
 _OUTPUTS = ("proj", "o_proj", "out_proj", "c_proj", "out_lin", "dense")
-_TIED_TO_POSITIONS = re.compile(r"relative_position|rel_pos|(^|_)rope|num_prefix_tokens|logit_scale|temperature")
 
 
 def attentions(model: nn.Module) -> list[str]:
@@ -97,20 +94,6 @@ def head_sizes(module: nn.Module) -> tuple[int, int]:
         return _query_layer(module)[1] // head_dim, head_dim  # type: ignore[index]
     heads = getattr(module, "num_heads", None) or module.heads
     return heads, module.proj.in_features // heads  # type: ignore[return-value,union-attr,operator]
-
-
-def takes_more_positions(module: nn.Module) -> bool:
-    """Tell whether an attention can work on more positions than the network gives it.
-
-    One that has a table of the distances between them, or is handed one, can't.
-    """
-    if isinstance(module, nn.MultiheadAttention):
-        return True
-    arguments = argument_names(module)[1:]
-    names = [*vars(module), *module._parameters, *module._buffers, *module._modules, *arguments]
-    if any(_TIED_TO_POSITIONS.search(name) for name in names):
-        return False
-    return not is_packed(module) or set(arguments) <= {"attn_mask", "is_causal", "rotary"}
 
 
 def _head_dim(module: nn.Module) -> int | None:

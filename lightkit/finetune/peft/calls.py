@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.common.errors import UserError
 
@@ -14,21 +13,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
 
 
-def argument_names(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the arguments that the module's class takes."""
-    return tuple(inspect.signature(type(module).forward).parameters)[1:]
-
-
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the first argument of a call."""
     return args[0] if args else next(iter(kwargs.values()), None)
-
-
-def replace_first_input(args: tuple[Any, ...], kwargs: dict[str, Any], new: Tensor) -> Call:
-    """Return the arguments of a call with another first one."""
-    if args:
-        return (new, *args[1:]), kwargs
-    return args, {**kwargs, next(iter(kwargs)): new}
 
 
 def first_tensor(value: Any, path: str, what: str) -> Tensor:

@@ -63,7 +63,7 @@ def test_every_shipped_schedule_and_preset_is_here() -> None:
 def test_a_plan_is_what_every_step_does(
     tmp_path: Path, bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch, preset: str, schedule: str
 ) -> None:
-    model = "transformer" if preset in ("prefix", "prompt") else "cnn"
+    model = "transformer" if preset == "prefix" else "cnn"
     path = "null" if preset == "none" else bases[model]
     more = [watching(), f"finetune.weights.path={path}", "trainer.epochs=4", *SCHEDULES[schedule]]
     args = options(model, preset, *more, f"scheduler={schedule}")

@@ -1,4 +1,4 @@
-"""Prefixes of both kinds in every attention, against attention with longer keys and values by hand."""
+"""Prefixes in every attention, against attention to them by hand."""
 
 from __future__ import annotations
 
@@ -46,63 +46,55 @@ INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
     "timm-vit": (on.timm_vit, on.images),
     "timm-vit-norms": (lambda: on.timm_vit(qk_norm=True), on.images),
 }
-CASES = [
-    (name, softmax)
-    for name in INPUTS
-    for softmax in ("own", "joint")
-    if (name, softmax) != ("torchvision-swin", "joint")
-]
 
 
-def injector(softmax: str, **options: Any) -> on.Inject:
-    options = {"length": LENGTH, **options}
-    return lambda model: inject_prefixes(model, attentions(model), softmax=softmax, **options)  # type: ignore[arg-type]
+def inject_all(model: nn.Module) -> list[str]:
+    """Put a prefix into every attention."""
+    return inject_prefixes(model, attentions(model), length=LENGTH)
 
 
-def prefixed(layer: nn.Module, **options: Any) -> nn.Module:
+def prefixed(layer: nn.Module) -> nn.Module:
     """An attention with a prefix that does something."""
-    names = inject_prefixes(nn.ModuleDict({"layer": layer}), ["layer"], length=LENGTH, **options)
+    names = inject_prefixes(nn.ModuleDict({"layer": layer}), ["layer"], length=LENGTH)
     on.stir(layer, [name.removeprefix("layer.") for name in names])
     return layer
 
 
-@pytest.mark.parametrize(("name", "softmax"), CASES)
+@pytest.mark.parametrize("name", INPUTS)
 class TestEverywhere:
-    def test_starts_at_the_base(self, name: str, softmax: str) -> None:
+    def test_starts_at_the_base(self, name: str) -> None:
         make, x = INPUTS[name]
-        on.check_start(make, injector(softmax), x(), exact=softmax == "own")
+        on.check_start(make, inject_all, x(), exact=True)
 
-    def test_is_the_same_in_train_and_eval_mode(self, name: str, softmax: str) -> None:
+    def test_is_the_same_in_train_and_eval_mode(self, name: str) -> None:
         make, x = INPUTS[name]
-        on.check_modes(make, injector(softmax), x())
+        on.check_modes(make, inject_all, x())
 
-    def test_learns(self, name: str, softmax: str) -> None:
+    def test_learns(self, name: str) -> None:
         make, x = INPUTS[name]
-        on.check_learning(make, injector(softmax), x())
+        on.check_learning(make, inject_all, x())
 
-    def test_is_copied_saved_and_loaded(self, name: str, softmax: str) -> None:
+    def test_is_copied_saved_and_loaded(self, name: str) -> None:
         make, x = INPUTS[name]
-        on.check_copies(make, injector(softmax), x())
+        on.check_copies(make, inject_all, x())
 
-    def test_is_replicated(self, name: str, softmax: str) -> None:
+    def test_is_replicated(self, name: str) -> None:
         make, x = INPUTS[name]
-        on.check_replica(make, injector(softmax), x())
+        on.check_replica(make, inject_all, x())
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit", "encoder", "timm-vit"])
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_under_autocast(name: str, softmax: str) -> None:
+def test_under_autocast(name: str) -> None:
     make, x = INPUTS[name]
-    on.check_autocast(make, injector(softmax), x())
+    on.check_autocast(make, inject_all, x())
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit-lm", "encoder"])
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_compiled(name: str, softmax: str) -> None:
+def test_compiled(name: str) -> None:
     make, x = INPUTS[name]
-    on.check_compiled(make, injector(softmax), x())
+    on.check_compiled(make, inject_all, x())
 
 
 # nn.MultiheadAttention by hand
@@ -130,20 +122,12 @@ def heads(x: Tensor) -> Tensor:
     return x.unflatten(-1, (2, -1)).transpose(1, 2)
 
 
-def by_hand(layer: Any, softmax: str, query: Tensor, key: Tensor, value: Tensor, shut: Tensor) -> tuple[Tensor, Tensor]:
+def by_hand(layer: Any, query: Tensor, key: Tensor, value: Tensor, shut: Tensor) -> tuple[Tensor, Tensor]:
     """Output `(B, N, D)` and weights `(B, H, N, S)`; `shut` `(B, H, N, S)` is true where nothing is seen."""
     prefix: Prefix = layer.prefix
-    if softmax == "joint":
-        key = torch.cat([prefix.keys.expand(len(key), -1, -1), key], dim=1)
-        value = torch.cat([prefix.values.expand(len(value), -1, -1), value], dim=1)
-        shut = F.pad(shut, (LENGTH, 0))
     q, k, v = (heads(F.linear(x, *each)) for x, *each in zip((query, key, value), *projections(layer)))
     weights = (q @ k.mT / 2).masked_fill(shut, BIG).softmax(-1)
-    y = weights @ v
-    if softmax == "own":
-        y = y + (q @ prefix.keys.mT / 2).softmax(-1) @ prefix.values
-    else:
-        weights = weights[..., LENGTH:]
+    y = weights @ v + (q @ prefix.keys.mT / 2).softmax(-1) @ prefix.values
     return layer.out_proj(y.transpose(1, 2).flatten(2)), weights
 
 
@@ -180,19 +164,18 @@ def masks(kind: str, *, floats: bool) -> tuple[dict[str, Any], Tensor]:
     return options, shut
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("floats", [False, True], ids=["bool", "float"])
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "sequence-first"])
 @pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
-def test_multihead_by_hand(softmax: str, kind: str, floats: bool, batch_first: bool, separate: bool) -> None:
+def test_multihead_by_hand(kind: str, floats: bool, batch_first: bool, separate: bool) -> None:
     torch.manual_seed(0)
-    layer = prefixed(multihead(batch_first=batch_first, separate=separate), softmax=softmax)
+    layer = prefixed(multihead(batch_first=batch_first, separate=separate))
     query, key, value = torch.randn(4, 5, 8), torch.randn(4, 5, 6), torch.randn(4, 5, 10)
     if not separate:
         key = value = query
     options, shut = masks(kind, floats=floats)
-    expected, weights = by_hand(layer, softmax, query, key, value, shut)
+    expected, weights = by_hand(layer, query, key, value, shut)
     found, none = called(layer, query, key, value, need_weights=False, **options)
     assert none is None
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
@@ -203,92 +186,76 @@ def test_multihead_by_hand(softmax: str, kind: str, floats: bool, batch_first: b
     torch.testing.assert_close(told, weights, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_multihead_without_a_batch(softmax: str, batch_first: bool) -> None:
-    layer = prefixed(multihead(batch_first=batch_first), softmax=softmax)
+def test_multihead_without_a_batch(batch_first: bool) -> None:
+    layer = prefixed(multihead(batch_first=batch_first))
     x, memory = torch.randn(5, 8), torch.randn(4, 8)
     padding = torch.tensor([False, False, True, False])
     found, weights = layer(x, memory, memory, key_padding_mask=padding)
     shut = padding.expand(1, 2, 5, 4)
-    expected, told = by_hand(layer, softmax, x[None], memory[None], memory[None], shut)
+    expected, told = by_hand(layer, x[None], memory[None], memory[None], shut)
     torch.testing.assert_close(found, expected[0], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(weights, told[0].mean(0), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_multihead_without_biases_and_with_named_arguments(softmax: str) -> None:
-    layer, x = prefixed(multihead(bias=False), softmax=softmax), torch.randn(4, 5, 8)
-    expected, _ = by_hand(layer, softmax, x, x, x, masks("none", floats=False)[1])
+def test_multihead_without_biases_and_with_named_arguments() -> None:
+    layer, x = prefixed(multihead(bias=False)), torch.randn(4, 5, 8)
+    expected, _ = by_hand(layer, x, x, x, masks("none", floats=False)[1])
     found, _ = layer(query=x, key=x, value=x, need_weights=False)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_multihead_with_keys_of_its_own(softmax: str) -> None:
+def test_multihead_with_keys_of_its_own() -> None:
     """`add_bias_kv` and `add_zero_attn` put theirs at the end."""
     layer, x = multihead(extra=True), torch.randn(4, 5, 8)
     plain, weights = layer(x, x, x)
-    prefixed(layer, softmax=softmax)
+    prefixed(layer)
     found, told = layer(x, x, x)
     assert told.shape == weights.shape
     assert not torch.allclose(found, plain)
 
 
-def test_hint_without_a_mask_is_still_refused() -> None:
-    layer, x = prefixed(multihead(), softmax="joint"), torch.randn(4, 5, 8)
-    with pytest.raises(RuntimeError, match="Need attn_mask"):
-        layer(x, x, x, is_causal=True)
-
-
 # Attentions with a layer qkv by hand
 
 
-def packed(layer: Any, softmax: str, x: Tensor, shut: Tensor, rotary: Tensor | None = None) -> Tensor:
+def packed(layer: Any, x: Tensor, shut: Tensor, rotary: Tensor | None = None) -> Tensor:
     q, k, v = (heads(each) for each in F.linear(x, layer.qkv.weight, layer.qkv.bias).chunk(3, dim=-1))
     if hasattr(layer, "q_norm"):
         q, k = layer.q_norm(q), layer.k_norm(k)
-    prefix: Prefix = layer.prefix if softmax == "own" else layer.qkv.prefix
+    prefix: Prefix = layer.prefix
     own = (q @ prefix.keys.mT / q.shape[-1] ** 0.5).softmax(-1) @ prefix.values
     if rotary is not None:
         q, k = rotate(q, rotary), rotate(k, rotary)
-    if softmax == "joint":
-        keys = layer.k_norm(prefix.keys) if hasattr(layer, "k_norm") else prefix.keys
-        k = torch.cat([keys.expand(len(k), -1, -1, -1), k], dim=2)
-        v = torch.cat([prefix.values.expand(len(v), -1, -1, -1), v], dim=2)
-        shut = F.pad(shut, (LENGTH, 0))
     y = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(shut, BIG).softmax(-1) @ v
-    return layer.proj((y + own if softmax == "own" else y).transpose(1, 2).flatten(2))
+    return layer.proj((y + own).transpose(1, 2).flatten(2))
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
-def test_lightkit_by_hand(softmax: str, causal: bool, turned: bool) -> None:
-    layer, x = prefixed(Attention(8, 2, causal=causal), softmax=softmax), torch.randn(4, 5, 8)
+def test_lightkit_by_hand(causal: bool, turned: bool) -> None:
+    layer, x = prefixed(Attention(8, 2, causal=causal)), torch.randn(4, 5, 8)
     rotary = rotary_table(5, 4) if turned else None
     shut = torch.ones(5, 5, dtype=torch.bool).triu(1) & causal
-    expected = packed(layer, softmax, x, shut, rotary)
+    expected = packed(layer, x, shut, rotary)
     torch.testing.assert_close(layer(x, rotary), expected)
     torch.testing.assert_close(layer(x, rotary=rotary), expected)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", ["none", "hint", "square", "each", "keys", "float"])
-def test_timm_by_hand(softmax: str, norms: bool, fused: bool, kind: str) -> None:
+def test_timm_by_hand(norms: bool, fused: bool, kind: str) -> None:
     from timm.layers import Attention as TimmAttention
 
     layer = TimmAttention(8, 2, qkv_bias=True, qk_norm=norms, norm_layer=nn.LayerNorm)
     layer.fused_attn = fused
-    prefixed(layer, softmax=softmax)
+    prefixed(layer)
     x = torch.randn(4, 5, 8)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     padding = (torch.arange(5) < torch.tensor([[5], [3], [2], [4]]))[:, None, None]
     sees = {"square": causal, "each": causal & padding, "keys": padding, "float": causal, "hint": causal}.get(kind)
     shut = torch.zeros(4, 2, 5, 5, dtype=torch.bool) if sees is None else ~sees.expand(4, 2, 5, 5)
-    expected = packed(layer, softmax, x, shut)
+    expected = packed(layer, x, shut)
     if kind == "hint":
         return torch.testing.assert_close(layer(x, is_causal=True), expected)
     mask = torch.zeros(5, 5).masked_fill(~causal, float("-inf")) if kind == "float" else sees
@@ -299,10 +266,9 @@ def test_timm_by_hand(softmax: str, norms: bool, fused: bool, kind: str) -> None
 # Whole networks
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_language_model_stays_causal(softmax: str) -> None:
+def test_language_model_stays_causal() -> None:
     model = on.made(on.language_model)
-    on.stir(model, injector(softmax)(model))
+    on.stir(model, inject_all(model))
     tokens = torch.randint(0, 11, (2, 8))
     other = tokens.clone()
     other[:, 5:] = (tokens[:, 5:] + 1) % 11
@@ -312,14 +278,13 @@ def test_language_model_stays_causal(softmax: str) -> None:
     torch.testing.assert_close(on.out(model, tokens[:, :5]), first[:, :5])
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_encoder_with_padding_in_eval_mode(softmax: str, depth: int) -> None:
+def test_encoder_with_padding_in_eval_mode(depth: int) -> None:
     """Neither the encoder's nested tensors nor the layers' fast path leave the prefix out."""
     model = on.frozen(on.made(lambda: on.encoder(depth=depth)))
     x = text()
     padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
-    on.stir(model, injector(softmax)(model))
+    on.stir(model, inject_all(model))
     with torch.no_grad():
         found = model(x, src_key_padding_mask=padding)
         alone = torch.cat([model(x[i : i + 1, :n])[0] for i, n in enumerate((5, 3, 2, 4))])
@@ -327,10 +292,9 @@ def test_encoder_with_padding_in_eval_mode(softmax: str, depth: int) -> None:
     torch.testing.assert_close(model.train()(x, src_key_padding_mask=padding), found, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_encoder_with_causal_masks(softmax: str) -> None:
+def test_encoder_with_causal_masks() -> None:
     model = on.frozen(on.made(on.encoder))
-    on.stir(model, injector(softmax)(model))
+    on.stir(model, inject_all(model))
     x, mask = text(), nn.Transformer.generate_square_subsequent_mask(5)
     found = on.out(model, x, mask=mask)
     torch.testing.assert_close(on.out(model, x, mask=mask, is_causal=True), found, atol=1e-5, rtol=1e-5)
@@ -351,13 +315,12 @@ def test_start_of_keys_and_values() -> None:
 
 
 @pytest.mark.parametrize("impl", ["parametrize", "wrap"])
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_goes_with_lora(impl: str, softmax: str) -> None:
+def test_goes_with_lora(impl: str) -> None:
     model = on.made(on.timm_vit)
     x = on.images()
     ranks = {f"blocks.{i}.attn.{layer}": 2 for i in (0, 1) for layer in ("qkv", "proj")}
     names = inject_lora(model, ranks, alpha=4.0, impl=impl)  # type: ignore[arg-type]
-    names += injector(softmax)(model)
+    names += inject_all(model)
     on.stir(model, names, std=0.3)
     found = on.out(model, x)
     with merge(model):
@@ -370,7 +333,7 @@ def test_goes_with_lora_in_a_multihead_attention() -> None:
     model = on.made(on.torchvision_vit)
     paths = attentions(model)
     names = inject_lora(model, dict.fromkeys(paths, 2), alpha=4.0)
-    names += injector("own")(model)
+    names += inject_all(model)
     on.stir(model, names, std=0.3)
     x = on.images()
     found = on.out(model, x)
@@ -378,10 +341,9 @@ def test_goes_with_lora_in_a_multihead_attention() -> None:
         torch.testing.assert_close(on.out(model, x), found, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("softmax", ["own", "joint"])
-def test_precision_is_the_attentions_own(softmax: str) -> None:
+def test_precision_is_the_attentions_own() -> None:
     layer = multihead().double()
-    prefixed(layer, softmax=softmax)
+    prefixed(layer)
     x = torch.randn(4, 5, 8, dtype=torch.float64)
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
     assert layer(x, x, x)[0].dtype == torch.float64
@@ -390,7 +352,6 @@ def test_precision_is_the_attentions_own(softmax: str) -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"length": 0}, r"^length: a prefix needs positions(.|\n)*received: 0"),
     "std": ({"init_std": 0.0}, "^init_std: all positions would stay equal"),
-    "softmax": ({"softmax": "none"}, r"^softmax: no such way(.|\n)*own, joint"),
 }
 
 
@@ -421,13 +382,6 @@ def test_modules_that_cannot_be() -> None:
         inject_prefixes(model, ["reader.self_attn"])
 
 
-def test_tables_of_positions_have_none_for_a_joint_prefix() -> None:
-    with pytest.raises(
-        UserError, match=r"features.1.0.attn has a table of positions(.|\n)*fix: *finetune.prefix.softmax=own"
-    ):
-        injector("joint")(on.torchvision_swin())
-
-
 def test_attention_that_changes_the_sequence() -> None:
     class Pooled(Attention):
         def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
@@ -437,9 +391,3 @@ def test_attention_that_changes_the_sequence() -> None:
     prefixed(layer)
     with pytest.raises(UserError, match="changes the number of positions"):
         layer(torch.randn(2, 4, 8))
-
-
-def test_joint_prefix_needs_a_sequence() -> None:
-    layer = prefixed(Attention(8, 2), softmax="joint")
-    with pytest.raises(UserError, match=r"a prefix needs a sequence(.|\n)*\(2, 2, 2, 8\)"):
-        layer(torch.randn(2, 2, 2, 8))

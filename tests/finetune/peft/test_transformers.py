@@ -137,29 +137,6 @@ def test_what_is_put_in_starts_as_the_plain_network_and_learns(model: str, way: 
         assert all(grad.abs().max() > 0 for grad in first.values()), part
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_prompts_leave_the_positions_as_they_are(model: str) -> None:
-    network, x = tuned(model, {"prefix": {"match": ["@blocks"], "kind": "prompt", "length": 3}}), inputs(model)
-    output = logits(network(x))
-    assert output.shape == logits(plain(model)(x)).shape
-    assert all(grad.abs().max() > 0 for grad in learnt(network, x).values())
-    if model in LANGUAGE:
-        other = x.clone()
-        other[:, -1] = 1
-        assert torch.allclose(logits(network(other))[:, :-1], output[:, :-1], atol=1e-6), "a position sees later ones"
-
-
-def test_prompts_make_room_in_the_mask_of_padding() -> None:
-    model = "BertForSequenceClassification"
-    network, x = tuned(model, {"prefix": {"match": ["@blocks"], "kind": "prompt", "length": 3}}), inputs(model)
-    mask = torch.ones_like(x)
-    mask[:, 4:] = 0
-    other = x.clone()
-    other[:, 4:] = 1
-    assert torch.allclose(network(x, mask)["logits"], network(other, mask)["logits"], atol=1e-6)
-    assert not torch.allclose(network(x, mask)["logits"], network(x)["logits"], atol=1e-6)
-
-
 @pytest.mark.parametrize("impl", ["parametrize", "wrap"])
 def test_layers_with_transposed_weights_are_merged_as_they_compute(impl: str) -> None:
     model = "GPT2LMHeadModel"
@@ -221,14 +198,6 @@ def test_a_transposed_output_layer_is_replaced_by_one() -> None:
     assert outputs_of(model, "1") == 3
     assert model(torch.rand(2, 4)).shape == (2, 3)
     assert 0 < model[1].weight.std() < 0.1
-
-
-def test_one_softmax_for_both_is_refused_and_the_way_that_is_named_works() -> None:
-    chosen = {"match": ["@attention"], "length": 2}
-    with pytest.raises(UserError, match="has layers of its own for keys and for values") as caught:
-        tuned("BertForSequenceClassification", {"prefix": {**chosen, "softmax": "joint"}})
-    assert caught.value.fix == "finetune.prefix.softmax=own"
-    tuned("BertForSequenceClassification", {"prefix": {**chosen, "softmax": "own"}})
 
 
 def test_adapters_inside_of_bert_blocks_are_refused_and_the_way_that_is_named_works() -> None:
