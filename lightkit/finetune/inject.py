@@ -149,8 +149,8 @@ def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> di
             new["adapter"] = inject_adapters(model, targets["adapter"], **{name: adapter[name] for name in sizes})
     if targets["prefix"]:
         with keys_under("finetune.prefix"):
-            sizes = ("length", "init_std")
-            new["prefix"] = inject_prefixes(model, targets["prefix"], **{name: prefix[name] for name in sizes})
+            length, init_std = prefix["length"], prefix["init_std"]
+            new["prefix"] = inject_prefixes(model, targets["prefix"], length=length, init_std=init_std)
     return new
 
 
