@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lightkit.common.errors import UserError
 from lightkit.common.text import in_one_line, visible
 from lightkit.loggers.base import Logger, Progress
-from lightkit.loggers.wording import number, plain_table, progress_line, summary_line, wrapped
+from lightkit.loggers.wording import fitting, number, of_total, plain_table, progress_line, wrapped
 
 if TYPE_CHECKING:
     from lightkit.loggers.bar import Bar
@@ -20,6 +20,47 @@ if TYPE_CHECKING:
 STYLES = ("auto", "bar", "lines", "quiet")
 _SECONDS_BETWEEN_EPOCHS = 1.0
 _SECONDS_BETWEEN_FRAMES = 0.2
+_WIDTH, _NARROWEST_CELL, _ROWS_UNDER_A_HEAD = 100, 8, 50
+"""Columns of a line where it is not known how many there are; those of a number; rows after which heads come again."""
+
+
+class EpochTable:
+    """Writes epochs as lines of a table, one by one: heads before the first, and again where they change.
+
+    No cell is empty, so that a log can be taken apart by columns. The losses are shown first of all, then the other
+    values of validation, then those of training: as many as there is room for.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._heads: list[str] = []
+        self._widths: list[int] = []
+        self._rows = 0
+
+    def lines(self, values: Mapping[str, float], place: Sequence[str], width: int) -> list[str]:
+        """Return the line of an epoch, with that of the heads where it is wanted.
+
+        Args:
+            values: Values of training and validation by name.
+            place: Epoch and step.
+            width: Columns there are.
+        """
+        known = dict.fromkeys([*self._names, *values])
+        self._names = sorted(known, key=lambda name: name.startswith("val/"))
+        first = sorted(self._names, key=lambda name: (not name.endswith("/loss"), name.startswith("train/")))
+        sizes = [max(_NARROWEST_CELL, len(name)) + 2 for name in first]
+        room = width - sum(max(len(own), 5) + 2 for own in place)
+        count = fitting(sizes, room, beside=lambda rest: len(f"({rest} more)") + 2)
+        shown = [name for name in self._names if name in first[: max(1, count)]]
+        rest = len(first) - count if count else 0
+        heads = ["epoch", "step", *shown, *([f"({rest} more)"] if rest else [])]
+        cells = [*place, *(number(float(values[name]), exact=True) if name in values else "-" for name in shown)]
+        anew, self._rows = heads != self._heads or self._rows >= _ROWS_UNDER_A_HEAD, self._rows + 1
+        if anew:
+            self._heads, self._rows = heads, 1
+            self._widths = [max(len(head), _NARROWEST_CELL if "/" in head else 5) for head in heads]
+        self._widths = [max(width, len(cell)) for width, cell in zip(self._widths, [*cells, ""])][: len(heads)]
+        return ["  ".join(map(str.rjust, row, self._widths)) for row in ([heads] if anew else []) + [cells]]
 
 
 class ConsoleLogger(Logger):
@@ -50,9 +91,10 @@ class ConsoleLogger(Logger):
         self._next_epoch_line = self._next_frame = 0.0
         self._progress: Progress | None = None
         self._pending: tuple[int, int, dict[str, float]] | None = None
+        self._epochs = EpochTable()
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """Print a line for the values of whole splits; those of a training epoch wait for their validation."""
+        """Print values of whole splits, epochs as rows of a table; those of training wait for their validation."""
         shown = {name: value for name, value in values.items() if not name.endswith("loss_step")}
         if self.style == "quiet" or not any(name.endswith("/loss") for name in shown):
             return
@@ -119,10 +161,31 @@ class ConsoleLogger(Logger):
             return
         (step, epoch, values), self._pending = self._pending, None
         now = time.monotonic()
-        if self.style == "bar" and now < self._next_epoch_line and not last:
+        is_last = last or (self._progress is not None and step >= self._progress.total_steps)
+        if self.style == "bar" and now < self._next_epoch_line and not is_last:
             return
         self._next_epoch_line = now + _SECONDS_BETWEEN_EPOCHS
-        self._say(summary_line(values, step=step, epoch=epoch, progress=self._progress))
+        newest, width = self._progress, self._columns() or _WIDTH
+        if any(name.startswith(("train/", "val/")) for name in values):
+            epochs, steps = (newest.epochs, newest.total_steps) if newest else (None, None)
+            counts = (epoch, epochs), (step, steps)
+            place = [of_total(one, total).rjust(len(of_total(total or 0, total))) for one, total in counts]
+            lines = self._epochs.lines(values, place, width)
+        else:  # measured once, such as a test
+            split = next(iter(values)).partition("/")[0]
+            facts = [f"{name.partition('/')[2]} {number(float(value))}" for name, value in values.items()]
+            room, sizes = width - 8, [len(fact) + 2 for fact in facts]
+            count = max(1, fitting(sizes, room, beside=lambda rest: len(f"{rest} more")))
+            facts[count:] = [f"{len(facts) - count} more"] if count < len(facts) else []
+            lines = [f"{split:<7} {', '.join(facts)}"]
+        self._say("\n".join(lines))
+
+    def _columns(self) -> int:
+        """Return how wide the terminal is; 0 where that is not known."""
+        if self.style == "bar" and self.stream is not None:
+            with suppress(OSError, ValueError):  # the terminal may have gone
+                return os.get_terminal_size(self.stream.fileno()).columns
+        return 0
 
     def _live(self) -> Bar:
         if self._bar is None:
@@ -133,10 +196,7 @@ class ConsoleLogger(Logger):
 
     def _say(self, text: str) -> None:
         self._next_line = time.monotonic() + self.every_seconds
-        text = visible(text)
-        if self.style == "bar" and self.stream is not None:
-            with suppress(OSError, ValueError):  # the terminal may have gone
-                text = wrapped(text, os.get_terminal_size(self.stream.fileno()).columns)
+        text = wrapped(visible(text), self._columns())
         if self._bar is not None:
             self._guarded(lambda: self._live().say(text))
         else:

@@ -136,7 +136,7 @@ class LogLogger(Logger):
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Log the values of whole splits only; the series is in metrics.jsonl."""
         if any(name.endswith("/loss") for name in values):
-            _LOG.info("%s", summary_line(values, step=step, epoch=epoch, progress=None), extra=self._extra)
+            _LOG.info("%s", summary_line(values, step=step, epoch=epoch), extra=self._extra)
 
     def message(self, text: str) -> None:
         """Log one record."""

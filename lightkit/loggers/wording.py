@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lightkit.loggers.base import Progress
@@ -13,14 +13,19 @@ _VALUES_SHOWN = 6
 """Values of a split in one line; the rest is in TensorBoard and metrics.jsonl."""
 
 
-def number(value: Any) -> str:
-    """Write a value with four significant digits, as short as it can be; anything but a float as it is."""
+def number(value: Any, *, exact: bool = False) -> str:
+    """Write a value with four significant digits, as short as it can be; anything but a float as it is.
+
+    Args:
+        value: The value.
+        exact: Write whole numbers below 100 with four decimals, too, as in a column.
+    """
     if not isinstance(value, float):
         return str(value)
     if not math.isfinite(value):
         return str(value)
     if value.is_integer() and abs(value) < 1e6:
-        return f"{value:.1f}"
+        return f"{value:.4f}" if exact and abs(value) < 100 else f"{value:.1f}"
     return f"{value:.4f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
 
 
@@ -50,7 +55,7 @@ def percent(progress: Progress) -> float:
 
 def position(progress: Progress) -> str:
     """Say where the run is: `epoch 3/10, step 120/600`."""
-    return f"epoch {_of(progress.epoch, progress.epochs)}, step {_of(progress.step, progress.total_steps)}"
+    return f"epoch {of_total(progress.epoch, progress.epochs)}, step {of_total(progress.step, progress.total_steps)}"
 
 
 def left(progress: Progress) -> str:
@@ -79,25 +84,39 @@ def progress_line(progress: Progress) -> str:
     return f"[{position(progress)}] " + ", ".join(fact for fact in facts if fact)
 
 
-def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress: Progress | None) -> str:
-    """Write a line for whole splits: `[epoch 3/10, step 180/600] train: loss 0.31 | val: loss 0.35, accuracy 0.91`.
+def summary_line(values: Mapping[str, float], *, step: int, epoch: int) -> str:
+    """Write a line for whole splits: `[epoch 3, step 180] train: loss 0.31 | val: loss 0.35, accuracy 0.91`.
 
     Args:
         values: Values by name.
         step: Optimizer steps taken.
         epoch: Epochs finished.
-        progress: Newest progress, for the totals.
     """
     splits: dict[str, list[str]] = {}
     for name, value in values.items():
         split, _, rest = name.partition("/")
         splits.setdefault(split, []).append(f"{rest} {number(float(value))}")
-    epochs, steps = (progress.epochs, progress.total_steps) if progress else (None, None)
     for split, shown in splits.items():
         if len(shown) > _VALUES_SHOWN:
             splits[split] = [*shown[:_VALUES_SHOWN], f"{len(shown) - _VALUES_SHOWN} more"]
     parts = [f"{split}: {', '.join(shown)}" for split, shown in splits.items()]
-    return f"[epoch {_of(epoch, epochs)}, step {_of(step, steps)}] " + " | ".join(parts)
+    return f"[epoch {epoch}, step {step}] " + " | ".join(parts)
+
+
+def fitting(sizes: Sequence[int], room: int, *, beside: Callable[[int], int]) -> int:
+    """Return how many of the first things fit into some columns.
+
+    Args:
+        sizes: Columns that each takes.
+        room: Columns there are.
+        beside: Columns that the note of so many left out takes.
+    """
+    counts = (
+        count
+        for count in range(len(sizes), 0, -1)
+        if sum(sizes[:count]) + (beside(len(sizes) - count) if count < len(sizes) else 0) <= room
+    )
+    return next(counts, 0)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -147,5 +166,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _of(value: int, total: int | None) -> str:
+def of_total(value: int, total: int | None) -> str:
+    """Write `3/10`, or `3` where the total is not known."""
     return f"{value}/{total}" if total else str(value)

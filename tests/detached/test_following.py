@@ -143,7 +143,8 @@ def test_attaching_shows_what_the_run_itself_shows(project: Path, monkeypatch: p
         "run     a, seed 0",
         "warning: few rows",
         "[epoch 1/3, step 12/24] 50%, 1:05 left",
-        "[epoch 2/3, step 16/24] train: loss 0.2500, f1 nan | val: loss 0.1250",
+        "epoch   step  train/loss  train/f1  val/loss",
+        "  2/3  16/24      0.2500       nan    0.1250",
         "error: \\x1b[2J gone",
         "  of a table",
     ]

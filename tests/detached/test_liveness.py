@@ -199,6 +199,7 @@ def test_the_number_of_the_process_belongs_to_another_one_by_now(folder: Path) -
         ("error: a full disk\n    fix: another one\n", "", "error: a full disk"),
         ("Traceback:\n  File x\nmodule.SomeError: no\n[epoch 1] val: mean_error 0.3\n", "", "module.SomeError: no"),
         ("[epoch 1/3, step 1/3] train: error 0.3, killed 1\n", "", ""),
+        ("epoch  step  val/error  train/error\n  1/3   1/3     0.5000       0.3000\n", "", ""),
         ("sh: line 1: 17 Segmentation fault (core dumped)\n", "", "sh: line 1: 17 Segmentation fault (core dumped)"),
         ("epoch 1\n", "2099-01-01 00:00:00,000 ERROR   lightkit.x: out of memory", "out of memory"),
         ("epoch 1\n", "2020-01-01 00:00:00,000 ERROR   lightkit.x: of an earlier part", ""),

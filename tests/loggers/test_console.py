@@ -39,15 +39,27 @@ def test_plain_lines_come_now_and_then_only():
     assert stream.getvalue() == ""
 
 
-def test_an_epoch_is_one_line_with_training_and_validation():
+def test_an_epoch_is_a_row_with_training_and_validation():
     logger, stream = lines(every_seconds=60)
     logger.progress(progress())
     logger.scalars({"train/loss_step": 0.1, "lr/all": 0.1}, step=170, epoch=2)
     logger.scalars({"train/loss": 0.25, "train/accuracy": 0.9}, step=180, epoch=3)
     logger.progress(progress(180, "val"))
     logger.scalars({"val/loss": 0.3, "val/accuracy": float("nan")}, step=180, epoch=3)
+    logger.message("between")
+    logger.scalars(
+        {"train/loss": 1.0, "train/accuracy": 1e-7, "val/loss": 0.003, "val/accuracy": 1.0}, step=600, epoch=10
+    )
+    logger.scalars({"val/loss": 12345.6}, step=600, epoch=10)
+    logger.scalars({"test/loss": 0.3, "test/accuracy": 1.0}, step=600, epoch=10)
+    logger.close()
     assert stream.getvalue() == (
-        "[epoch 3/10, step 180/600] train: loss 0.2500, accuracy 0.9000 | val: loss 0.3000, accuracy nan\n"
+        "epoch     step  train/loss  train/accuracy  val/loss  val/accuracy\n"
+        " 3/10  180/600      0.2500          0.9000    0.3000           nan\n"
+        "between\n"
+        "10/10  600/600      1.0000           1e-07     0.003        1.0000\n"
+        "10/10  600/600           -               -  1.235e+04             -\n"
+        "test    loss 0.3000, accuracy 1.0\n"
     )
 
 
@@ -62,14 +74,50 @@ def test_an_epoch_without_validation_is_told_too(then):
         "close": logger.close,
         "next": lambda: logger.scalars({"train/loss": 0.2}, step=240, epoch=4),
     }[then]()
-    place = "[epoch 3/10, step 180/600]" if then == "progress" else "[epoch 3, step 180]"
-    assert stream.getvalue().startswith(f"{place} train: loss 0.2500\n")
+    row = stream.getvalue().splitlines()[1].split()
+    assert row == ["3/10", "180/600", "0.2500"] if then == "progress" else row == ["3", "180", "0.2500"]
 
 
-def test_many_values_are_cut():
+def test_many_values_are_cut_to_the_width_losses_last_of_all():
     logger, stream = lines()
-    logger.scalars({"val/loss": 1.0} | {f"val/f1/{index}": 0.5 for index in range(50)}, step=1, epoch=1)
-    assert "45 more" in stream.getvalue()
+    many = {f"{split}/{name}": 0.5 for split in ("train", "val") for name in ("f1", *map(str, range(50)), "loss")}
+    logger.scalars(many, step=1, epoch=1)
+    logger.scalars(
+        {name.replace("val", "test"): value for name, value in many.items() if "val" in name}, step=1, epoch=1
+    )
+    heads, row, test = stream.getvalue().splitlines()
+    assert heads.split()[:5] == ["epoch", "step", "train/loss", "val/f1", "val/0"]
+    assert heads.split()[-3:] == ["val/loss", "(97", "more)"]
+    assert len(row.split()) == len(heads.split()) - 2
+    assert test.endswith(", 44 more")
+    assert max(map(len, (heads, row, test))) <= 100
+
+
+@pytest.mark.parametrize("terminal", [30, 80, 100, 160], indirect=True)
+def test_epochs_fit_the_terminal(terminal):
+    logger, width = ConsoleLogger(stream=terminal.stream), os.get_terminal_size(terminal.stream.fileno()).columns
+    names = ["train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/f1", "val/balanced_accuracy"]
+    for epoch in range(1, 13):
+        logger._next_epoch_line = 0.0
+        logger.scalars(dict.fromkeys(names, 0.1), step=10 * epoch, epoch=epoch)
+    logger.close()
+    heads, *rows = terminal.text().replace("\r", "").splitlines()
+    assert [row.split()[:3] for row in rows] == [[str(epoch), f"{epoch}0", "0.1000"] for epoch in range(1, 13)]
+    assert max(map(len, (heads, *rows))) <= width
+    left_out = {30: names[:2] + names[3:], 80: [names[1], names[-1]]}.get(width, [])
+    assert [name for name in heads.split() if "/" in name] == [name for name in names if name not in left_out]
+
+
+def test_heads_come_again_where_they_change_and_after_many_rows():
+    logger, stream = lines()
+    for epoch in range(1, 121):
+        logger.scalars({"train/loss": 0.5, **({"val/loss": 0.4} if epoch % 5 == 0 else {})}, step=epoch, epoch=epoch)
+    logger.close()
+    found = stream.getvalue().splitlines()
+    assert [at for at, line in enumerate(found) if line.startswith("epoch")] == [0, 5, 56, 107]
+    assert found[0].split() == ["epoch", "step", "train/loss"]
+    assert found[5].split() == ["epoch", "step", "train/loss", "val/loss"]
+    assert found[7].split() == ["6", "6", "0.5000", "-"]
 
 
 def test_quiet_shows_tables_only():
