@@ -19,6 +19,7 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("machine", "lightkit.doctor.machine:check"),
     ("labels", "lightkit.doctor.data.labels:check"),
     ("splits", "lightkit.doctor.data.overlap:check"),
+    ("order", "lightkit.doctor.data.order:check"),
     ("features", "lightkit.doctor.data.columns:check"),
     ("leaks", "lightkit.doctor.data.leaks:check"),
     ("scale", "lightkit.doctor.data.scale:check"),

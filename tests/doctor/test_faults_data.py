@@ -16,7 +16,7 @@ from lightkit.doctor.patient import examined
 from tests.conftest import Outcome
 from tests.doctor.data.test_text_overlap import written
 
-OF_DATA = ("labels", "splits", "features", "leaks", "scale", "augmentation")
+OF_DATA = ("labels", "splits", "order", "features", "leaks", "scale", "augmentation")
 TABLE = ["data=csv", "data.dataset.path=rows.csv", "data.dataset.target=y", "loss=cross_entropy", "metrics=multiclass"]
 MODEL = ["model=mlp", "model.hidden=[16]"]
 SHIFT = "{_target_: lightkit.data.transforms.RandomShift, pixels: 8}"

@@ -1,4 +1,4 @@
-"""How targets are distributed: classes that are too rare, and splits that differ.
+"""How targets are distributed: classes that are too rare, and how far those of two splits are apart.
 
 Shapes in this file: N rows, C classes, L labels of a row.
 """
@@ -12,17 +12,16 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from lightkit.data import DataInfo
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 
-BALANCE, DRIFT = "class balance", "target drift"
+BALANCE = "class balance"
 _RARE_RATIO = 20.0
 """How many times rarer than the most frequent class a class is to be rare."""
 _RARE_SHARE = 0.02
 _AWARE = ("f1", "auroc", "recall", "precision", "balanced", "kappa", "mcc", "matthews", "average_precision", "loss")
 """Words of metrics that do not reward answering the most frequent class each time."""
-_SHIFT = 0.15
-"""Total variation, or largest gap between distributions, from which splits differ in more than chance and a little."""
 
 
 def find_imbalance(sample: DataSample, cfg: DictConfig) -> Iterator[Finding]:
@@ -78,43 +77,18 @@ def _answers_imbalance(cfg: DictConfig) -> bool:
     return weighs or any(word in name for word in _AWARE)
 
 
-def find_drift(sample: DataSample) -> Iterator[Finding]:
-    """Find a validation or test split whose targets are distributed otherwise than those of training."""
-    info, train = sample.data.info, sample.targets("train")
-    others = [name for name in sample.splits if name != "train"]
-    if train is None or not others or info.task in ("custom", "language_modeling"):
-        yield Finding(DRIFT, "skipped", "there are no targets of several splits to compare")
-        return
-    gaps = {
-        name: _gap(train, y, info.task, info.num_classes) for name in others if (y := sample.targets(name)) is not None
-    }
-    numbers = {f"{name}_gap": gap for name, (gap, _) in gaps.items()}
-    told = ", ".join(f"{name} {gap:.0%}" for name, (gap, _) in gaps.items())
-    measured = f"share of the targets by which a split differs from train: {told}"
-    bad = any(gap >= _SHIFT and gap > limit for gap, limit in gaps.values())
-    yield Finding(
-        DRIFT,
-        "warning" if bad else "ok",
-        measured,
-        why="training and judging happen on different mixtures; rows may be sorted" if bad else "",
-        key="data.split.by" if bad else "",
-        fix=("data.split.by=random" if info.task == "regression" else "data.split.by=stratified") if bad else "",
-        numbers=numbers,
-    )
-
-
-def _gap(one: Tensor, other: Tensor, task: str, classes: int) -> tuple[float, float]:
+def target_gap(one: Tensor, other: Tensor, info: DataInfo) -> tuple[float, float]:
     """Return how far apart the targets of two splits are, 0 to 1, and how far chance may put them apart."""
     n, m = len(one), len(other)
     noise = math.sqrt((n + m) / max(n * m, 1))
-    if task == "regression":
+    if info.task == "regression":
         a, b = (y.reshape(len(y), -1)[:, 0].double().sort().values for y in (one, other))
         both = torch.cat([a, b])
         below = [torch.searchsorted(part, both, right=True).double() / len(part) for part in (a, b)]
         return float((below[0] - below[1]).abs().max()), 2.5 * noise
-    a, b = (count_rows(y, max(classes, 1)).double() / len(y) for y in (one, other))
-    if task == "multiclass":
-        return float((a - b).abs().sum()) / 2, 1.5 * noise * math.sqrt(max(classes, 2) / 2)
+    a, b = (count_rows(y, max(info.num_classes, 1)).double() / len(y) for y in (one, other))
+    if info.task == "multiclass":
+        return float((a - b).abs().sum()) / 2, 1.5 * noise * math.sqrt(max(info.num_classes, 2) / 2)
     return float((a - b).abs().max()), 2.5 * noise
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.doctor.data.balance import class_names, count_rows, find_drift, find_imbalance
+from lightkit.doctor.data.balance import class_names, count_rows, find_imbalance
+from lightkit.doctor.data.order import cut_splits, is_series
 from lightkit.doctor.data.sample import DataSample, problems
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
@@ -27,7 +28,6 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield from find_wrong_labels(sample)
     yield from find_imbalance(sample, patient.cfg)
     yield from find_conflicts(sample)
-    yield from find_drift(sample)
 
 
 def find_unreadable(sample: DataSample) -> Iterator[Finding]:
@@ -80,10 +80,11 @@ def find_wrong_labels(sample: DataSample) -> Iterator[Finding]:
             numbers={"classes": count, "few": few},
         )
     else:
-        yield _lacking_finding(lacking, names, is_asked=bool(asked & {*lacking}))
+        in_time = bool(cut_splits(sample)) and is_series(sample)
+        yield _lacking_finding(lacking, names, is_asked=bool(asked & {*lacking}), in_time=in_time)
 
 
-def _lacking_finding(lacking: list[int], names: Sequence[str], *, is_asked: bool) -> Finding:
+def _lacking_finding(lacking: list[int], names: Sequence[str], *, is_asked: bool, in_time: bool) -> Finding:
     from_one = lacking == [0]
     hint = "; labels that count from 1 leave the first class empty" if from_one else ""
     return Finding(
@@ -94,7 +95,9 @@ def _lacking_finding(lacking: list[int], names: Sequence[str], *, is_asked: bool
         if is_asked
         else "the network spends outputs on classes that never occur",
         key="data.split.by" if is_asked else "data.dataset",
-        fix="data.split.by=stratified"
+        fix="smaller data.split.val and data.split.test, so that training lasts longer, or leave the classes out"
+        if is_asked and in_time
+        else "data.split.by=stratified"
         if is_asked
         else "count labels from 0"
         if from_one

@@ -1,4 +1,4 @@
-"""Features that know the answer: a copy of the target, the number or the date of a row, the order of the file.
+"""Features that know the answer: a copy of the target, the number or the date of a row.
 
 Shapes in this file: N rows, F features, C classes.
 """
@@ -17,7 +17,7 @@ from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 
-LEAKS, ORDER = "leaking features", "row order"
+LEAKS = "leaking features"
 _KNOWS = 0.97
 """How much of what can be explained a single feature explains where it knows the answer."""
 _RELATED = 0.3
@@ -34,18 +34,17 @@ _DATE_NAME = re.compile(r"(^|[_ .-])(date|time|timestamp|datetime|created|update
 def check(patient: Patient) -> Iterator[Finding]:
     """Look for features that know the target."""
     yield from find_leaking_features(patient.sample)
-    yield from find_row_order(patient.sample)
 
 
 def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     """Find features that predict the target alone, and such that number or date the rows."""
-    x, y = sample.train.x, _goal(sample)
+    x, y = sample.train.x, goal_of(sample)
     if x is None or y is None or not x.is_floating_point() or len(x) < _FEWEST_ROWS:
         yield Finding(LEAKS, "skipped", _why_not(sample))
         return
     y, columns = y[: len(x)], x.flatten(1)
     chosen = _most_related(columns, y)
-    explained = {number: _explained(columns[:, number], y) for number in chosen}
+    explained = {number: explained_by(columns[:, number], y) for number in chosen}
     names = sample.columns() if sample.is_table else _pixels(tuple(x.shape[1:]))
     best = max(explained, key=lambda number: explained[number])
     numbers = {"feature": names[best], "explained": explained[best], "looked_at": len(chosen)}
@@ -85,52 +84,7 @@ def _warning(sample: DataSample, measured: str, why: str, features: list[str], n
     )
 
 
-def find_row_order(sample: DataSample) -> Iterator[Finding]:
-    """Find out whether the place of a row in the data set tells its target, and whether that does harm."""
-    train, y = sample.train, _goal(sample)
-    if y is None or len(y) < _FEWEST_ROWS:
-        yield Finding(ORDER, "skipped", _why_not(sample))
-        return
-    told = _explained(train.rows.double(), y)
-    rows = sample.data.rows
-    low, high = rows["train"].min(), rows["train"].max()
-    cut = [name for name in sample.splits if name != "train" and (rows[name].min() > high or rows[name].max() < low)]
-    drawn = [name for name in sample.splits if name != "train" and name not in cut]
-    measured = f"the place of a row in the data set explains {told:.0%} of its target"
-    bad = told >= 0.5 and bool(cut) and _grew_apart(sample, cut[0])
-    if not bad:
-        harmless = (
-            f"; {' and '.join(drawn)} {'are' if len(drawn) > 1 else 'is'} drawn from all of it"
-            if told >= 0.5 and drawn
-            else ""
-        )
-        yield Finding(ORDER, "ok", measured + harmless, numbers={"explained": told})
-        return
-    yield Finding(
-        ORDER,
-        "warning",
-        f"{measured}, and {cut[0]} is cut from one end",
-        why="the rows are sorted, so training and judging see different targets",
-        key="data.split.by",
-        fix="data.split.by=random, or stratified",
-        numbers={"explained": told, "cut": cut},
-    )
-
-
-def _grew_apart(sample: DataSample, split: str) -> bool:
-    """Tell whether most targets of a split are such that training hardly has."""
-    one, other = sample.targets("train"), sample.targets(split)
-    if one is None or other is None:
-        return False
-    if sample.data.info.task == "multiclass":
-        count = sample.data.info.num_classes
-        a, b = (torch.bincount(y.to(torch.int64), minlength=count).double() / len(y) for y in (one, other))
-        return float((a - b).abs().sum()) / 2 >= 0.3
-    one, other = (y.reshape(len(y), -1)[:, 0].double() for y in (one, other))
-    return float((one.mean() - other.mean()).abs()) > float(one.std())
-
-
-def _goal(sample: DataSample) -> Tensor | None:
+def goal_of(sample: DataSample) -> Tensor | None:
     """Return one target a row that was read: classes, or fractional numbers; None where there is none such."""
     y, task = sample.train.y, sample.data.info.task
     if y is None or task not in ("multiclass", "binary", "multilabel", "regression"):
@@ -141,7 +95,7 @@ def _goal(sample: DataSample) -> Tensor | None:
     return y[:, 0].to(torch.int64) if task == "binary" else y.to(torch.float64)
 
 
-def _explained(column: Tensor, y: Tensor) -> float:
+def explained_by(column: Tensor, y: Tensor) -> float:
     """Return how much of the target one feature explains on rows held out, 0 to 1.
 
     It answers in two ways, of which the better one counts: by what is usual among rows with the same value (or in the
@@ -222,8 +176,8 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
         if (
             is_ordered
             or is_named
-            or (distinct > 0.05 and _is_date(column))
-            or (distinct > 0.1 and bool(_DATE_NAME.search(name)) and "=" not in name)
+            or (distinct > 0.05 and is_date("", column))
+            or (distinct > 0.1 and is_date(name, column))
         ):
             found[number] = name
     return found
@@ -240,8 +194,10 @@ def _whole_numbers(column: Tensor) -> bool:
     return bool(((column - column.round()).abs() <= 1e-3 * column.abs().clamp(min=1)).all())
 
 
-def _is_date(column: Tensor) -> bool:
-    """Tell whether numbers look like dates: 20240131, or seconds since 1970."""
+def is_date(name: str, column: Tensor) -> bool:
+    """Tell whether a column is called a date, or its numbers look like some: 20240131, or seconds since 1970."""
+    if _DATE_NAME.search(name) and "=" not in name:
+        return True
     values = column.double()
     low, high = float(values.min()), float(values.max())
     if low == high or not _whole_numbers(column):

@@ -10,12 +10,13 @@ import torch
 from omegaconf import OmegaConf
 
 from lightkit.data import Data, DataInfo, TensorData
-from lightkit.doctor.data import augmentation, columns, labels, leaks, overlap, scale
+from lightkit.doctor.data import augmentation, columns, labels, leaks, order, overlap, scale
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 
 CHECKS = {
     "labels": labels.check,
+    "order": order.check,
     "overlap": overlap.check,
     "columns": columns.check,
     "leaks": leaks.check,

@@ -101,10 +101,10 @@ def test_sorted_rows_matter_only_where_splits_are_cut_from_them(examine: Examine
     base = table(600)
     order = base.y.argsort()
     data = TensorData(base.x[order], base.y[order])
-    ordered = only(examine(data, "leaks", split={"by": "ordered"}), ORDER)
+    ordered = only(examine(data, "order", split={"by": "ordered"}), ORDER)
     assert ordered.status == "warning"
     assert ordered.key == "data.split.by"
-    shuffled = only(examine(data, "leaks", split={"by": "random"}), ORDER)
+    shuffled = only(examine(data, "order", split={"by": "random"}), ORDER)
     assert shuffled.status == "ok"
     assert "drawn from all of it" in shuffled.measured
 

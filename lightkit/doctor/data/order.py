@@ -1,0 +1,181 @@
+"""What the order of the rows means: a series in time, rows sorted by their targets, splits that are cut from one end.
+
+Shapes in this file: N rows, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from lightkit.doctor.data.balance import target_gap
+from lightkit.doctor.data.leaks import explained_by, goal_of, is_date
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+
+ORDER, DRIFT, SIZES = "row order", "target drift", "size of splits"
+_SHIFT, _APART = 0.15, 0.3
+"""Share of the targets by which splits differ in more than chance and a little, and by which sorted rows are apart."""
+_TOLD, _ALIKE = 0.5, 0.5
+"""From which on the place of a row tells of its target, and rows are like the next one."""
+_FEWEST_ROWS, _MOST_COLUMNS, _NEAR = 50, 64, 3
+_NONE, _FEW = 5, 20
+"""Rows of a split from which its metrics are chance, and from which they are coarse."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Look at how the rows lie in the data set, and at how the splits are cut from it."""
+    yield from find_small_splits(patient.sample)
+    yield from find_order(patient.sample)
+
+
+def find_small_splits(sample: DataSample) -> Iterator[Finding]:
+    """Find splits of so few rows that their metrics are chance."""
+    counts = {name: len(sample.data.rows[name]) for name in sample.splits if name != "train"}
+    if not counts or min(counts.values()) >= _FEW:
+        return
+    name = min(counts, key=lambda each: counts[each])
+    rows = f"{counts[name]} row{'s' if counts[name] > 1 else ''}"
+    yield Finding(
+        SIZES,
+        "warning" if counts[name] < _NONE else "note",
+        f"{name} has {rows}, train {len(sample.data.rows['train']):,}",
+        why=f"one row more or less that is right changes the score by {1 / counts[name]:.0%}: what it tells is chance",
+        key=f"data.split.{name}",
+        fix=f"data.split.{name}=0.2, or folds where rows are few (data.split.by=fold)",
+        numbers=counts,
+    )
+
+
+def find_order(sample: DataSample) -> Iterator[Finding]:
+    """Say what the order of the rows means, and whether splits have other targets than training for another reason."""
+    info, train = sample.data.info, sample.targets("train")
+    others = {name: y for name in sample.splits if name != "train" and (y := sample.targets(name)) is not None}
+    if train is None or not others or info.task in ("custom", "language_modeling"):
+        for name in (ORDER, DRIFT):
+            yield Finding(name, "skipped", "there are no targets of several splits to compare")
+        return
+    gaps = {name: target_gap(train, y, info) for name, y in others.items()}
+    drifted = [name for name, (gap, limit) in gaps.items() if gap >= _SHIFT and gap > limit]
+    told = f"share of the targets by which a split differs from train: {_shares(gaps)}"
+    numbers = {f"{name}_gap": gap for name, (gap, _) in gaps.items()}
+    order = _order_finding(sample, {name: gap for name, (gap, _) in gaps.items()}, drifted)
+    yield order
+    if order.status in ("note", "warning"):
+        yield Finding(DRIFT, "ok", f"{told}, which follows from the order of the rows", numbers=numbers)
+        return
+    stratified = "random" if info.task == "regression" else "stratified"
+    yield Finding(
+        DRIFT,
+        "warning" if drifted else "ok",
+        told,
+        why="training and judging happen on different mixtures" if drifted else "",
+        key="data.split.by" if drifted else "",
+        fix=f"data.split.by={stratified}" if drifted else "",
+        numbers=numbers,
+    )
+
+
+def _shares(gaps: dict[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} {gap:.0%}" for name, (gap, _) in gaps.items())
+
+
+def _order_finding(sample: DataSample, gaps: dict[str, float], drifted: list[str]) -> Finding:
+    """Say whether rows are sorted or follow each other in time, and whether a split that is cut from them is right."""
+    y, cut = goal_of(sample), cut_splits(sample)
+    if y is None or len(y) < _FEWEST_ROWS:
+        return Finding(ORDER, "skipped", "there are too few rows, or no targets of numbers to compare")
+    told = explained_by(sample.train.rows.double(), y)
+    measured, numbers = f"the place of a row in the data set explains {told:.0%} of its target", {"explained": told}
+    drawn = [name for name in gaps if name not in cut]
+    if not cut:
+        drawn_from = f"; {' and '.join(drawn)} {'are' if len(drawn) > 1 else 'is'} drawn from all of it"
+        return Finding(ORDER, "ok", measured + (drawn_from if told >= _TOLD else ""), numbers=numbers)
+    if is_series(sample):
+        measured = (
+            f"rows follow each other in time, and {' and '.join(cut)} {'are' if len(cut) > 1 else 'is'} cut from it"
+        )
+        why = "what changes in time is judged as it will be in use, where new rows come later, too: keep the order"
+        told_of = f"; their targets differ from train by {max(gaps[name] for name in cut):.0%}"
+        if any(name in drifted for name in cut):
+            return Finding(ORDER, "note", measured + told_of, why, numbers=numbers)
+        return Finding(ORDER, "ok", measured, numbers=numbers)
+    if told < _TOLD or gaps.get(cut[0], 0.0) < _APART:
+        return Finding(ORDER, "ok", measured, numbers=numbers)
+    return Finding(
+        ORDER,
+        "warning",
+        f"{measured}, and {cut[0]} is cut from one end",
+        why="the rows are sorted, so training and judging see different targets",
+        key="data.split.by",
+        fix="data.split.by=random, or stratified",
+        numbers=numbers | {"cut": cut},
+    )
+
+
+def cut_splits(sample: DataSample) -> list[str]:
+    """Return the splits whose rows all lie before, or all behind, those of training."""
+    rows = sample.data.rows
+    low, high = rows["train"].min(), rows["train"].max()
+    return [name for name in sample.splits if name != "train" and (rows[name].min() > high or rows[name].max() < low)]
+
+
+def is_series(sample: DataSample) -> bool:
+    """Tell whether rows beside each other are alike as those of a series are, and are not sorted.
+
+    A date that grows from row to row says so; otherwise rows are alike where some feature or the target hardly changes
+    from a row to the next one, though none of them only grows or only falls.
+    """
+    train, y = sample.train, goal_of(sample)
+    order = train.rows.argsort()
+    if len(order) < _FEWEST_ROWS or float(train.rows[order].diff().float().median()) > _NEAR:
+        return False
+    found = list[float | None]()
+    for name, column in _features(sample, order):
+        steps = column.diff()
+        if bool((steps != 0).any()) and bool((steps >= 0).all() | (steps <= 0).all()):
+            if is_date(name, column):
+                return True
+            if float(steps.std()) > 1e-3 * float(
+                steps.abs().mean()
+            ):  # what numbers the rows grows by the same each time
+                return False
+        else:
+            found.append(_likeness(column))
+    if y is not None:
+        goal = y[order] if y.ndim == 1 else y[order][:, 0]
+        found.append(_likeness(goal.double()) if y.is_floating_point() else _sameness(goal))
+    known = [each for each in found if each is not None]
+    return len(known) == len(found) and max(known, default=0.0) >= _ALIKE
+
+
+def _features(sample: DataSample, order: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield features, or numbers that describe an input, in the order of the rows; of many some."""
+    train = sample.train
+    table = sample.is_table
+    columns = sample.unscaled(train.x) if table and train.x is not None else train.described
+    if columns is None or not columns.is_floating_point():
+        return
+    names = sample.columns() if table else [""] * columns.shape[1]
+    known = order[order < len(columns)]
+    for number in range(0, columns.shape[1], -(-columns.shape[1] // _MOST_COLUMNS)):
+        yield names[number], columns[known, number].double()
+
+
+def _likeness(values: Tensor) -> float | None:
+    """Return how like the next one numbers are, 0 by chance, 1 where they hardly change; None where they are sorted."""
+    steps = values.diff()
+    if bool((steps >= 0).all() | (steps <= 0).all()):
+        return None
+    return 1 - float(steps.square().mean() / (2 * values.var()).clamp(min=1e-12))
+
+
+def _sameness(classes: Tensor) -> float | None:
+    """Return the same of classes."""
+    shares = classes.bincount().double() / len(classes)
+    changes, chance = int((classes.diff() != 0).sum()), float(shares.square().sum())
+    if changes <= int((shares > 0).sum()) - 1:
+        return None
+    return (1 - changes / (len(classes) - 1) - chance) / max(1 - chance, 1e-9)
