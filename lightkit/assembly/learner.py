@@ -120,7 +120,7 @@ def build_learner(
     run = None if pretrained else folder
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
     if pretrained:
-        start_from(cfg, made.model, folder)
+        start_from(cfg, made.model, engine, folder)
     model = engine.place_model(made.model)
     task = own_task(cfg, build_task(cfg, data.info, engine, trains=trains), data.info, engine, folder)
     criterion = build_loss(cfg, data.info, engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
-from lightkit.config import to_plain
+from lightkit.config import instantiate, to_plain
+from lightkit.config.saved import saved_group
 from lightkit.config.schema import MemberConfig
 from lightkit.data import Data, DataInfo
 from lightkit.data.loaders import Loader
@@ -183,7 +185,7 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
         )
     if role.epsilon:
         return FastGradientSign(task, epsilon=role.epsilon)
-    if role.joint:
+    if role.joint == "soft_gradient_boosting":
         return JointResiduals(shrinkage=role.shrinkage, kind=info.task)
     where = {"trust": to_plain(cfg.trust), "key": "ensemble.member.adds_to"}
     networks = []
@@ -215,31 +217,58 @@ def solve_for(cfg: DictConfig, model: nn.Module, data: Data, criterion: object) 
         layer.bias.copy_(found.bias)
 
 
-def start_from(cfg: DictConfig, model: nn.Module, folder: Path) -> None:
-    """Load the weights that a member starts with: the last ones of the member before it.
+def start_from(cfg: DictConfig, model: nn.Module, engine: Engine, folder: Path) -> None:
+    """Load the weights that a member starts with: the last ones of the member before it, or what others come to.
 
     Args:
         cfg: Its configuration.
         model: Its network, before it is placed; nothing happens where it starts with its own weights.
+        engine: Gives the computation random numbers of its own.
         folder: Its folder, beside those of the others.
 
     Raises:
-        UserError: That member has no checkpoint, or another network.
+        UserError: One of these members has no checkpoint, or the weights are for another network.
     """
-    name = role_of(cfg).weights_of
-    if name is None:
+    role = role_of(cfg)
+    if role.computed_from:
+        states = [_weights(folder.parent / name, cfg, key="computed_from") for name in role.computed_from]
+        key = "ensemble.member.computed_by"
+        compute = instantiate(cfg.ensemble.member.computed_by, key=key, expected=Callable)
+        engine.seed_init()
+        weights = compute(states)
+        if not isinstance(weights, Mapping):
+            expected = "a dict of tensors by the names of the model"
+            raise UserError("these are no weights", key=key, expected=expected, received=type(weights).__name__)
+    elif role.weights_of:
+        weights = _weights(folder.parent / role.weights_of, cfg, key="weights_of", goes_on=True)
+    else:
         return
-    before = folder.parent / name
-    newest = CheckpointStore(before / run_files.CHECKPOINTS, mode=cfg.metrics.mode).newest()
-    if newest is None:
-        raise UserError(
-            "the member that this one goes on from has no checkpoint",
-            key="ensemble.member.weights_of",
-            received=str(before),
-            family="no-checkpoint",
-        )
-    weights = content.load_model_state(newest, averaged=False)
-    problems = content.model_problems(weights, model)
+    problems = content.model_problems(dict(weights), model)
     if problems:
         raise problems[0]
-    content.load_model(model, weights)
+    content.load_model(model, dict(weights))
+
+
+def _weights(member: Path, cfg: DictConfig, *, key: str, goes_on: bool = False) -> dict[str, Tensor]:
+    """Read the weights of another member, by the model's names, on the CPU.
+
+    Args:
+        member: Its folder.
+        cfg: The configuration of the member that needs them.
+        key: Which key of its role names it.
+        goes_on: Take the last weights as training left them, and not those that count.
+
+    Raises:
+        UserError: It has no checkpoint.
+    """
+    store = CheckpointStore(member / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
+    last = goes_on or ((member / run_files.CONFIG).is_file() and saved_group(member, "trainer").get("test") == "last")
+    path = (None if last else store.best()) or store.newest()
+    if path is None:
+        raise UserError(
+            "the member that this one goes on from has no checkpoint",
+            key=f"ensemble.member.{key}",
+            received=str(member),
+            family="no-checkpoint",
+        )
+    return content.load_model_state(path, averaged=not goes_on)

@@ -258,8 +258,8 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
         models.append(build_sized(make, forwards(cfg, info, engine, data, whole=True)))
     model = models[0]
     if role.joint is not None:
-        boosts = role.joint == "soft_gradient_boosting"
-        model = Joint(models, stacked=boosts, scale=role.shrinkage if boosts else 1 / len(models))
+        scale = role.shrinkage if role.joint == "soft_gradient_boosting" else 1 / len(models)
+        model = Joint(models, stacked=role.joint != "fusion", scale=scale)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(
             "the model has no trainable parameter", key="model", received=cfg.model["_target_"], family="finetuning"

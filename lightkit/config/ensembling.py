@@ -38,7 +38,8 @@ def names_of_members(cfg: Config, report: Report) -> None:
     """Refuse names of other members that would lead a run from elsewhere out of the folder of members."""
     role = cfg.ensemble.member
     named: dict[str, Any] = {"weights_of": role.weights_of, "adds_to": role.adds_to, "refits": role.refits}
-    for key, found in (named | {"features": [name for names in role.features for name in names]}).items():
+    named |= {"computed_from": role.computed_from, "features": [name for names in role.features for name in names]}
+    for key, found in named.items():
         for name in [found] if isinstance(found, str) else found or []:
             problem = name_problem(name)
             if problem and not (key == "refits" and not name):

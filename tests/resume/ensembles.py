@@ -37,7 +37,12 @@ METHODS: dict[str, tuple[str, ...]] = {
     "bagging": ("ensemble=bagging", "ensemble.size=3"),
     "folds": ("ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=2", "ensemble.repeats=2"),
     "fusion": ("ensemble=fusion", "ensemble.size=2"),
-    "gradient_boosting": ("ensemble=gradient_boosting", "ensemble.size=3", "ensemble.shrinkage=0.5"),
+    "gradient_boosting": (
+        "ensemble=gradient_boosting",
+        "ensemble.size=3",
+        "ensemble.shrinkage=0.5",
+        "ensemble.patience=null",
+    ),
     "soft_gradient_boosting": ("ensemble=soft_gradient_boosting", "ensemble.size=2"),
     "snapshot": ("ensemble=snapshot", "ensemble.size=3", "trainer.epochs=6"),
     "fast_geometric": ("ensemble=fast_geometric", "ensemble.size=2", "ensemble.cycle_epochs=2"),

@@ -26,7 +26,7 @@ VOTING = (*FEW, "ensemble=voting", "ensemble.weights=validation")
 KINDS = {
     "vote": VOTING,
     "fold": (*FEW[:2], "ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=2"),
-    "boost": (*FEW, "ensemble=gradient_boosting"),
+    "boost": (*FEW, "ensemble=gradient_boosting", "ensemble.patience=null"),
     "cycle": (*FEW, "ensemble=snapshot", "trainer.epochs=2"),
     "fuse": (*FEW, "ensemble=fusion"),
 }

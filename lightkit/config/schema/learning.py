@@ -136,8 +136,14 @@ class MemberConfig:
     """Factor of every member in such a sum."""
     epsilon: Optional[float] = number(None, above=0)
     """Size of the adversarial change of inputs it learns from too; null learns from the inputs as they are."""
-    joint: Optional[Literal["fusion", "soft_gradient_boosting"]] = None
-    """Its network is a whole ensemble, whose networks are trained together in this way; null: a single network."""
+    computed_from: list[str] = field(default_factory=list)
+    """Names of the members from whose weights its own are computed; none starts with its own."""
+    computed_by: dict[str, Any] = field(default_factory=dict)
+    """What computes them, a `_target_` with its arguments. It is called with the weights of these members, a dict of
+    tensors by name each, and returns those of this one."""
+    joint: Optional[Literal["fusion", "soft_gradient_boosting", "own"]] = None
+    """Its network is a whole ensemble, whose networks are trained together in this way; null: a single network. `own`:
+    `trainer.task` gets the outputs of all in training, `(batch, networks, ...)`."""
     networks: int = number(1, low=1)
     """Number of these networks."""
     solved: Optional[float] = number(None, above=0)

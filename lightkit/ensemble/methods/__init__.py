@@ -2,7 +2,7 @@
 
 from lightkit.ensemble.methods.adversarial import Adversarial
 from lightkit.ensemble.methods.bagging import Bagging
-from lightkit.ensemble.methods.base import Method, NoEnsemble, RunFacts
+from lightkit.ensemble.methods.base import Method, NoEnsemble, RunFacts, computed, member
 from lightkit.ensemble.methods.boosting import GradientBoosting
 from lightkit.ensemble.methods.fast_geometric import FastGeometric
 from lightkit.ensemble.methods.greedy import Greedy
@@ -25,4 +25,6 @@ __all__ = [
     "SoftGradientBoosting",
     "Stacking",
     "Voting",
+    "computed",
+    "member",
 ]

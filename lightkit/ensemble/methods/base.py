@@ -23,6 +23,9 @@ ALONE = "lightkit.ensemble.methods.NoEnsemble"
 Rule = Literal["soft", "hard", "last"]
 Vote = Literal["soft", "hard"]
 Weights = Literal["uniform", "validation", "greedy"]
+UNTRAINED = {"trainer.steps": 1, "optim": {"_target_": "torch.optim.SGD", "lr": 1e-30, "weight_decay": 0.0}}
+"""Training of one step that leaves the weights as they are, to the last bit."""
+CONSTANT = {"_target_": "lightkit.optim.Constant"}
 _SEEDS = 1 << 31
 
 
@@ -47,6 +50,8 @@ class RunFacts:
     """Whether the rows are in the order of time, which folds obey."""
     validated: bool = True
     """Whether there is a validation split."""
+    last: bool = False
+    """Whether the last weights of a model count, and not its best (`trainer.test`)."""
     inputs: tuple[float, float] | None = None
     """The smallest and the largest value of the training inputs; None where it is not known."""
     members: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -230,3 +235,23 @@ def member(
     own = {"seed": facts.member_seed(number), **(values or {})}
     name = f"{number:02}-{label}" if label else f"{number:02}"
     return RunMember(name, {**own, "ensemble": {"_target_": ALONE, "member": role}})
+
+
+def computed(
+    facts: RunFacts, number: int, label: str, *, of: Sequence[str], by: Mapping[str, Any], **values: Any
+) -> RunMember:
+    """Make a member that learns nothing: its weights are computed from those of others.
+
+    Args:
+        facts: What is known of the run.
+        number: See `member`.
+        label: See `member`.
+        of: Names of the finished members whose weights are taken: the last ones where `trainer.test` is `last`, else
+            the best.
+        by: What computes them: `{"_target_": "mine.Mean", ...}`. It is called with a list of their weights, a dict of
+            tensors by name each, and returns such a dict. Random numbers of PyTorch's are those of the member's seed.
+        **values: By what else it differs; the keys of a training over the data that renews the statistics of batch
+            norms are `{"trainer.steps": None, "trainer.epochs": 1}`.
+    """
+    own = {**UNTRAINED, "scheduler": CONSTANT, "trainer.test": "last", **values}
+    return member(facts, number, label, own, computed_from=[*of], computed_by=dict(by))

@@ -18,8 +18,9 @@ class GradientBoosting(Method):
     Args:
         size: Rounds at most.
         shrinkage: Factor of every round in the sum.
-        patience: Rounds without a better monitored value after which no more are trained; null trains all. The sum
-            ends with the best round then.
+        patience: Rounds without a better monitored value after which no more are trained. The sum ends with the best
+            round, as later ones fit the noise of the training rows. Null trains all rounds and takes all, as does a
+            run without validation.
 
     Raises:
         UserError: An argument is out of its range.
@@ -28,7 +29,7 @@ class GradientBoosting(Method):
     tasks = ("multiclass", "binary", "multilabel", "regression")
     rule = "last"
 
-    def __init__(self, *, size: int = 5, shrinkage: float = 1.0, patience: int | None = None) -> None:
+    def __init__(self, *, size: int = 5, shrinkage: float = 1.0, patience: int | None = 2) -> None:
         super().__init__(size=size)
         self.shrinkage = self.factor = shrinkage
         self.patience = patience
@@ -39,17 +40,25 @@ class GradientBoosting(Method):
         if tired or len(done) >= (self.size or 1):
             return []
         role: dict[str, Any] = {"adds_to": [result.member.name for result in done], "shrinkage": self.shrinkage}
-        return [member(facts, len(done), "round", **role)]
+        values = {"trainer.test": "last"} if facts.last else {}  # tells by which value a round is judged
+        return [member(facts, len(done), "round", values, **role)]
 
     def counted(self, done: Sequence[MemberResult]) -> Sequence[MemberResult]:
         """See `Method.counted`."""
         return done if self.patience is None else done[: self._best(done) + 1]
 
     def _best(self, done: Sequence[MemberResult]) -> int:
-        """Return the number of the best round; of equal ones the first."""
-        best = 0
+        """Return the number of the best round; of equal ones the first, without validation the last."""
+        best, reached = len(done) - 1, None
         for number, result in enumerate(done):
-            now, before = result.result["objective"], done[best].result["objective"]
-            if now["value"] is not None and improves(now["value"], before["value"], mode=now["mode"]):
-                best = number
+            value, mode = _value(result), result.result["objective"]["mode"]
+            if value is not None and improves(value, reached, mode=mode):
+                best, reached = number, value
         return best
+
+
+def _value(round: MemberResult) -> float | None:
+    """Return the monitored value of the weights of a round that count."""
+    objective, last = round.result["objective"], round.member.values.get("trainer.test") == "last"
+    found: float | None = round.result["metrics"].get(objective["name"]) if last else objective["value"]
+    return found

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.ensemble.methods.bagging import fold_members
-from lightkit.ensemble.methods.base import Engine, Method, RunFacts, member
+from lightkit.ensemble.methods.base import UNTRAINED, Engine, Method, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
 
@@ -182,7 +182,7 @@ class Stacking(Method):
         if penalty is None:
             return member(facts, number, "meta", _meta_values(facts, facts.meta, rows), **role)
         own = {key: value for key, value in facts.meta.items() if not key.startswith(_OF_TRAINING)}
-        values = _meta_values(facts, {**own, **_SOLVED}, rows)
+        values = _meta_values(facts, {**own, **UNTRAINED}, rows)
         return member(facts, number, "meta", values, solved=penalty, **role)
 
     def penalty(self, facts: RunFacts, rows: int) -> float | None:
@@ -211,8 +211,6 @@ def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_TRAINING = ("optim", "scheduler", "trainer.steps", "trainer.epochs")
 """Keys that say nothing to a meta-model that is solved for."""
-_SOLVED = {"trainer.steps": 1, "optim": {"_target_": "torch.optim.SGD", "lr": 1e-30, "weight_decay": 0.0}}
-"""Its training is one step that leaves the weights as they are, to the last bit."""
 
 
 def _is_linear(meta: Mapping[str, Any]) -> bool:

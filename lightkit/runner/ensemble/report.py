@@ -71,7 +71,7 @@ class Outcome:
     @property
     def independent(self) -> bool:
         """Tell whether each member was trained on its own, beginning with its own weights."""
-        ties = ("weights_of", "adds_to", "features", "joint")
+        ties = ("weights_of", "computed_from", "adds_to", "features", "joint")
         return self.rule != "last" and not any(_role(result).get(tie) for result in self.members for tie in ties)
 
     @property

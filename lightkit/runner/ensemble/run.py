@@ -88,6 +88,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
         groups=data.groups,
         ordered=cfg.data.split.by == "ordered",
         validated=data.val is not None,
+        last=cfg.trainer.test == "last",
         inputs=bounds,
         members=[
             (member_label(entry, i)[3:], member_values(entry))
@@ -373,7 +374,7 @@ def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, f
     role = member.values["ensemble"]["member"]
     bases = [name for names in role.get("features") or () for name in names]
     needs = [*(role.get("adds_to") or ()), *bases, *(role.get("refits") or ())]
-    needs += filter(None, [role.get("weights_of")])
+    needs += [*filter(None, [role.get("weights_of")]), *(role.get("computed_from") or ())]
     facts = result.result if result else {}
     return {
         "name": member.name,

@@ -189,6 +189,7 @@ class MemberGroup:
         role = role_of(self.cfg)
         reasons = {
             "they begin with the weights of another member": role.weights_of,
+            "their weights are computed from those of other members": role.computed_from,
             "they learn what other members leave": role.adds_to is not None,
             "they learn from what other members predict": role.features,
             "they are several networks each": role.joint,

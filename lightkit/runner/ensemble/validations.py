@@ -45,7 +45,7 @@ def validation_meters(run: MemberRun, learner: Learner) -> list[ValidationMeter]
         learner: Its model, with its state.
     """
     role = role_of(run.cfg)
-    tied = role.weights_of or role.adds_to is not None or role.features or role.joint
+    tied = role.weights_of or role.computed_from or role.adds_to is not None or role.features or role.joint
     if not is_member(run.path) or tied or learner.data.val is None:
         return []
     ranks = learner.engine.ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from lightkit.config import load_run
 from lightkit.ensemble.methods import GradientBoosting
 from lightkit.ensemble.methods.base import member
+from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner import Runner
 from tests.ensemble.methods.running import done, facts, predictions, result, role, stored, train
+
+TWO = ("ensemble.size=2", "ensemble.shrinkage=0.5", "ensemble.patience=null")
 
 
 def test_a_round_adds_to_all_rounds_before() -> None:
@@ -33,11 +37,31 @@ def test_patience_ends_with_the_best_round() -> None:
     assert list(method.next(facts(), ended)) == []
     assert [one.member.name for one in method.counted(ended)] == ["00-round"]
     assert len(list(method.next(facts(), done(*members, values=(0.5, 0.4, 0.7))))) == 1
-    assert len(GradientBoosting(size=9).counted(ended)) == 3
+    assert len(GradientBoosting(size=9).counted(ended)) == 1
+    assert len(GradientBoosting(size=9, patience=None).counted(ended)) == 3
+
+
+def test_rounds_are_judged_by_the_weights_that_count() -> None:
+    method, told = GradientBoosting(size=9), facts(last=True)
+    members, ended = list[RunMember](), list[MemberResult]()
+    for best, last in ((0.5, 0.6), (0.5, 0.5), (0.4, 0.7), (0.3, 0.8)):
+        (coming,) = method.next(told, ended)
+        members.append(coming)
+        (found,) = done(coming, values=(best,))
+        ended.append(replace(found, result={**found.result, "metrics": {"val/loss": last}}))
+    assert list(method.next(told, ended)) == []
+    assert [one.member.name for one in method.counted(ended)] == ["00-round", "01-round"]
+
+
+def test_without_validation_all_rounds_are_trained_and_count() -> None:
+    method = GradientBoosting(size=4)
+    ended = done(*(member(facts(), number, "round", adds_to=[]) for number in range(3)), values=(None, None, None))
+    assert len(method.next(facts(), ended)) == 1
+    assert len(method.counted(ended)) == 3
 
 
 def test_the_sum_of_the_rounds_is_the_ensemble(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", "ensemble=gradient_boosting", "ensemble.size=2", "ensemble.shrinkage=0.5")
+    found = train(tmp_path / "run", "ensemble=gradient_boosting", *TWO)
     kept = stored(tmp_path / "run")
     assert kept.rule == "sum"
     assert [one.weight for one in kept.members] == [0.5, 0.5]

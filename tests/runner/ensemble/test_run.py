@@ -93,7 +93,7 @@ def test_snapshots_count_with_their_last_weights(tmp_path: Path) -> None:
 
 
 def test_rounds_learn_from_the_weights_that_count(tmp_path: Path) -> None:
-    trained(tmp_path, "gradient_boosting", "ensemble.size=2", "trainer.test=last")
+    trained(tmp_path, "gradient_boosting", "ensemble.size=2", "ensemble.patience=null", "trainer.test=last")
     folder = tmp_path / "members" / "01-round"
     cfg = load_run(folder).cfg
     shared = build_shared(cfg, folder)

@@ -212,7 +212,7 @@ def test_a_run_that_hardly_saves() -> None:
     ("ensemble", "member"),
     [
         (("bagging", "ensemble.size=2"), "01"),
-        (("gradient_boosting", "ensemble.size=4"), "02-round"),
+        (("gradient_boosting", "ensemble.size=4", "ensemble.patience=null"), "02-round"),
         (("stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.solver=gradient"), "03-meta"),
     ],
     ids=["bagging", "boosting", "stacking"],
