@@ -20,6 +20,8 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("labels", "lightkit.doctor.data.labels:check"),
     ("splits", "lightkit.doctor.data.overlap:check"),
     ("order", "lightkit.doctor.data.order:check"),
+    ("answers", "lightkit.doctor.data.answers:check"),
+    ("pictures", "lightkit.doctor.data.pictures:check"),
     ("features", "lightkit.doctor.data.columns:check"),
     ("leaks", "lightkit.doctor.data.leaks:check"),
     ("scale", "lightkit.doctor.data.scale:check"),

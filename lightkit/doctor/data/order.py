@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from lightkit.doctor.data.balance import target_gap
-from lightkit.doctor.data.leaks import explained_by, goal_of, is_date
+from lightkit.doctor.data.relation import explained_by, goal_of, is_date
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient

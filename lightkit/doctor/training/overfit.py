@@ -52,12 +52,12 @@ class Try:
     def diverged(self) -> bool:
         """Tell whether the loss grew instead, or is no number."""
         end = self.losses[-1]
-        return not math.isfinite(end) or end > 1.5 * self.losses[0] + 1e-6
+        return not math.isfinite(end) or end > self.losses[0] + 0.5 * abs(self.losses[0]) + 1e-6
 
     @property
     def told(self) -> str:
         """Return what happened, in words."""
-        lowest = f", of {self.floor:.3g} that is possible" if self.floor > 0.01 * self.losses[0] else ""
+        lowest = f", of {self.floor:.3g} that is possible" if abs(self.floor) > 0.01 * abs(self.losses[0]) else ""
         steps = sized(len(self.losses) - 1, "step")
         return f"the loss went from {self.losses[0]:.3g} to {self.losses[-1]:.3g} in {steps}{lowest}"
 
@@ -146,12 +146,12 @@ def lowest_loss(learner: Learner, calls: list[tuple[Tensor, Tensor]]) -> float:
     for _ in range(_FREE_STEPS):
         loss = criterion(free, target)
         best = min(best, float(loss.detach()))
-        if best < 1e-4 or not loss.requires_grad:
+        if 0 <= best < 1e-4 or not loss.requires_grad:
             break
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return best if math.isfinite(best) and best > 0 else 0.0
+    return best if math.isfinite(best) else 0.0
 
 
 def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try], *, frozen: bool) -> Finding:

@@ -10,13 +10,15 @@ import torch
 from omegaconf import OmegaConf
 
 from lightkit.data import Data, DataInfo, TensorData
-from lightkit.doctor.data import augmentation, columns, labels, leaks, order, overlap, scale
+from lightkit.doctor.data import answers, augmentation, columns, labels, leaks, order, overlap, pictures, scale
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 
 CHECKS = {
     "labels": labels.check,
     "order": order.check,
+    "answers": answers.check,
+    "pictures": pictures.check,
     "overlap": overlap.check,
     "columns": columns.check,
     "leaks": leaks.check,

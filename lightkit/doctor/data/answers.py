@@ -1,0 +1,160 @@
+"""Whether labels are what rows nearby say they are: wrong ones among them, and numbers that were taken for classes.
+
+Shapes in this file: N rows, K neighbours, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lightkit.doctor.data.balance import class_names
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+
+WRONG, ORDERED = "wrong labels", "ordered classes"
+_MOST_ROWS, _FEWEST_ROWS, _NEIGHBOURS = 2000, 100, 15
+_BEYOND_CHANCE, _LEAST_AGREEING, _AGREEING = 0.15, 0.45, 0.85
+"""How much neighbours tell beyond chance, and how often they are right at least and at most."""
+_SURER, _SURER_OF_MANY, _MANY = 0.45, 0.6, 5
+"""By how many deviations more neighbours agree where they are right: by 0.5 and more where classes overlap. Of many
+classes wrong labels are told by being any of the others, too."""
+_UNEVEN = 0.15
+"""How far wrong answers may be from those of chance, beyond what so few rows explain."""
+_MOST_CLASSES = 64
+_MANY_CLASSES, _IN_ORDER, _TOLD_APART = 20, 0.85, 0.5
+"""Classes that may be numbers, how near classes of neighbours are beside those of any rows, and how many are equal."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Compare the label of each row with those of the rows nearest to it."""
+    near = Neighbourhood.of(patient.sample)
+    if near is None:
+        return
+    yield from find_ordered_classes(patient.sample, near)
+    yield from find_wrong_labels(near)
+
+
+class Neighbourhood:
+    """Labels of rows, and of those nearest to each.
+
+    Args:
+        labels: Classes of rows, `(N,)`.
+        around: Classes of their neighbours, the nearest first, `(N, K)`.
+        classes: How many classes there are.
+    """
+
+    def __init__(self, labels: Tensor, around: Tensor, classes: int) -> None:
+        self.labels, self.around, self.classes = labels, around, classes
+
+    @classmethod
+    def of(cls, sample: DataSample) -> Neighbourhood | None:
+        """Find the neighbours of training rows; None where there are too few, or no classes."""
+        train, info = sample.train, sample.data.info
+        y, described = train.y, train.described
+        if y is None or described is None or info.task not in ("multiclass", "binary") or len(described) < _FEWEST_ROWS:
+            return None
+        y, x = y[:_MOST_ROWS].reshape(len(y[:_MOST_ROWS]), -1).long(), described[:_MOST_ROWS].double()
+        if y.shape[1] != 1 or int(y.min()) < 0:
+            return None
+        x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9) if sample.is_table else x
+        distances = torch.cdist(x, x)
+        distances[distances <= 1e-9 * float(distances.max())] = torch.inf  # itself, and copies of it
+        nearest = distances.topk(_NEIGHBOURS, largest=False).indices
+        return cls(y[:, 0], y[:, 0][nearest], max(info.num_classes, 2))
+
+
+def find_wrong_labels(near: Neighbourhood) -> Iterator[Finding]:
+    """Find labels that contradict rows nearby as often where these agree as elsewhere, and say anything in their place.
+
+    Classes that are hard to tell apart contradict each other at their border, and are mistaken for certain others.
+    Labels that were mixed up do so everywhere, and for all others alike.
+    """
+    labels, count = near.labels, near.classes
+    if count > _MOST_CLASSES:
+        return
+    votes = functional.one_hot(near.around, count).sum(1)
+    most, said = votes.max(1)
+    right = said == labels
+    agreed, usual = float(right.double().mean()), float(labels.bincount().max()) / len(labels)
+    asked = said.bincount(minlength=count)
+    if (
+        not max(usual + _BEYOND_CHANCE, _LEAST_AGREEING) <= agreed <= _AGREEING
+        or int((asked < 0.2 * len(labels) / count).sum()) > 0
+    ):
+        return
+    votes = most.double()
+    surer = float((votes[right].mean() - votes[~right].mean()) / votes.std().clamp(min=1e-9))
+    noise = float((1 / right.sum() + 1 / (~right).sum()).sqrt())
+    if surer + noise > (_SURER_OF_MANY if count >= _MANY else _SURER) or _unevenness(near, said) > _UNEVEN:
+        return
+    wrong = 1 - agreed
+    yield Finding(
+        WRONG,
+        "warning",
+        f"{wrong:.0%} of {len(labels):,} training rows have another label than most rows like them: any of the others, "
+        "and where these agree as often as where they do not",
+        why="classes that are hard to tell do so at their border only: here labels themselves are wrong",
+        key="data.dataset",
+        fix="look at rows beside their labels (`lightkit show data`): a join by another key, a shifted file, careless "
+        "annotation; loss.label_smoothing=0.1 makes what is left do less harm",
+        numbers={"wrong": wrong, "surer": surer},
+    )
+
+
+def _unevenness(near: Neighbourhood, said: Tensor) -> float:
+    """Return how far labels that contradict their neighbours are from chance, less than so few rows explain.
+
+    Two things are looked at: how often each class is contradicted, and by which labels.
+    """
+    count, table = near.classes, torch.zeros(near.classes, near.classes, dtype=torch.float64)
+    table.index_put_((said, near.labels), torch.ones(len(said), dtype=torch.float64), accumulate=True)
+    sizes, other = table.sum(1), table.clone().fill_diagonal_(0)
+    rates = other.sum(1) / sizes
+    uneven_rates = float(rates.max() - rates.min()) - 3 * float((0.25 * 2 / sizes.min()).sqrt())
+    shares = torch.bincount(near.labels, minlength=count).double().expand(count, count).clone().fill_diagonal_(0)
+    expected = shares / shares.sum(1, keepdim=True).clamp(min=1e-9) * other.sum(1, keepdim=True)
+    wrong = float(other.sum().clamp(min=1))
+    uneven = float((other - expected).abs().sum()) / 2 / wrong - 0.5 * (count * max(count - 2, 0) / wrong) ** 0.5
+    return max(uneven_rates, uneven)
+
+
+def find_ordered_classes(sample: DataSample, near: Neighbourhood) -> Iterator[Finding]:
+    """Find classes that are numbers, such as ages: rows that are alike have classes that are near each other."""
+    info, labels = sample.data.info, near.labels
+    there = labels.unique()
+    values = _numbers(class_names(info.class_names, info.num_classes))
+    if info.task != "multiclass" or len(there) < _MANY_CLASSES or values is None:
+        return
+    first = near.around[:, :5]
+    differ = first != labels[:, None]
+    if float(differ.double().mean()) < _TOLD_APART:
+        return
+    own = values[labels]
+    apart = float((values[first] - own[:, None]).abs()[differ].mean())
+    pairs = (own[:, None] - own[None]).abs()
+    anyhow = float(pairs[labels[:, None] != labels[None]].mean())
+    if apart > _IN_ORDER * anyhow:
+        return
+    low, high = f"{float(values[there].min()):g}", f"{float(values[there].max()):g}"
+    yield Finding(
+        ORDERED,
+        "warning",
+        f"{len(there)} classes from {low} to {high} are numbers in an order: those of rows that are alike are "
+        f"{apart:.3g} apart, of any two rows {anyhow:.3g}",
+        why="to a classification 41 is as wrong as 80 where 40 is right, and each number has few rows to learn from",
+        key="loss",
+        fix="make it a regression: targets as float (y.float()), loss=mse metrics=regression",
+        numbers={"classes": len(there), "apart": apart, "any": anyhow},
+    )
+
+
+def _numbers(names: list[str]) -> Tensor | None:
+    try:
+        return torch.tensor([float(name) for name in names], dtype=torch.float64)
+    except ValueError:
+        return None
