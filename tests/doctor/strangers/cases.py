@@ -41,14 +41,14 @@ def bars(rows=300, size=12, channels=1):
     """Pictures from 0 to 1 of a bar that lies, stands or leans, somewhere."""
     g = generator()
     y, at = torch.randint(3, (rows,), generator=g), torch.randint(2, size - 2, (rows,), generator=g)
-    x = torch.rand(rows, channels, size, size, generator=g) * 0.2
+    x = torch.rand(rows, channels, size, size, generator=g) * 0.4
     for row in range(rows):
         if y[row] == 0:
-            x[row, :, at[row]] += 0.7
+            x[row, :, at[row]] += 0.6
         elif y[row] == 1:
-            x[row, :, :, at[row]] += 0.7
+            x[row, :, :, at[row]] += 0.6
         else:
-            x[row] += 0.7 * torch.eye(size).roll(int(at[row]), 1)
+            x[row] += 0.6 * torch.eye(size).roll(int(at[row]), 1)
     return x, y
 
 def mlp(inputs, outputs, width=32):

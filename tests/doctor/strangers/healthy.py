@@ -213,4 +213,170 @@ class Net(nn.Module):
 """,
         "optim.lr=0.01",
     ),
+    Case(
+        "augmentation",
+        overrides="data=digits model=cnn 'model.channels=[8,16]' optim.lr=0.005"
+        " 'data.augment=[{_target_: lightkit.data.transforms.RandomShift, pixels: 1}]'",
+    ),
+    Case(
+        "GRU over numbers",
+        """
+def data():
+    g = generator()
+    x = torch.randn(400, 10, 3, generator=g)
+    return TensorDataset(x, (x[:, :, 0].sum(1) > x[:, :, 1].sum(1)).long())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRU(3, 24, batch_first=True), nn.Linear(24, 2)
+    def forward(self, x): return self.head(self.cell(x)[0][:, -1])
+""",
+        "optim.lr=0.01",
+    ),
+    Case(
+        "transformer language model",
+        """
+class Tokens(Dataset):
+    info = DataInfo("language_modeling", (16,), 0, vocab_size=23, context_length=16)
+    def __init__(self):
+        g = generator()
+        self.x = torch.randint(0, 23, (400, 17), generator=g)
+        for at in range(2, 17):
+            follows = torch.rand(400, generator=g) < 0.8
+            self.x[:, at] = torch.where(follows, (self.x[:, at - 1] + 5) % 23, self.x[:, at])
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
+
+def data(): return Tokens()
+""",
+        "model=transformer_lm model.dim=32 model.depth=1 model.heads=2 loss=token_cross_entropy"
+        " metrics=language_modeling optim.lr=0.01",
+    ),
+    Case(
+        "numbers of users and items",  # whose tables are learnt
+        """
+def data():
+    g = generator()
+    x = torch.stack([torch.randint(20, (600,), generator=g), torch.randint(20, (600,), generator=g)], 1)
+    users, items = torch.randn(20, generator=g), torch.randn(20, generator=g)
+    return TensorDataset(x, users[x[:, 0]] + items[x[:, 1]] + 0.1 * torch.randn(600, generator=g))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.items, self.head = nn.Embedding(20, 8), nn.Embedding(20, 8), mlp(16, 1)
+    def forward(self, x): return self.head(torch.cat([self.users(x[:, 0]), self.items(x[:, 1])], 1)).squeeze(1)
+""",
+        "loss=mse metrics=regression optim.lr=0.01",
+    ),
+    Case(
+        "two losses",
+        """
+def data(): return TensorDataset(*blobs(400))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.back = mlp(8, 16), nn.Linear(16, 3), nn.Linear(16, 8)
+    def forward(self, x):
+        code = self.body(x)
+        return self.head(code), self.back(code)
+
+class Step(Task):
+    def step(self, model, batch, criterion):
+        output, again = model(batch[0])
+        return StepOutput(criterion(output, batch[1]) + 0.1 * F.mse_loss(again, batch[0]), output, batch[1])
+""",
+        "optim.lr=0.005",
+    ),
+    Case(
+        "weight that begins at the mean of targets",
+        """
+def data():
+    x, y = curve(400)
+    return TensorDataset(x, 20 + y)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = mlp(6, 1)
+        nn.init.constant_(self.body[2].bias, 20.0)
+    def forward(self, x): return self.body(x).squeeze(1)
+""",
+        "loss=mse metrics=regression optim.lr=0.01",
+        tolerates=("target scale",),
+    ),
+    Case(
+        "tied weights",  # one parameter with two names, as is usual
+        """
+class Tokens(Dataset):
+    info = DataInfo("language_modeling", (10,), 0, vocab_size=20, context_length=10)
+    def __init__(self):
+        g = generator()
+        self.x = (torch.randint(20, (400, 1), generator=g) + torch.randint(1, 4, (400, 11), generator=g).cumsum(1)) % 20
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
+
+def data(): return Tokens()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inward, self.body, self.head = nn.Embedding(20, 24), mlp(24, 24), nn.Linear(24, 20, bias=False)
+        self.head.weight = self.inward.weight
+    def forward(self, x): return self.head(self.body(self.inward(x)))
+""",
+        "loss=token_cross_entropy metrics=language_modeling optim.lr=0.01",
+    ),
+    Case(
+        "outcomes that chance decides",  # the best network is right in three quarters
+        """
+def data():
+    g = generator()
+    x = torch.randn(800, 5, generator=g)
+    return TensorDataset(x, (torch.rand(800, generator=g) < (1.6 * x[:, 0] - x[:, 1]).sigmoid()).long())
+""",
+    ),
+    Case(
+        "log softmax and its loss",
+        """
+def data(): return TensorDataset(*blobs(400))
+
+class Net(nn.Sequential):
+    def __init__(self): super().__init__(*mlp(8, 3), nn.LogSoftmax(-1))
+
+class Loss(nn.NLLLoss): pass
+""",
+        "optim.lr=0.005",
+    ),
+    Case(
+        "likeness of directions",  # the loss is the cosine with a minus, from 1 to -1
+        """
+def data():
+    x = torch.randn(400, 6, generator=generator())
+    return TensorDataset(x, F.normalize(torch.stack([x[:, 0] + x[:, 1], x[:, 2], -x[:, 3]], 1), dim=1))
+
+class Loss(nn.Module):
+    def forward(self, output, target): return -F.cosine_similarity(output, target).mean()
+""",
+        "metrics=none optim.lr=0.003",
+    ),
+    Case(
+        "constant table outside of the checkpoint",  # computed anew, it is always the same
+        """
+def data():
+    x = torch.randn(400, 8, 4, generator=generator())
+    return TensorDataset(x, (x[:, :4].mean((1, 2)) > x[:, 4:].mean((1, 2))).long())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        angles = torch.arange(8.0)[:, None] / torch.tensor([1.0, 2.0, 4.0, 8.0])
+        self.register_buffer("places", angles.sin(), persistent=False)
+        self.head = mlp(32, 2)
+    def forward(self, x): return self.head((x + self.places).flatten(1))
+""",
+        "optim.lr=0.003",
+    ),
 ]
