@@ -117,21 +117,21 @@ class Config:
     sweep: SweepConfig = field(default_factory=SweepConfig)
     """How the jobs of a sweep are run."""
     name: Optional[str] = None
-    """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else the options of data
-    and model, such as `wine_mlp`."""
+    """Name of the run, and the end of its folder name. Null takes the name of the experiment, or else the options of
+    data and model, such as `wine_mlp`."""
     seed: int = number(0, low=0)
-    """Seed of everything random in the run but the data split."""
+    """Seed of all random decisions in the run, except the data split."""
     profile: bool = False
-    """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The
-    files are in `profile/` of the run's folder, details in `logger.profile`."""
+    """Record some steps with PyTorch's profiler, and show where the run spends its time; the results do not change. The
+    files are in `profile/` of the run's folder; `logger.profile` has the details."""
     on_end: list[str] = field(default_factory=list, metadata=GRANTS)
-    """A command to run when the run or the sweep has ended, however that was: its words, without a shell. Variables of
-    its environment say what happened: `LIGHTKIT_RUN`, `LIGHTKIT_NAME`, `LIGHTKIT_STATUS`, `LIGHTKIT_EXIT`,
-    `LIGHTKIT_METRIC`, `LIGHTKIT_BEST`, `LIGHTKIT_REASON`. It does not change how the run has ended. What the file of a
-    run from elsewhere says here counts for nothing."""
+    """A command that runs when the run or the sweep ends, with or without success: a list of words, executed without a
+    shell. These environment variables describe what happened: `LIGHTKIT_RUN`, `LIGHTKIT_NAME`, `LIGHTKIT_STATUS`,
+    `LIGHTKIT_EXIT`, `LIGHTKIT_METRIC`, `LIGHTKIT_BEST`, `LIGHTKIT_REASON`. It does not change the result of the run. It
+    is ignored in the file of a run that another user or machine made."""
     trust: list[str] = field(default_factory=list, metadata=GRANTS)
-    """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
-    torchvision, timm, peft and your own project; on the command line also plugins of Hydra in your project. What the
-    file of a run from elsewhere says here counts for nothing."""
+    """Packages, modules, classes or functions that a `_target_` may name in addition to those of lightkit, torch,
+    torchmetrics, torchvision, timm, peft and your own project; on the command line also plugins of Hydra in your
+    project. It is ignored in the file of a run that another user or machine made."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Room for values of your own, to be used by interpolation (`${extra.width}`); not checked."""
+    """Your own values, for use by interpolation (`${extra.width}`); they are not checked."""

@@ -110,8 +110,8 @@ class RuleConfig:
     weight_decay: Optional[float] = number(None, low=0)
     """Weight decay of these parameters."""
     warmup_steps: Optional[int] = number(None, low=0)
-    """Optimizer steps of linear warm-up of these parameters, counted from the step at which they first train; null has
-    none of their own."""
+    """Optimizer steps of linear warm-up for these parameters, counted from the step at which they first train; null: no
+    separate warm-up."""
     allow_zero: bool = False
-    """Take a rate of 0 as it is: the parameters keep their place in the optimizer and do not move. Refused otherwise,
-    as freezing them saves time and memory."""
+    """Accept a rate of 0: the parameters stay in the optimizer and do not change. Otherwise 0 is refused, because
+    freezing the parameters saves time and memory."""

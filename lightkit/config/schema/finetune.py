@@ -20,28 +20,28 @@ class WeightsConfig:
     """The weights to start from."""
 
     path: Optional[str] = None
-    """Folder of a run (on the command line also its name), or a file or folder of weights; null: those that the model
-    has by itself. Of a run of lightkit the best checkpoint is taken; a file is a checkpoint, state dict, safetensors
-    file or training file of others."""
+    """Folder of a run (on the command line also its name), or a file or folder of weights; null uses the model's own
+    weights. For a run, the best checkpoint is used. A file is a checkpoint, a state dict, a safetensors file, or a
+    training file of another program."""
     adapter: Optional[str] = None
-    """Adapter file that an earlier fine-tuning wrote, put on top of its base; null puts none."""
+    """Adapter file of an earlier fine-tuning, to apply to its base; null: none."""
     key: Optional[str] = None
     """Where in the file the weights are (`model`, `ema.weights`); null looks in the usual places."""
     mapping: dict[str, Optional[str]] = field(default_factory=dict)
-    """New names of the file's tensors, pattern to replacement: `{"encoder.*": "body.*", "fc.*": null}`. Applied in
-    order. Each `*` of a replacement is what that of the pattern stood for; null in place of a name leaves the tensors
-    out."""
+    """New names of the file's tensors, pattern to replacement: `{"encoder.*": "body.*", "fc.*": null}`. The patterns
+    are applied in order. Each `*` in a replacement stands for what the `*` of the pattern matched. null instead of a
+    name drops the tensors."""
     strict: Literal["exact", "complete", "matching"] = "complete"
-    """How well file and model must fit: same tensors, all of the model's, or what fits. With `complete` every tensor of
-    the model gets its weights, and what else is in the file is left out; with `matching` layers that fit are taken. The
-    head is apart from that."""
+    """How well file and model must fit. `exact`: both have the same tensors. `complete`: the file has all tensors of
+    the model; others in the file are ignored. `matching`: load the layers that fit. `head` sets this for the output
+    layer."""
     head: Literal["keep", "reset", "refuse"] = "keep"
-    """The output layer in the file: keep what fits, reset all of it, or refuse a misfit. `keep` takes it where it fits,
-    and starts a new one where it does not or where the file is that of a run with other classes; `reset` starts a new
-    one in any case; `refuse` does not train with one that does not fit."""
+    """What to do with the output layer of the file. `keep` loads it if it fits, and starts a new one if it does not,
+    or if the run of the file has other classes. `reset` always starts a new one. `refuse` is an error if it does not
+    fit."""
     trust: bool = field(default=False, metadata=GRANTS)
-    """Open a pickle of Python objects, which runs the code in it: only for files whose origin is known. What the file
-    of a run from elsewhere says here counts for nothing."""
+    """Open a pickle of Python objects, which runs the code in it; use it only for files whose origin you know. It is
+    ignored in the file of a run that another user or machine made."""
 
 
 @dataclass
@@ -49,13 +49,14 @@ class HeadConfig:
     """The output layer."""
 
     name: Optional[str] = None
-    """Its path in the model; null takes what a forward pass has its outputs from (`lightkit plan` tells). The path of a
-    part that ends in it (`classifier`) and the name of a parameter will do, too."""
+    """Path of the output layer in the model; null finds it by a forward pass (`lightkit plan` shows it). You can also
+    give the path of a part that ends with it (`classifier`), or the name of a parameter."""
     replace: Literal["never", "auto", "always"] = "auto"
-    """Put a new one in its place; `auto`: where its outputs do not suit the data. `never` also keeps that of a base
-    with other classes."""
+    """Replace it by a new one; `auto` does so if its outputs do not fit the data. `never` keeps it, even if the base
+    has other classes."""
     init: Literal["default", "zeros", "normal"] = "default"
-    """How a new one starts. As PyTorch starts such a layer, at zero, or normal with standard deviation 0.01."""
+    """Initial weights of a new output layer: PyTorch's default, zeros, or a normal distribution with standard deviation
+    0.01."""
     lr: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
     """Learning rate of the head; null takes the optimizer's."""
     lr_scale: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
@@ -69,7 +70,7 @@ class ScheduleConfig:
     """What begins or stops to train at a moment of the run."""
 
     epoch: Optional[int] = number(None, low=0)
-    """At the start of this epoch, counted from 0; give one of this, `step` and `share`."""
+    """At the start of this epoch, counted from 0. Give exactly one of `epoch`, `step` and `share`."""
     step: Optional[int] = number(None, low=0)
     """Before this optimizer step, counted from 0."""
     share: Optional[float] = number(None, above=0, high=1)
@@ -77,7 +78,7 @@ class ScheduleConfig:
     unfreeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of parameters that train from then on."""
     freeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
-    """Patterns of parameters that rest from then on."""
+    """Patterns of parameters that are frozen from then on."""
 
 
 @dataclass
@@ -85,11 +86,11 @@ class GradualConfig:
     """Unfreezing layer by layer from the head down (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146)."""
 
     every_epochs: Optional[int] = number(None, low=1)
-    """Epochs between two unfreezings. With this, `every_steps` and `share` at null nothing is unfrozen gradually."""
+    """Epochs between two unfreezings. If this, `every_steps` and `share` are null, nothing is unfrozen gradually."""
     every_steps: Optional[int] = number(None, low=1)
     """Or: the same in optimizer steps."""
     share: Optional[float] = number(None, above=0, high=1)
-    """Or: all is unfrozen after this share of the run, 0 to 1. The unfreezings then are at equal distances."""
+    """Or: everything is unfrozen after this share of the run, 0 to 1, in equal intervals."""
     layers: int = number(1, low=1)
     """Layers unfrozen at a time."""
     first: Optional[int] = number(None, low=0)
@@ -101,22 +102,22 @@ class LoraConfig:
     """Low-rank updates beside frozen weights (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
     match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
-    """Patterns of the layers that get one (`layer4.*`, @linear, @conv, …); [] is no LoRA. Labels are @linear, @conv,
-    @embedding, @attention and @blocks; the head is only meant by its name, and by @head."""
+    """Patterns of the layers that get an update (`layer4.*`, @linear, @conv, …); [] is no LoRA. The labels are @linear,
+    @conv, @embedding, @attention and @blocks. They do not include the head; use its name or @head."""
     rank: int = number(8, low=1)
     """Rank of the update."""
     alpha: float = number(16.0, above=0)
-    """Scale: the update is multiplied with alpha / rank."""
+    """Scale: the update is multiplied by alpha / rank."""
     dropout: float = number(0.0, low=0, below=1)
     """Dropout in front of the update, 0 to below 1."""
     rslora: bool = False
-    """Multiply with alpha / √rank, which keeps large ranks learning (https://arxiv.org/abs/2312.03732)."""
+    """Multiply by alpha / √rank instead, so that large ranks also learn (https://arxiv.org/abs/2312.03732)."""
     ranks: dict[str, int] = field(default_factory=dict, metadata={"range": Range(low=1), "patterns": _LAYERS})
-    """Other ranks by pattern, for some of the layers of `match`: `{"layer4.*": 16}`."""
+    """Different ranks for some of the layers of `match`, by pattern: `{"layer4.*": 16}`."""
     impl: Literal["parametrize", "wrap"] = "parametrize"
     """Add the update to the weight, or compute it beside the layer."""
     lr_ratio: Optional[float] = number(None, above=0)
-    """Learning rate of the second matrix over that of the first, such as 16; null: the same. See LoRA+,
+    """Ratio of the learning rates of the second and the first matrix, such as 16; null: the same rate. See LoRA+,
     https://arxiv.org/abs/2402.12354."""
 
 
@@ -136,9 +137,9 @@ class AdapterConfig:
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"] = "gelu"
     """Activation in the bottleneck."""
     dropout: float = number(0.0, low=0, below=1)
-    """Dropout of what the adapter adds, 0 to below 1."""
+    """Dropout of the adapter's output, 0 to below 1."""
     scale: float = number(1.0, above=0)
-    """Factor on what the adapter adds."""
+    """Factor on the adapter's output."""
 
 
 @dataclass
@@ -160,9 +161,9 @@ class DistillConfig:
     teacher: Optional[str] = None
     """Folder of the teacher's run, on the command line also its name; null has none."""
     temperature: float = number(2.0, above=0)
-    """Both outputs are divided by it before they are compared. A higher one tells more of the unlikely classes."""
+    """Both outputs are divided by it before they are compared. A higher value gives more weight to unlikely classes."""
     weight: float = number(0.5, low=0, high=1)
-    """Share of the teacher in the loss, 0 to 1; the rest is that of the targets."""
+    """Share of the teacher in the loss, 0 to 1; the targets have the rest."""
 
 
 @dataclass
@@ -183,30 +184,31 @@ class FinetuneConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     """The output layer."""
     freeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
-    """Patterns of what does not train from the start: parameters, or modules with all in them. A pattern is a glob that
-    fits a whole name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or a label:
-    @head, @body (all but the head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks. What LoRA, adapters
-    and prefixes bring in (@tuned) trains all the same."""
+    """Patterns of parameters, or of modules with all their parameters, that are frozen from the start. A pattern is a
+    glob that fits a whole name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or a
+    label: @head, @body (all but the head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks. Parameters
+    added by LoRA, adapters and prefixes (@tuned) train anyway."""
     train: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of exceptions from `freeze`: these train."""
     bn: Literal["frozen", "stats", "train"] = "frozen"
-    """Norm layers with running statistics in frozen parts. `frozen` holds them as they are, `stats` lets the statistics
-    go on, `train` trains their weights too. One is frozen where its weight is, also when its bias trains. With `frozen`
-    layers that keep other numbers which training changes, such as those of spectral norm, rest too."""
+    """Norm layers with running statistics in frozen parts. `frozen` keeps their weights and statistics; `stats`
+    updates only the statistics; `train` also trains their weights. A norm layer counts as frozen if its weight is
+    frozen, even if its bias trains. `frozen` also keeps the state of other layers that training would change, such
+    as spectral norm."""
     dropout: Literal["keep", "off"] = "keep"
     """Dropout in frozen parts: as the model has it, or off."""
     schedule: list[ScheduleConfig] = field(default_factory=list)
-    """What begins or stops to train later: `[{epoch: 3, unfreeze: ["layer4.*"]}]`."""
+    """Parameters that start or stop training later: `[{epoch: 3, unfreeze: ["layer4.*"]}]`."""
     gradual: GradualConfig = field(default_factory=GradualConfig)
     """Unfreezing layer by layer, from the head down."""
     rules: list[FinetuneRuleConfig] = field(default_factory=list)
-    """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules that set the same
-    of one parameter are refused."""
+    """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules must not set the
+    same attribute of one parameter."""
     layer_decay: Optional[float] = number(None, above=0, high=1)
     """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
     slices: list[float] = field(default_factory=list, metadata={"range": Range(above=0, instead_of_zero=FREEZE)})
-    """Or: factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are cut into as many
-    slices; [] leaves the rates alone."""
+    """Or: factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are divided into as
+    many slices; [] does not change the rates."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank updates."""
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
@@ -218,5 +220,5 @@ class FinetuneConfig:
     distill: DistillConfig = field(default_factory=DistillConfig)
     """Learning from a teacher."""
     audit: Literal["fail", "warn", "none"] = "fail"
-    """Look whether what should have moved did, and nothing else. After each phase, and after each epoch whether the
-    optimizer is as planned; `fail` ends the run if not."""
+    """Check the fine-tuning against its plan: after each phase, that exactly the planned parameters changed; after each
+    epoch, that the optimizer is as planned. `fail` ends the run if not."""

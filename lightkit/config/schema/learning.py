@@ -13,25 +13,27 @@ class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
     by: Literal["stratified", "random", "ordered", "file", "fold"] = "random"
-    """Way of drawing. `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
-    data set brings with it, `fold` takes fold number `fold` of `folds` as test."""
+    """How the rows are split. `random` shuffles them; `stratified` also keeps the shares of the classes; `ordered` cuts
+    them without shuffling; `file` uses the splits of the data set; `fold` uses fold number `fold` of `folds` as the
+    test split."""
     val: float = number(0.1, low=0, below=1)
-    """Share of all rows for validation; 0 leaves the split out."""
+    """Share of all rows for validation; 0 makes no validation split."""
     test: float = number(0.2, low=0, below=1)
-    """Share of all rows for test; ignored for `fold` and where the data set brings a test split."""
+    """Share of all rows for the test; ignored with `fold`, and if the data set defines a test split."""
     seed: int = number(0, low=0)
-    """Seed of the draw, apart from the run's, so that runs with other seeds see the same split."""
+    """Seed of the split. It is separate from `seed`, so that runs with different seeds have the same split."""
     folds: int = number(5, low=2)
     """Number of folds for `by: fold`."""
     fold: int = number(0, low=0)
     """Which fold is the test split, 0 to folds - 1, for `by: fold`."""
     per_class: Optional[int] = number(None, low=1)
-    """At most this many training rows of each class, the first of the drawn order; null takes all."""
+    """Use at most this many training rows of each class; null takes all."""
     limit: Optional[int] = number(None, low=1)
-    """At most this many training rows, the first of the drawn order; null takes all."""
+    """Use at most this many training rows; null takes all."""
     groups: Optional[str] = "groups"
-    """Rows of one group, such as a patient, stay together in splits and folds: an attribute of the data set, `groups`
-    where it has one, or a feature of a table. null leaves groups aside. Of a CSV file, `data.dataset.group_column`."""
+    """Keep rows of one group, such as one patient, together in splits and folds. It names an attribute of the data set
+    (`groups` is used if it exists) or a feature of a table. null ignores groups. For a CSV file, set
+    `data.dataset.group_column`."""
 
 
 @dataclass
@@ -41,7 +43,7 @@ class MixupConfig:
     alpha: Optional[float] = number(None, above=0)
     """Parameter of Beta(alpha, alpha), such as 0.2; null switches mixup off."""
     probability: float = number(1.0, low=0, high=1)
-    """Share of batches that are mixed, 0 to 1."""
+    """Share of the batches that are mixed, 0 to 1."""
 
 
 @dataclass
@@ -49,29 +51,31 @@ class DataConfig:
     """Data set, splits, preparation and batches."""
 
     dataset: Target
-    """The data set: a class or function under `lightkit.data`, of your own, or a `torch.utils.data.Dataset`."""
+    """The data set: a class or function of `lightkit.data` or of your project, or a `torch.utils.data.Dataset`."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """How the rows become train, val and test."""
     batch_size: int = number(64, low=1)
-    """Samples per training batch, over all processes of `device.nproc`. Each of them computes its part."""
+    """Samples per training batch, in all processes together; each process computes a part of the batch."""
     eval_batch_size: Optional[int] = number(None, low=1)
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
-    """Scaling, fitted on training rows only. `standard` and `minmax` scale each feature, `image` each channel; `base`
-    takes over the scaling of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`,
-    `eval` and `predict`."""
+    """Scaling, fitted on training rows only. `standard` and `minmax` scale each feature, `image` each channel;
+    `base` uses the scaling of the run in `finetune.weights.path`. A run stores its scaling for `resume`, `eval` and
+    `predict`."""
     normalize_rows: Optional[int] = number(None, low=1)
-    """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
-    read once for it before a run begins, by the loader processes."""
+    """Fit the scaling on at most this many training rows, evenly spaced; null takes all. The loader processes read data
+    that is not in memory once for this, before the run begins."""
     augment: list[Target] = field(default_factory=list)
-    """Random transforms of training samples, in order; seeded per sample. Those of `lightkit.data.transforms` take a
-    whole batch; any callable of one argument, as those of torchvision, gets the input of one sample as a tensor."""
+    """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
+    `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
+    input of one sample as a tensor."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
     """Mixup of training batches."""
     drop_last: bool = False
-    """Leave out a last smaller training batch."""
+    """Skip the last training batch if it is smaller than the others."""
     num_workers: int = number(0, low=0)
-    """Loader processes for data that is read sample by sample. In-memory data needs none; no result depends on it."""
+    """Number of loader processes, for data that is read sample by sample. Data in memory needs none. It does not change
+    the results."""
     pin_memory: Optional[bool] = None
     """Page-locked host memory for faster copies to a GPU; null switches it on when a GPU is used."""
     persistent_workers: bool = True
@@ -79,8 +83,9 @@ class DataConfig:
     prefetch_factor: int = number(2, low=1)
     """Batches each loader process prepares ahead."""
     timeout_seconds: Optional[float] = number(None, low=0)
-    """Longest wait for a batch of the loader processes; null or 0 waits for as long as it takes. After it the run ends
-    with status 1 (`timeout` of PyTorch's `DataLoader`). Either way a line after a minute tells what they are at."""
+    """Longest wait for a batch of the loader processes; after it, the run ends with status 1 (`timeout` of PyTorch's
+    `DataLoader`). Null or 0 waits without a limit. In both cases, the run warns after a minute and says what the
+    processes are doing."""
 
 
 @dataclass
@@ -98,8 +103,8 @@ class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
     rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by pattern of parameters or modules: `[{match: head, lr_scale: 10}]`. Of several rules for one
-    parameter, the later wins, attribute by attribute."""
+    """Settings by pattern of parameters or modules: `[{match: head, lr_scale: 10}]`. If several rules match a
+    parameter, the last one wins, for each attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
     layer_decay: Optional[float] = number(None, above=0, high=1)
@@ -166,10 +171,10 @@ class EnsembleConfig(Target):
     _target_: str = "lightkit.ensemble.methods.NoEnsemble"
     """The method: a class of `lightkit.ensemble.methods`. All keys but those below are its arguments."""
     members: list[dict[str, Any]] = field(default_factory=list)
-    """Unlike members: for each the values by which it differs, as on the command line, such as
-    `[{model: mlp}, {model: cnn, optim.lr: 0.01}]`. Empty: copies with other seeds."""
+    """Different members: for each one a mapping of the keys that differ, as on the command line, such as `[{model:
+    mlp}, {model: cnn, optim.lr: 0.01}]`. Empty: members that differ only in their seed."""
     meta: dict[str, Any] = field(default_factory=dict)
-    """The meta-model of `stacking`: the values by which its run differs, like an entry of `members`."""
+    """The meta-model of `stacking`: a mapping of the keys of its run that differ, like an entry of `members`."""
     member: MemberConfig = field(default_factory=MemberConfig, metadata=INTERNAL)
     """What this run is among the members of an ensemble; lightkit writes it."""
 
@@ -181,18 +186,17 @@ class MetricsConfig:
     monitor: str
     """Metric that ranks checkpoints, stops early and is the sweep's objective, as logged (`val/accuracy`)."""
     mode: Optional[Literal["min", "max"]] = None
-    """Whether a smaller or a larger value of `monitor` is better. Null goes by what the metric says of itself
-    (`higher_is_better`; of losses smaller values are better), which a mode must not contradict. One that leaves it open
-    needs it."""
+    """Whether a smaller or a larger value of `monitor` is better. Null uses the metric's own `higher_is_better`;
+    smaller losses are better. A mode must not contradict this. Metrics that do not define it need a mode."""
     train: dict[str, Optional[Target]] = field(default_factory=dict)
-    """Metrics of the training batches, by name; null leaves one out that another file set."""
+    """Metrics of the training batches, by name; null removes one that another file set."""
     val: dict[str, Optional[Target]] = field(default_factory=dict)
-    """Metrics of validation, by name; null leaves one out that another file set."""
+    """Metrics of the validation, by name; null removes one that another file set."""
     test: dict[str, Optional[Target]] = field(default_factory=dict)
-    """Metrics of the final test, by name; null leaves one out that another file set."""
+    """Metrics of the final test, by name; null removes one that another file set."""
     figures: list[Literal["confusion_matrix", "per_class", "roc", "pr", "ensemble"]] = field(default_factory=list)
-    """Figures drawn after the final evaluation, to TensorBoard and as PNG files. `ensemble`: those of an ensemble,
-    whose members have none of their own."""
+    """Figures drawn after the final evaluation, to TensorBoard and as PNG files. `ensemble` draws the figures of an
+    ensemble; its members have no figures."""
 
 
 ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
