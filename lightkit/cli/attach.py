@@ -12,16 +12,16 @@ HELP = {
     "attach": """\
 usage: lightkit attach RUN
 
-Show a run that goes on elsewhere as if it had been started here: its messages, and the live bar. Ctrl-C detaches, and
-leaves the run alone. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+Show a running run as if you had started it in this terminal, with its messages and its progress bar. Ctrl-C ends only
+the display; the run continues. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
 
-The run need not have been started with -d: one of another terminal can be looked at as well.
+This also works for runs in another terminal, without -d.
 
 examples:
   lightkit attach last
   lightkit attach digits_cnn
 
-Exit status: that of the run where it ends while it is shown, or has ended before; 0 after Ctrl-C.""",
+Exit status: that of the run if it has ended; 0 after Ctrl-C.""",
 }
 
 

@@ -32,16 +32,16 @@ usage: lightkit board [RUN|SWEEP|FOLDER] [--detach] [--port N] [--host ADDRESS] 
        lightkit board --list [--json]
        lightkit board --stop [RUN|SWEEP|FOLDER]
 
-Show the curves of a run, of a sweep, or of all runs below FOLDER (default: outputs/) in a browser. Prints the address,
-and the `ssh` line to type on a laptop when the runs are on a server. Ctrl-C ends it. Where a board shows the same
-already, its address is printed. Runs go by what tells them from each other, that first: of a sweep what was swept, then
-the name and when it began. `tensorboard --logdir outputs` calls them by their paths.
+Show the curves of a run, of a sweep, or of all runs below FOLDER (default: outputs/) in a browser. The command prints
+the address, and the `ssh` command to type on a laptop if the runs are on a server. Ctrl-C ends it. If a board already
+shows these runs, it prints the address of that board. The name of a run begins with the values that differ between
+the runs, then come its name and its start time. `tensorboard --logdir outputs` names runs by their paths.
 
 options:
-  -d, --detach     go on in the background, also after the connection has ended
-  --port N         port to listen on (default: 6006, or a free one when that is taken)
-  --host ADDRESS   address to listen on (default: 127.0.0.1, which only this machine reaches)
-  --local-port N   port on the laptop, where the same is taken there (default: the same)
+  -d, --detach     run in the background, also after you log out
+  --port N         port to listen on (default: 6006, or the next free one)
+  --host ADDRESS   address to listen on (default: 127.0.0.1, only for this machine)
+  --local-port N   port on the laptop (default: the same as on the server)
   --via HOST,...   machines between the laptop and this one, as for `ssh -J`: USER@HOST:PORT
   --list           list your boards on this machine
   --json           print the list as JSON

@@ -31,14 +31,14 @@ usage: lightkit compare [RUN... | SWEEP] [--baseline RUN] [--metric NAMES] [--so
                         [--status NAMES] [--where CONDITION]... [--html FILE] [--png FILE] [--csv FILE]
                         [--markdown FILE] [--json] [OVERRIDES]
 
-Runs side by side: the keys that differ, and metrics as mean ± standard deviation over the n runs that differ in their
-seed or fold alone, the best mean marked. Values of validation are those of the best epoch, of a run that goes on the
-best so far. With a baseline, differences to it, and tests over the seeds that both have: the paired t-test with its
-95 % interval, and from six pairs on Wilcoxon's signed ranks and the sign test, exact. Where fewer than three seeds are
-in both, Welch's unpaired test. Holm's method adjusts to the number of groups. Fewer than three seeds are no test.
-RUN is the folder of a run, its name, or `last` for the newest one, with the sweep that it is a job of; SWEEP the folder
-of a sweep, its name, or another folder with runs below it. Without either, the newest sweep. Of two groups the first is
-the baseline.
+Compare runs in a table: the keys that differ, and metrics as mean ± standard deviation over the n runs that differ
+only in their seed or fold; the best mean is marked. Validation values are those of the best epoch (so far, if the run
+still trains). With a baseline, the table has the differences to it, and tests over the seeds that both groups have:
+the paired t-test with its 95 % interval and, from six pairs on, the exact Wilcoxon signed-rank and sign tests. With
+fewer than three common seeds, Welch's unpaired test is used. Holm's method adjusts for the number of groups. There is
+no test for fewer than three seeds. RUN is the folder of a run, its name, or `last` for the newest one, with the sweep
+that it is a job of; SWEEP the folder of a sweep, its name, or another folder with runs below it. Without either, the
+newest sweep. Of two groups the first is the baseline.
 
 options:
   --baseline RUN     a run of the group that others are compared with, or the group as the table calls it, as lr=0.01

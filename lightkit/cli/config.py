@@ -17,12 +17,11 @@ HELP = {
     "config": """\
 usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--json] [--config-dir FOLDER]
 
-Without GROUP: print the configuration that `lightkit train OVERRIDES` would run, checked; what conf/config.yaml of your
-project chooses and sets is marked with its line.
-With GROUP: its choices, the arguments of each with what they are set to, and the meaning of its keys (`trainer.ema`
-shows a part of them). With KEY: what it means and what each choice sets it to. Groups are
-data, model, loss, optim, scheduler, device, finetune, ensemble, metrics, trainer, checkpoint, logger, experiment and
-those of your own conf/.
+Without GROUP: check and print the configuration of `lightkit train OVERRIDES`. Values from conf/config.yaml of your
+project are marked with their line. With GROUP: its choices, the arguments of each with what they are set to, and the
+meaning of its keys (`trainer.ema` shows a part of them). With KEY: what it means and what each choice sets it to.
+Groups are data, model, loss, optim, scheduler, device, finetune, ensemble, metrics, trainer, checkpoint, logger,
+experiment and those of your own conf/.
 
 options:
   --resolve             fill in interpolations

@@ -22,12 +22,11 @@ HELP = {
     "ensemble": """\
 usage: lightkit ensemble RUN RUN... | SWEEP [--method voting|greedy|stacking] [OPTIONS] [OVERRIDES]
 
-One model of runs that have finished, in a new run folder, for `lightkit eval`, `predict` and the rest. Nothing is
-trained but the meta-model of a stack. The networks may be of any kind, as long as data and classes are the same, and
-so may the seeds; a run may be an ensemble itself. Weights, metrics and what a meta-model learns from come from rows
-alone that no run trained on.
-RUN is the folder of a run, its name, or `last` for the newest one. SWEEP is the folder of a sweep, or another with
-runs below it, and stands for all that have finished.
+Combine finished runs into one model, in a new run folder, for `lightkit eval`, `predict` and other commands. Nothing
+is trained except the meta-model of a stack. The runs may have any networks and seeds, but need the same data and
+classes; a run may be an ensemble itself. Weights, metrics and the meta-model use only rows that no run was trained
+on. RUN is the folder of a run, its name, or `last` for the newest one. SWEEP is the folder of a sweep, or another
+with runs below it, and stands for all that have finished.
 
 options:
   --method METHOD   voting: all runs; greedy: select runs with replacement that do best together; stacking: a

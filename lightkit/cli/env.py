@@ -20,8 +20,8 @@ HELP = {
     "env": """\
 usage: lightkit env [--json]
 
-Versions, devices, how they are connected, processor, memory and git commit: what a bug report should say. Of
-environment variables only those that steer devices and threads are shown.
+Print versions, devices and their connections, processor, memory and git commit, for a bug report. Of the environment
+variables, it prints only those that affect devices and threads.
 
 options:
   --json  as JSON

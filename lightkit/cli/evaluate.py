@@ -25,9 +25,8 @@ HELP = {
 usage: lightkit eval RUN [--split val,test,train] [--checkpoint best|last|FILE] [--members NAMES]
                     [--json] [OVERRIDES]
 
-Metrics of a run's model on a split or several, as a table and in RUN/eval-<split>.json.
-RUN is the folder of a run, its name, or `last` for the newest one; of an ensemble RUN/members/NAME is
-one member.
+Compute the metrics of a run's model on one or more splits, print them, and write them to RUN/eval-<split>.json. RUN
+is the folder of a run, its name, or `last` for the newest one; RUN/members/NAME is one member of an ensemble.
 
 options:
   --split NAMES         splits to measure on, joined by commas (default: test)
@@ -43,14 +42,14 @@ examples:
 usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--members NAMES]
                         [--output FILE.csv] [OVERRIDES]
 
-Predictions of a run's model on one split as CSV: row in the data set, file or name of the sample
-where it has one, target, prediction and, for classes, the probability of each.
-RUN is the folder of a run, its name, or `last` for the newest one.
+Write the predictions of a run's model on one split as CSV: the row in the data set, the file or name of the sample if
+it has one, the target, the prediction and, for classes, the probability of each. RUN is the folder of a run, its
+name, or `last` for the newest one.
 
-Of an ensemble that votes it says how sure it is: for numbers their standard deviation over the members
-(std); for classes the entropy of the mean prediction, how much of it is there because the members
-differ (mutual_information), both in nats, and the share of the members that decide otherwise
-(disagreement). Of several labels these are sum, sum and mean.
+For a voting ensemble, the file also has the uncertainty: for regression, the standard deviation over the members
+(std); for classes, the entropy of the mean prediction and its part from differences between members
+(mutual_information), both in nats, and the share of members that predict another class (disagreement). For several
+labels these are the sum, the sum and the mean over the labels.
 
 options:
   --split NAME          split to predict (default: test)

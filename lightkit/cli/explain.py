@@ -16,9 +16,9 @@ HELP = {
 usage: lightkit explain [CODE ...] [--json]
        lightkit explain TEXT | FILE | - [--json]
 
-What an error means, what usually causes it, and how to mend it. The code stands in the last line that an error prints.
-An error of PyTorch or of another package has no code: paste its text in quotes, name a file with it, or hand it in by
-standard input. Without anything, all codes are listed.
+Explain what an error means, what usually causes it, and how to fix it. The code is in the last line of an error.
+Errors of PyTorch and other packages have no code: give their text in quotes, in a file, or on standard input. Without
+arguments, the command lists all codes.
 
 arguments:
   CODE    a code such as LK101, or its name such as unknown-key; several are explained one after the other

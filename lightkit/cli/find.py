@@ -24,16 +24,15 @@ HELP = {
     "find": """\
 usage: lightkit find lr|batch|workers [OVERRIDES] [OPTIONS]
 
-Try values of a key with steps of the training that OVERRIDES describe, and suggest one, with the reason, a table and
-a picture. The steps are made in a process of their own, on a copy of everything: no run is started, and nothing of
-them is kept.
+Try values of a key in short trainings of the configuration OVERRIDES, and suggest one, with the reason, a table and a
+picture. The trainings use copies in a separate process: they start no run and change no file of one.
 
   lr       a rate that rises until the loss diverges, then short trainings       suggests optim.lr
   batch    larger and larger batches, as far as memory goes and speed grows      suggests data.batch_size
   workers  training with more and more loader processes                          suggests data.num_workers
 
-When a run begins, `trainer.find_lr=true` takes such a rate, and `device.batch_size=max` (or `auto`) the largest batch
-that fits, whatever its speed.
+In a run, `trainer.find_lr=true` searches for a rate before the training, and `device.batch_size=max` (or `auto`) for
+the largest batch that fits, regardless of its speed.
 
 options:
   --from RUN            start from the configuration of an earlier run

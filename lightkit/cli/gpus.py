@@ -24,9 +24,9 @@ HELP = {
 usage: lightkit gpus [-i GPUS] [--watch [SECONDS]] [--json | --csv | -q] [--query FIELDS] [--no-header]
        lightkit gpus --explain [FIELDS]
 
-The NVIDIA GPUs of this machine with what people look at: temperature, power, memory, use, and the processes on them
-with their users and, for runs of lightkit, their folders. `torch` is the name a process started from here would use,
-which depends on CUDA_VISIBLE_DEVICES. Asks the driver; without a GPU it says so.
+Show the NVIDIA GPUs of this machine: temperature, power, memory, utilisation, and their processes with users and, for
+runs of lightkit, folders. `torch` is the device name for a process started in this terminal; it depends on
+CUDA_VISIBLE_DEVICES. The values come from the driver.
 
 options:
   -i, --id GPUS       only these, joined by commas: numbers, the beginnings of UUIDs, places on the PCI bus, or

@@ -12,13 +12,13 @@ HELP = {
     "graph": f"""\
 usage: lightkit graph [OVERRIDES] [--from RUN] [--output FILE] [--depth N] [--direction TB|LR] [--input SHAPE]
 
-Draw the model of `lightkit train OVERRIDES`: a box for each layer with name, class, parameters and the shape that it
-gives for one sample, blue where it trains, grey where it is frozen; small boxes for functions, frames for layers with
-others in them. Needs the packages of `pip install 'lightkit[graph]'`, and Graphviz for all but .dot.
-Everything is built on the CPU and drawn without computing it; nothing but the picture is written.
+Draw the model of `lightkit train OVERRIDES`. Each layer is a box with its name, class, parameters and output shape
+for one sample: blue if it trains, grey if it is frozen. Small boxes are functions, and frames are layers that contain
+others. Needs the packages of `pip install 'lightkit[graph]'`, and Graphviz for all formats but .dot. Everything is
+built on the CPU and drawn without computing it; nothing but the picture is written.
 
 options:
-  --output FILE         what to write: .svg, .png, .pdf, or .dot for Graphviz elsewhere (default: model.svg)
+  --output FILE         file to write: .svg, .png, .pdf, or .dot for Graphviz (default: model.svg)
   --depth N             levels of layers below the model (default: as many as 60 boxes can show)
   --direction WHICH     TB from top to bottom, LR from left to right (default: TB)
 {OPTIONS}

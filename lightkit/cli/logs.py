@@ -1,4 +1,4 @@
-"""`lightkit logs`: what a run has written down, and what it writes."""
+"""`lightkit logs`: show the end of a run's log, and follow it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HELP = {
     "logs": """\
 usage: lightkit logs [-f] [-n N] [--log | --output] RUN
 
-The last lines of what a run has told. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+Show the last lines of a run's log. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
 
-A run that is detached, or a job of a sweep, shows what it printed (output.log), which has the last words of a process
-that crashed. Any other shows its messages, warnings and errors (run.log).
+For detached runs and jobs of a sweep, this is their terminal output (output.log), which includes the error of a
+crash. For other runs, it is the file of messages, warnings and errors (run.log).
 
 options:
-  -f, --follow   go on with what is written, until the run ends; Ctrl-C ends this alone
-  -n, --lines N  that many lines at the end; `all` for all (default: 50)
-  --log          its messages with their times: run.log
-  --output       what it printed: output.log
+  -f, --follow   follow the log until the run ends; Ctrl-C ends only the display
+  -n, --lines N  number of last lines; `all` for all lines (default: 50)
+  --log          show the messages with their times: run.log
+  --output       show the terminal output: output.log
 
 examples:
   lightkit logs last

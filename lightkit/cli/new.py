@@ -19,15 +19,15 @@ HELP = {
     "new": """\
 usage: lightkit new NAME [--from own|csv|images|timm|text]
 
-Make a folder with a project that trains, is tested and predicts at once, on data that it brings. Put your own data and
-model in the place of these, one after the other, and it keeps doing so. Nothing is written over.
+Make a folder with a project: data, a model, an experiment, tests and a script that predicts, all of which work at
+once. Then replace data and model by your own, one after the other. Existing files are never overwritten.
 
 options:
   --from KIND  own     a data set and a model in Python (default)
                csv     a table: the columns to predict from, and the one to predict
-               images  pictures in a folder for each class, and a small network
+               images  a folder of pictures for each class, and a small network
                timm    the same pictures, and a model of timm to fine-tune
-               text    a text, and a network that writes on where one ends
+               text    a text, and a network that continues texts
 
 examples:
   lightkit new birds

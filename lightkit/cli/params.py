@@ -16,12 +16,12 @@ HELP = {
 usage: lightkit params RUN [--checkpoint best|last|FILE] [--grads] [--match PATTERN]... [--buffers]
                        [--output PICTURE] [--json] [OVERRIDES]
 
-The weights of a trained model by name: shape, mean, standard deviation, least and largest value, norm, share of
-zeros, and a histogram from least to largest. With --grads also the gradients of the loss of one batch of training:
-norm, norm in relation to that of the weight, share of zeros, histogram. A line below names what strikes: values that
-are not finite, what trains and gets no gradient or zeros only.
-RUN is the folder of a run, its name, or `last` for the newest one; of an ensemble RUN/members/NAME is one member.
-Everything is computed on the CPU; nothing is written but the picture.
+Show the weights of a trained model by name: shape, mean, standard deviation, smallest and largest value, norm, share
+of zeros, and a histogram from the smallest to the largest value. --grads adds the gradients of the loss of one
+training batch: norm, norm divided by that of the weight, share of zeros, histogram. Lines below report problems:
+values that are not finite, and trained parameters without a gradient or with only zeros. RUN is the folder of a run,
+its name, or `last` for the newest one; of an ensemble RUN/members/NAME is one member. Everything is computed on the
+CPU; nothing is written but the picture.
 
 options:
   --checkpoint WHICH    weights of the best validation, of the last step, or of a file (default: best)

@@ -18,14 +18,12 @@ HELP = {
     "plan": """\
 usage: lightkit plan [OVERRIDES] [--from RUN] [--long | --json]
 
-What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
-whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
-its norm layers with running statistics, the keys of the configuration that put it there, and what it holds, where
-`layer3.*` is all in layer3; then the share that trains, the memory of the optimizer's state, what is taken for the
-output layer, how many modules, tensors and parameters each pattern of the configuration matches, and what was loaded
-from pretrained weights. A later phase shows what changes in it; groups that go on as before and have one rate are put
-together.
-Everything is built on the CPU; nothing is written.
+Show what `lightkit train OVERRIDES` would train, without training. For every phase and every parameter group: size,
+whether it trains, learning rate at the start of each epoch (first, highest, last), weight decay, mode of its norm
+layers with running statistics, the keys of the configuration that made the group, and its parameters (`layer3.*` is
+everything in layer3). Then: the share that trains, the memory of the optimizer state, the output layer, the modules,
+tensors and parameters that each pattern matches, and what was loaded from pretrained weights. Later phases show only
+what changes; unchanged groups with the same rate are combined. Everything is built on the CPU; nothing is written.
 
 options:
   --from RUN            start from the configuration of an earlier run, such as a member of an ensemble

@@ -23,16 +23,16 @@ HELP = {
     "ps": f"""\
 usage: lightkit ps [--all] [--watch [SECONDS]] [--json]
 
-Which runs and sweeps of this project are alive, how far they are, and how those of the last day ended. It is found out
-at each look: alive is whose process holds the lock of its folder, whatever was written down before.
+List the running runs and sweeps of this project with their progress, and those that ended within the last day. A run
+counts as running only while its process holds the lock of its folder.
 
 states:
-  starting, running              a process is at work, in this terminal, in another one, or detached
-  finished, paused, pruned       it has come to its end, to trainer.stop_at, or to where a sweep ended it
-  interrupted, failed            it was asked to end and has saved, or an error ended it
-  died                           its process is gone without a word: killed, or crashed
-  lost                           the same, and the machine was started anew since
-  damaged                        its result.json, or of a sweep its journal, cannot be read: `lightkit doctor outputs/`
+  starting, running              a process works on it, in any terminal or in the background
+  finished, paused, pruned       it reached its end, reached trainer.stop_at, or was stopped by its sweep
+  interrupted, failed            a signal ended it after it saved, or an error ended it
+  died                           its process disappeared without a message: killed, or crashed
+  lost                           the same, and the machine was rebooted since then
+  damaged                        its result.json, or the journal of a sweep, cannot be read: `lightkit doctor outputs/`
 
 options:
   --all              all runs and sweeps, also the jobs of sweeps; else what is alive or ended within a day

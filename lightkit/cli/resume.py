@@ -25,15 +25,15 @@ usage: lightkit resume RUN [OVERRIDES] [-d]
        lightkit resume FILE [OVERRIDES] [-d]
        lightkit resume -d --all-lost
 
-Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
-RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
-`trainer.epochs`; without any, a run that has finished is left alone.
-FILE is a checkpoint of another program, with `model`, `optimizer` and `epoch` in it. A new run with the configuration
-of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
+Continue a run from its newest checkpoint, in the same folder and with its own configuration. RUN is the folder of a
+run, its name, or `last` for the newest one. OVERRIDES change values, such as a larger `trainer.epochs`; without them,
+a finished run does not train further. FILE is a checkpoint of another program with `model`, `optimizer` and `epoch`.
+It starts a new run with the configuration of OVERRIDES and with the weights, the optimizer state and the epoch of the
+file.
 
 options:
-  -d, --detach  go on without this terminal: the run survives hang-up, logout and a closed ssh
-  --all-lost    with -d: go on with every run and every sweep of this project that ended with its machine
+  -d, --detach  run in the background: the run survives a closed terminal, logout and a lost connection
+  --all-lost    with -d: continue all runs and sweeps of this project that ended because the machine went down
 
 examples:
   lightkit resume last

@@ -17,9 +17,10 @@ HELP = {
     "runs": """\
 usage: lightkit runs [--status NAMES] [--where CONDITION]... [--sort NAME] [--limit N] [--json]
 
-The runs in outputs/, newest last: when, name, seed, status, best monitored value (of a run that goes on, the best so
-far), epochs, folder. An ensemble is one run; where there is one, a column counts the members. Other commands take the
-name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
+List the runs in outputs/, newest last: time, name, seed, status, best monitored value (so far, if the run still
+trains), epochs, folder. An ensemble is one run, with a column for the number of members. Other commands take the name
+of a run; if several runs have the same name, they take the newest. Long names are shortened to fit the terminal, but
+not in a pipe.
 
 options:
   --status NAMES     only runs with one of these, joined by commas: running, finished, paused, pruned, interrupted,

@@ -26,14 +26,14 @@ HELP = {
 usage: lightkit show data [OVERRIDES] [--from RUN] [OPTIONS]
        lightkit show results|worst RUN [OVERRIDES] [OPTIONS]
 
-A page for the eye: one HTML file that opens without a server, and a picture (PNG).
+Write a page to look at: one HTML file that opens without a server, and a picture (PNG).
 
   data     samples as the network gets them, after augmentation and with the scaling undone; what the augmentation
            makes of the same rows; how classes and inputs are distributed in each split
   results  predictions of a run's model beside the targets, samples spread evenly over the split
   worst    the samples with the largest loss, with their rows (and files, where the data set knows them)
 
-Images, tables, texts and curves are shown as such, anything else by its shapes.
+Images, tables, texts and curves are drawn; for other inputs, the page shows their shapes.
 
 options:
   --split NAME        train, val or test (default: train for data, else test)

@@ -16,14 +16,14 @@ HELP = {
     "stop": """\
 usage: lightkit stop RUN... [--now]
 
-Ask runs to save and to end, and wait until they have: the checkpoint is that of the step under way, and `lightkit
-resume` goes on from there. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+Stop runs: each finishes its current step, saves a checkpoint and ends; `lightkit resume` continues from there. The
+command waits until they have ended. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
 
-The run gets the signal SIGTERM and ends with status 143. Asking a second time changes nothing. SWEEP/JOB ends one job
-of a sweep, wherever it runs. The sweep goes on, and does not start that job again.
+The run gets the signal SIGTERM and ends with status 143. A second call has no further effect. SWEEP/JOB stops one job
+of a sweep, on any machine. The sweep continues with the other jobs, and does not restart this one.
 
 options:
-  --now  kill it instead, a sweep with its jobs: what was learnt since the last checkpoint is lost
+  --now  kill the run, or the sweep with its jobs; steps since the last checkpoint are lost
 
 examples:
   lightkit stop last
@@ -31,18 +31,18 @@ examples:
   lightkit stop digits_cnn wine_mlp
   lightkit stop --now digits_cnn
 
-Exit status: 0 when all have ended; 1 where one runs on another machine, or belongs to another user.""",
+Exit status: 0 when all have ended; 1 if one runs on another machine, or belongs to another user.""",
     "wait": """\
 usage: lightkit wait RUN...
 
-Wait until runs have ended, and end with their status: for what comes after them in a script. The kernel says when, so
-it costs nothing. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+Wait until runs have ended, and return their exit status, for use in scripts. Waiting uses no processor time. RUN is
+the folder of a run or a sweep, its name, or `last` for the newest.
 
 examples:
   lightkit wait last && lightkit eval last --split test
   lightkit wait digits_cnn wine_mlp
 
-Exit status: that of the run; of several, the first that is not 0. A run that died without a word counts as 1.""",
+Exit status: that of the run; for several runs, the first that is not 0; 1 for a run that was killed or crashed.""",
 }
 _POLL_SECONDS = 2.0
 

@@ -9,15 +9,15 @@ HELP = {
     "summary": f"""\
 usage: lightkit summary [OVERRIDES] [--from RUN] [--depth N] [--long] [--input SHAPE] [--json]
 
-What the model of `lightkit train OVERRIDES` is made of, without training: for every layer its class, the shape that it
-gives for one sample, its parameters and whether they train, and what it computes in multiplications with an addition
-(MACs; two FLOPs each). Layers next to each other that are alike share a row: × says how many there are. Of a single
-layer it says how often it is called. Parameters and MACs are those of one layer, the share is that of all.
+Show the model of `lightkit train OVERRIDES`, without training: for every layer its class, its output shape for one
+sample, its parameters and whether they train, and its multiply-accumulate operations (MACs; two FLOPs each). Equal
+neighbouring layers share a row, and × is their number; for a single layer, × is the number of its calls. Parameters
+and MACs are those of one layer; the share is that of all layers in the row.
 
-Below: operations of a forward pass and of training (less of it where layers are frozen), what was counted, and what has
-no rule and was not; and the memory of a training step: weights, gradients, the state of the optimizer, the average of
-weights, the activations that the backward pass needs, and the batch.
-Everything is built on the CPU and counted without computing it; nothing is written.
+Below the table: the operations of a forward pass and of training (fewer if layers are frozen), the operators that
+were counted and those without a rule, and the memory of a training step: weights, gradients, optimizer state, average
+of weights, activations for the backward pass, and the batch. Everything is built on the CPU and counted without
+computing it; nothing is written.
 
 options:
   --depth N             levels of layers below the model (default: 3)

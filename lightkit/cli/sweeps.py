@@ -16,8 +16,8 @@ usage: lightkit sweep status SWEEP [--watch [SECONDS]] [--json]
        lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [--stopped] [--trust] [-d]
        lightkit sweep stop SWEEP
 
-Look at a sweep that `lightkit train -m` has begun, from this terminal or another one, go on with it, or end it.
-SWEEP is its folder, the end of the folder's name, or `last` for the newest one.
+Show, continue or stop a sweep that `lightkit train -m` started, in any terminal. SWEEP is its folder, the end of the
+folder's name, or `last` for the newest one.
 
 status  what each job is doing: read from the folders of the jobs at this moment, whoever runs them
 resume  go on: jobs that have finished stay as they are, those under way go on from their last checkpoint, those that

@@ -45,9 +45,9 @@ overrides (all of Hydra's syntax):
   key=value             set a value                           optim.lr=0.01 trainer.epochs=50
   key=a,b,c             with -m: one run per value            seed=0,1,2
   ~key                  remove                                ~metrics.val.f1
-  name=base             ends the name of the run's folder; other commands take it: `lightkit eval base`
-  hydra.run.dir=FOLDER  write somewhere else
-  device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
+  name=base             the end of the run's folder name; other commands take it: `lightkit eval base`
+  hydra.run.dir=FOLDER  write the run to this folder
+  device=ddp device.nproc=4   four processes, one for each GPU; torchrun -m lightkit train device.parallel=ddp works too
 
 options:
   -d, --detach          go on without this terminal: the run survives hang-up, logout and a closed ssh. It is checked

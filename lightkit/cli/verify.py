@@ -22,17 +22,17 @@ HELP = {
     "verify-resume": """\
 usage: lightkit verify-resume [OVERRIDES] [OPTIONS]
 
-Prove that a run of this configuration can be killed and resumed: run it, run it again and kill it (SIGKILL), resume
-it, and compare everything the two leave behind, bit by bit: the last checkpoint, metrics.jsonl, TensorBoard's files
-and result.json. Where something differs, the first such thing is named, and where it comes from. Where nothing does,
-state of callbacks, task, loss, model, metrics, data set, transforms and schedule that changes without being saved is
-named all the same: it may make a difference later.
+Check that a run of this configuration can be killed and resumed without a difference. The command trains a run,
+trains it again and kills it (SIGKILL), resumes it, and compares all results bit by bit: the last checkpoint,
+metrics.jsonl, TensorBoard's files and result.json. It reports the first difference and its cause. It also reports
+state of callbacks, task, loss, model, metrics, data set, transforms and schedule that changes but is not saved,
+because it may cause a difference later.
 
-The run is shortened: epochs and evaluations have fewer rows, the same ones in all runs, so that it crosses several ends
-of epochs and validations on large data too, and it saves more often. What it learns from each batch and what is random
-stay as they are. Of an ensemble three members are trained at most, one after the other; all of them are compared, and
-what they are together. OVERRIDES are those of `lightkit train`; a shorter length of your own (trainer.epochs,
-trainer.steps, data.split.limit) holds.
+The runs are shortened: epochs and evaluations have fewer rows, the same ones in all runs, so that there are several
+ends of epochs and validations even with large data; checkpoints are saved more often. Batches and randomness are not
+changed. For an ensemble, at most three members are trained, one after the other, and compared together with the
+ensemble. OVERRIDES are those of `lightkit train`; if they set a shorter length (trainer.epochs, trainer.steps,
+data.split.limit), that is used.
 
 options:
   --at STEP|random      optimizer step to kill it at (default: random)
