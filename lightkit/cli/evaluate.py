@@ -137,13 +137,26 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    if options.overrides and composed.cfg.data.split != read_run_unchanged(folder, options.overrides).cfg.data.split:
-        complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
+    if options.overrides:
+        _warn_of_other_data(composed.cfg.data, read_run_unchanged(folder, options.overrides).cfg.data)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner import Runner
 
     return Runner(composed.cfg, folder, overrides=options.overrides), folder
+
+
+def _warn_of_other_data(data: Any, before: Any) -> None:
+    """Say what overrides make of the splits of a run."""
+    if data.split != before.split:
+        complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
+    for name in ("root", "path"):
+        if data.dataset.get(name) != before.dataset.get(name) and data.dataset.get(f"test_{name}") is None:
+            fix = f"data.dataset.test_{name}={data.dataset.get(name)} takes all of them"
+            way = f"; {fix}" if f"test_{name}" in data.dataset else ""
+            complain(
+                f"warning: data.dataset.{name} is not that of the run: other data are split, as for a training{way}"
+            )
 
 
 @contextmanager

@@ -34,7 +34,7 @@ Node = dict[str, Any]
 _CSV, _IMAGES = "lightkit.data.csv_file.csv", "lightkit.data.images.ImageFolder"
 _DATA: dict[str, dict[str, str]] = {
     _CSV: dict.fromkeys(TABLE_FILES, "a CSV file"),
-    _IMAGES: {"root": "a folder with the images of each class in a folder of their own"},
+    _IMAGES: dict.fromkeys(("root", "test_root"), "a folder with the images of each class in a folder of their own"),
     "lightkit.data.text.Text": {"path": "a text file, or a folder of text files"},
 }
 """Arguments of data sets that name a file or folder, seen from the working directory."""
@@ -93,14 +93,10 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
         for name, kind in wanted.items()
         if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
-    if node["_target_"] == _IMAGES and there and not Path(node["root"]).expanduser().is_dir():
-        report.add(
-            (*key, "root"),
-            "a file, not a folder",
-            expected=wanted["root"],
-            received=node["root"],
-            family="data-not-found",
-        )
+    for name in there if node["_target_"] == _IMAGES else ():
+        if not Path(node[name]).expanduser().is_dir():
+            facts = {"expected": wanted[name], "received": node[name], "family": "data-not-found"}
+            report.add((*key, name), "a file, not a folder", **facts)
     if node["_target_"] == _CSV:
         check_tables(node, there, key, report)
 

@@ -35,6 +35,7 @@ class ImageFolder:
         channels: 3 for colour, 1 for grey.
         split_folders: Name of the folder of each split, where their names do not tell; `{}` says that all folders are
             classes.
+        test_root: Folder of the test images, with a folder for each class, in place of those below `root`.
         on_error: What to do about files that cannot be read: `error`, or `skip` leaves them out.
 
     Raises:
@@ -51,15 +52,19 @@ class ImageFolder:
         channels: int = 3,
         *,
         split_folders: Mapping[str, str] | None = None,
+        test_root: str | None = None,
         on_error: str = "error",
     ) -> None:
         check_image_size(size, channels)
         if on_error not in _ON_ERROR:
             raise UserError("unknown", argument="on_error", received=on_error, choices=_ON_ERROR)
-        folder = Path(root).expanduser()
-        if not folder.is_dir():
-            raise UserError("there is no such folder", argument="root", received=str(folder), family="data-not-found")
+        folder, test = Path(root).expanduser(), None if test_root is None else Path(test_root).expanduser()
+        for argument, place in (("root", folder), ("test_root", test)):
+            if place is not None and not place.is_dir():
+                what = "there is no such folder"
+                raise UserError(what, argument=argument, received=str(place), family="data-not-found")
         parts = class_folders.split_folders(folder, split_folders)
+        parts |= {} if test is None else {"test": test}
         self.size, self.channels = size, channels
         self.classes, found = class_folders.class_files(parts)
         found = self._readable(found, folder, on_error)
@@ -68,7 +73,7 @@ class ImageFolder:
         self.targets = torch.tensor(self._numbers)
         pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
         self.splits = {} if parts == {"train": folder} else dict(zip(found, pieces, strict=True))
-        listing = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in self.files]
+        listing = [(_below(folder, file), file.stat().st_size) for file in self.files]
         self.row_names = [name for name, _ in listing]
         mark = fingerprint([size, channels, listing])
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
@@ -90,7 +95,7 @@ class ImageFolder:
             if not any(number == own for _, own in kept["train"]):
                 what = f"no image of class {name!r} can be read"
                 raise UserError(what, argument="root", received=str(folder), family="data-unreadable")
-        self.left_out = {file.relative_to(folder).as_posix(): fault for file, fault in faults.items()}
+        self.left_out = {_below(folder, file): fault for file, fault in faults.items()}
         told = f"{len(faults):,} of {len(files):,} image files are left out, they cannot be read: "
         self.notes = (told + image_check.listed(faults),) if faults else ()
         return kept
@@ -100,6 +105,11 @@ class ImageFolder:
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
         return read_image(self.files[row], size=self.size, channels=self.channels), self._numbers[row]
+
+
+def _below(folder: Path, file: Path) -> str:
+    """Name a file as seen from a folder; one that is elsewhere by its whole path."""
+    return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()
 
 
 def check_image_size(size: int, channels: int) -> None:

@@ -66,14 +66,23 @@ def evaluate_split(
         UserError: The data has no such split.
         Interrupted: A signal asked the run to end.
     """
-    loader = learner.data.evaluation(split)
-    if loader is None:
-        raise UserError("the data has no such split", received=split, choices=learner.data.loaders(), family="split")
-    metrics = learner.metrics[split]
+    loader, metrics = rows_of(learner, split), learner.metrics[split]
     metrics.reset()
     pass_over(learner, loader, [metrics, *collectors], interrupt=interrupt, step=step)
     values: dict[str, float] = metrics.compute()
     return values
+
+
+def rows_of(learner: Learner, split: str) -> Any:
+    """Return the loader of a split, without augmentation.
+
+    Raises:
+        UserError: The data has no such split.
+    """
+    loader = learner.data.evaluation(split)
+    if loader is None:
+        raise UserError("the data has no such split", received=split, choices=learner.data.loaders(), family="split")
+    return loader
 
 
 def pass_over(

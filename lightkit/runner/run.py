@@ -21,7 +21,7 @@ from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.predictions import is_member, keep_predictions
 from lightkit.runner.ensemble.run import build_plan
 from lightkit.runner.ensemble.validations import forget_validations
-from lightkit.runner.evaluation import evaluate_split, final_test
+from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
 from lightkit.runner.member import member_run
@@ -188,7 +188,7 @@ class Runner:
             if isinstance(model, Ensemble):
                 each = MemberOutputs(info.task, model.weights)
                 stack.enter_context(model.observed(each))
-            evaluate_split(learner, split, [collected])
+            pass_over(learner, rows_of(learner, split), [collected])
             if each is not None:
                 columns = each.columns(collected.outputs())
             rows = collected.rows(learner.data.rows[split])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
 
+from lightkit.cli import main
 from lightkit.common.errors import UserError
-from lightkit.config import load_run
+from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from tests.runner.test_run import runner
+from tests.runner.test_run import QUICK, runner
 
 
 @pytest.mark.thorough
@@ -61,3 +63,30 @@ def test_losses_with_class_weights_do_not_depend_on_the_batch_size(tmp_path: Pat
     logged = [row["val/loss"] for row in read_jsonl(one / "metrics.jsonl") if "val/loss" in row]
     again = Runner(load_run(one, ["data.eval_batch_size=64"]).cfg, one).evaluate("val", "last")
     assert logged[-1] == pytest.approx(again["val/loss"], rel=1e-6)
+
+
+def test_new_images_are_all_predicted_with_the_classes_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for folder, names, count in (("old", "ab", 10), ("new", "b", 7)):
+        for name in names:
+            (tmp_path / folder / name).mkdir(parents=True)
+            for number in range(count):
+                image.new("L", (4, 4), 200 if name == "b" else number).save(tmp_path / folder / name / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(tmp_path))
+    options = [f"data.dataset.root={tmp_path / 'old'}", "data.dataset.size=4", "data.num_workers=0", "trainer.epochs=1"]
+    texts = ["data=image_folder", *options, "model=mlp", "model.hidden=[4]", *QUICK[3:]]
+    Runner(compose(texts).cfg, tmp_path / "run", overrides=texts).run()
+    for split in ("test_root", "root"):
+        assert main(["predict", "run", f"data.dataset.{split}={tmp_path / 'new'}", "--output", f"{split}.csv"]) == (
+            0 if split == "test_root" else 2
+        )
+    rows = list(csv.DictReader((tmp_path / "test_root.csv").read_text().splitlines()))
+    assert [row["file"] for row in rows] == [f"{tmp_path}/new/b/{number}.png" for number in range(7)]
+    assert {row["target"] for row in rows} == {"b"}
+    assert "p(a)" in rows[0]
+    told = capsys.readouterr().err
+    assert "data.dataset.root is not that of the run" in told
+    assert f"data.dataset.test_root={tmp_path}/new takes all of them" in told
