@@ -100,7 +100,7 @@ def csv(
     return TensorData(
         x,
         y,
-        DataInfo(tables.task, (x.shape[1],), count, tables.classes),
+        DataInfo(tables.task, (x.shape[1],), count, tables.classes, target_scale=scale),
         splits={name: torch.from_numpy(rows) for name, rows in tables.splits.items()},
         strata=y.to(torch.int64) if tables.task == "binary" else None,
         name=str(tables.parts["train"].path),

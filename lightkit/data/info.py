@@ -29,6 +29,7 @@ class DataInfo:
         context_length: Tokens of one sample, for language modelling.
         fingerprint: blake2b of the content or of what identifies it; changes when the data changes.
         vocabulary: The tokens in order of their numbers, for language modelling; empty where they are not known.
+        target_scale: What regression targets were divided by; predictions are written in the unit from before.
     """
 
     task: str
@@ -39,6 +40,7 @@ class DataInfo:
     context_length: int | None = None
     fingerprint: str = ""
     vocabulary: tuple[str, ...] = ()
+    target_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

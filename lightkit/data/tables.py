@@ -112,7 +112,7 @@ def diabetes(*, target_scale: float = 1.0) -> TensorData:
     """
     x = _read("diabetes_data_raw.csv.gz", delimiter=None)
     y = _read("diabetes_target.csv.gz", delimiter=None) / check_scale(target_scale)
-    info = DataInfo("regression", (10,), 1)
+    info = DataInfo("regression", (10,), 1, target_scale=target_scale)
     return TensorData(_float(x), _float(y), info, name="diabetes", feature_names=_DIABETES)
 
 

@@ -17,10 +17,11 @@ class MemberOutputs:
     Args:
         task: Kind of target, as in `lightkit.data.DataInfo`.
         weights: How much each member counts, `(M,)`.
+        unit: What deviations of numbers are multiplied by.
     """
 
-    def __init__(self, task: str, weights: Tensor) -> None:
-        self.task, self.weights = task, weights.cpu()
+    def __init__(self, task: str, weights: Tensor, unit: float = 1.0) -> None:
+        self.task, self.weights, self._unit = task, weights.cpu(), unit
         self.batches: list[Tensor] = []
 
     def __call__(self, predictions: Tensor) -> None:
@@ -47,7 +48,7 @@ class MemberOutputs:
         predictions = torch.cat(self.batches, 1)
         found = uncertainty(predictions, self.task, self.weights)
         if self.task == "regression":
-            return {"std": found.standard_deviation.reshape(combined.shape).tolist()}
+            return {"std": (found.standard_deviation.reshape(combined.shape) * self._unit).tolist()}
         table = combined.reshape(predictions.shape[1:])  # logits: the largest is that of the class, of labels above 0
         decided = table.argmax(-1) if self.task == "multiclass" else (table > 0).long()
         differs = (decisions(predictions, self.task) != decided).double().reshape(len(predictions), size, -1).mean(-1)

@@ -13,8 +13,9 @@ from lightkit.common.errors import UserError
 from lightkit.data import Loader
 from lightkit.gallery.samples import Sample, loader_of, read_in_order, spread
 from lightkit.gallery.views import InputView, TextView
-from lightkit.gallery.words import answer
+from lightkit.gallery.words import answer, target_words
 from lightkit.runner.evaluation import pass_over
+from lightkit.trainer.evaluate import task_of
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.tasks import Criterion, Retrieval, Supervised
 
@@ -61,7 +62,7 @@ class SampleOutputs:
         """Take in one batch; see `lightkit.trainer.evaluate.Meter`."""
         for value, kept in ((preds, self.preds), (target, self.targets)):
             if isinstance(value, Tensor) and len(value) == size:
-                kept += value.detach().float().cpu().unbind()
+                kept += (value.detach().float() if value.is_floating_point() else value.detach()).cpu().unbind()
 
 
 def unreduced(criterion: Criterion, preds: Any, target: Any) -> Tensor | None:
@@ -166,6 +167,11 @@ def answered(learner: Learner, loader: Loader) -> tuple[list[Sample], InputView]
     info, decode = learner.data.info, view.decode if isinstance(view, TextView) else None
     if len(kept.preds) != len(samples):
         return samples, view
+    if samples and info.task == "custom" and len(kept.targets) == len(samples):  # the task knows what they are
+        if len({one.shape for one in kept.preds}) == len({one.shape for one in kept.targets}) == 1:
+            outputs, targets = torch.stack(kept.preds), torch.stack(kept.targets)
+            info = replace(info, task=task_of(info.task, info.class_names, outputs, targets))
+        samples = [replace(sample, y=y, target=target_words(y, info)) for sample, y in zip(samples, kept.targets)]
     pairs = zip(samples, kept.preds)
     return [replace(sample, answer=answer(output, sample.y, info, decode)) for sample, output in pairs], view
 
@@ -183,5 +189,6 @@ def predicted_numbers(learner: Learner, split: str) -> tuple[Tensor, Tensor] | N
     pass_over(learner, loader_of(learner.data, split, training=False), [kept])
     if not kept.preds or len(kept.preds) != len(kept.targets):
         return None
-    outputs, targets = torch.stack(kept.preds).flatten(), torch.stack(kept.targets).flatten()
+    both = (torch.stack(kept.preds).flatten(), torch.stack(kept.targets).flatten())
+    outputs, targets = (values * learner.data.info.target_scale for values in both)
     return (outputs, targets) if outputs.shape == targets.shape == (len(kept.preds),) else None

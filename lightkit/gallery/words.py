@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightkit.data import DataInfo
+from lightkit.trainer.evaluate import in_unit
 
 _SHARES = 2
 """Classes that a mixed target names."""
@@ -47,7 +48,7 @@ def target_words(target: Tensor, info: DataInfo, decode: Callable[[Tensor], str]
         return _labels(target, info)
     if info.task == "multiclass":
         return _named(info, int(target)) if not target.ndim else _mixed(target, info)
-    return _numbers(target)
+    return _numbers(target, info)
 
 
 def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callable[[Tensor], str] | None) -> Prediction:
@@ -75,7 +76,7 @@ def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callab
         tokens = output.argmax(-1)
         pieces = tuple(decode(token.reshape(1)) if decode else str(int(token)) for token in tokens)
         return Prediction(decode(tokens) if decode else _numbers(tokens), pieces=pieces)
-    return Prediction(_numbers(output))
+    return Prediction(_numbers(output, info))
 
 
 def _named(info: DataInfo, number: int) -> str:
@@ -102,6 +103,7 @@ def _mixed(shares: Tensor, info: DataInfo) -> str:
     return " + ".join(f"{share:.2f} {name}" for share, name in named[:_SHARES])
 
 
-def _numbers(values: Tensor) -> str:
-    flat: Sequence[float] = values.flatten().tolist()
+def _numbers(values: Tensor, info: DataInfo | None = None) -> str:
+    unit = info.target_scale if info is not None and info.task == "regression" else 1.0
+    flat: Sequence[float] = in_unit(values.flatten(), unit).tolist()
     return ", ".join(f"{value:.4g}" for value in flat[:_NUMBERS]) + (", …" if len(flat) > _NUMBERS else "")

@@ -183,10 +183,10 @@ class Runner:
         """
         with self.trained(checkpoint, members) as learner, ExitStack() as stack:
             info, model = learner.data.info, learner.model
-            collected, columns = Predictions(info.task, info.class_names), dict[str, list[Any]]()
+            collected, columns = Predictions(info.task, info.class_names, info.target_scale), dict[str, list[Any]]()
             each = None
             if isinstance(model, Ensemble):
-                each = MemberOutputs(info.task, model.weights)
+                each = MemberOutputs(info.task, model.weights, info.target_scale)
                 stack.enter_context(model.observed(each))
             pass_over(learner, rows_of(learner, split), [collected])
             if each is not None:

@@ -121,16 +121,40 @@ def evaluate(
             module.training = training
 
 
+def task_of(task: str, class_names: tuple[str, ...], outputs: Tensor, targets: Tensor | None) -> str:
+    """Return the kind of target, which of samples of another form, such as dictionaries, is told by their outputs.
+
+    Args:
+        task: Kind of target as far as the data set tells; see `DataInfo`.
+        class_names: Names of the classes.
+        outputs: Outputs `(N, ...)`.
+        targets: What they were compared with, `(N, ...)`.
+    """
+    is_class = targets is not None and targets.ndim == 1 and not targets.is_floating_point() and outputs.ndim == 2
+    return "multiclass" if task == "custom" and is_class and outputs.shape[1] == len(class_names) else task
+
+
+def in_unit(values: Tensor, unit: float) -> Tensor:
+    """Multiply values by what they were divided by, to the seven digits that single precision has: 35 is 35 again."""
+    if unit == 1:
+        return values
+    wide = values.double() * unit
+    places = 10 ** (6 - wide.abs().clamp_min(1e-30).log10().floor())
+    return torch.where(wide.isfinite(), (wide * places).round() / places, wide)
+
+
 class Predictions:
     """Collects what a task hands to the metrics, for every sample, as rows of a table.
 
     Args:
         task: Kind of target, as in `DataInfo`.
         class_names: Names of the classes or labels; numbers where empty.
+        unit: What rows of numbers are multiplied by: targets were divided by it.
     """
 
-    def __init__(self, task: str, class_names: tuple[str, ...]) -> None:
+    def __init__(self, task: str, class_names: tuple[str, ...], unit: float = 1.0) -> None:
         self._task, self._names = task, class_names
+        self._unit = unit if task == "regression" else 1.0
         self._preds: list[Tensor] = []
         self._targets: list[Any] = []
         self._texts: list[str] = []
@@ -166,13 +190,10 @@ class Predictions:
         if self._texts:
             found = zip(numbers.tolist(), self._targets, self._texts, strict=True)
             return [{"row": row, "target": target, "prediction": text} for row, target, text in found]
-        outputs = self.outputs()
-        known = torch.cat(self._targets) if self._targets else None
+        outputs = in_unit(self.outputs(), self._unit)
+        known = in_unit(torch.cat(self._targets), self._unit) if self._targets else None
         targets = [None] * len(outputs) if known is None else known.tolist()
-        task = self._task
-        is_class = known is not None and known.ndim == 1 and not known.is_floating_point() and outputs.ndim == 2
-        if task == "custom" and is_class and outputs.shape[1] == len(self._names):
-            task = "multiclass"  # samples of another form, such as dictionaries, with the targets of classes
+        task = task_of(self._task, self._names, outputs, known)
         if task == "multiclass" and self._names:
             targets = [self._names[target] if isinstance(target, int) else target for target in targets]
         columns = self._columns(outputs, task)

@@ -42,6 +42,9 @@ def test_numbers_have_a_deviation_in_the_form_of_the_prediction(shape: tuple[int
     taken = MemberOutputs("regression", HALF)
     taken(torch.tensor([[[1.0], [4.0]], [[3.0], [4.0]]]))
     assert taken.columns(torch.zeros(shape)) == {"std": expected}
+    scaled = MemberOutputs("regression", HALF, 100.0)
+    scaled(taken.batches[0])
+    assert scaled.columns(torch.zeros(2)) == {"std": [100, 0]}
 
 
 def test_nothing_is_said_where_members_predict_nothing_themselves() -> None:

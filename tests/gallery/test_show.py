@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lightkit.assembly import build_shared
 from lightkit.common.errors import UserError
 from lightkit.config import compose
+from lightkit.data import DataInfo
 from lightkit.gallery import judged
 from lightkit.gallery.judged import sample_losses, worst
 from lightkit.gallery.samples import loader_of
 from lightkit.gallery.show import data_page, results_page, worst_page
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_run
+from lightkit.trainer import StepOutput, Task
 from tests.runner.finished_runs import QUICK, trained
 
 TEXT = ["data=text", "data.dataset.context_length=16", "data.dataset.max_chars=6000"]
@@ -109,6 +112,46 @@ def test_numbers_are_drawn_over_their_targets(tmp_path: Path) -> None:
     assert [section.title for section in page.sections] == ["All predictions", "Samples"]
     assert page.samples[0].answer is not None
     assert page.samples[0].answer.is_right is None
+    # In the unit of the table (25 to 346), though the network learnt hundreds.
+    rows = {row["row"]: row for row in runner_of(folder).predict("val")}
+    assert all(row["target"] == round(row["target"]) and 25 <= row["target"] <= 346 for row in rows.values())
+    for sample in page.samples:
+        assert sample.target == f"{rows[sample.row]['target']:.4g}"
+        assert sample.answer is not None
+        assert sample.answer.text == f"{rows[sample.row]['prediction']:.4g}"
+
+
+class Named:
+    """Samples as dictionaries, of classes with names."""
+
+    def __init__(self) -> None:
+        self.info = DataInfo("custom", (4,), 2, ("cat", "dog"))
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"x": torch.full((4,), float(row % 2)), "kind": row % 2}
+
+
+class OfNamed(Task):
+    def step(self, model: nn.Module, batch: Any, criterion: Any) -> StepOutput:
+        output = model(batch["x"])
+        return StepOutput(criterion(output, batch["kind"]), output, batch["kind"])
+
+
+def test_dictionaries_have_the_names_of_their_classes(tmp_path: Path) -> None:
+    task = ("data=custom", f"data.dataset._target_={__name__}.Named", f"trainer.task._target_={__name__}.OfNamed")
+    rest = ("data.split.by=random", "model=mlp", "loss=cross_entropy", "metrics=none", "metrics.monitor=val/loss")
+    folder = trained(tmp_path / "run", *task, *rest, "data.num_workers=0", "model.in_features=4", "model.num_classes=2")
+    with runner_of(folder).trained() as learner:
+        page = results_page(learner, "named", count=4)
+    rows = {row["row"]: row for row in runner_of(folder).predict()}
+    for sample in page.samples:
+        assert sample.target == rows[sample.row]["target"] == ("cat", "dog")[sample.row % 2]
+        assert sample.answer is not None
+        assert sample.answer.text == rows[sample.row]["prediction"]
+        assert sample.answer.is_right is (sample.answer.text == sample.target)
 
 
 def test_wrong_tokens_of_a_text_are_marked(tmp_path: Path) -> None:
