@@ -18,11 +18,13 @@ from lightkit.doctor.patient import Patient
 
 WRONG, ORDERED = "wrong labels", "ordered classes"
 _MOST_ROWS, _FEWEST_ROWS, _NEIGHBOURS = 2000, 100, 15
-_BEYOND_CHANCE, _LEAST_AGREEING, _AGREEING = 0.15, 0.45, 0.85
+_BEYOND_CHANCE, _LEAST_AGREEING, _AGREEING = 0.1, 0.45, 0.85
 """How much neighbours tell beyond chance, and how often they are right at least and at most."""
 _SURER, _SURER_OF_MANY, _MANY = 0.45, 0.6, 5
 """By how many deviations more neighbours agree where they are right: by 0.5 and more where classes overlap. Of many
 classes wrong labels are told by being any of the others, too."""
+_COARSE, _COARSE_ROWS = 10, 500
+"""Values from which on a feature is no yes or no, and rows to count them in."""
 _UNEVEN = 0.15
 """How far wrong answers may be from those of chance, beyond what so few rows explain."""
 _MOST_CLASSES = 64
@@ -61,7 +63,11 @@ class Neighbourhood:
         y, x = y[:_MOST_ROWS].reshape(len(y[:_MOST_ROWS]), -1).long(), described[:_MOST_ROWS].double()
         if y.shape[1] != 1 or int(y.min()) < 0:
             return None
-        x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9) if sample.is_table else x
+        if sample.is_table:  # of a few values, such as yes and no, each may well have rows of all classes
+            x = x[:, [len(column[:_COARSE_ROWS].unique()) >= _COARSE for column in x.unbind(1)]]
+            x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9)
+        if not x.shape[1]:
+            return None
         distances = torch.cdist(x, x)
         distances[distances <= 1e-9 * float(distances.max())] = torch.inf  # itself, and copies of it
         nearest = distances.topk(_NEIGHBOURS, largest=False).indices
@@ -95,7 +101,7 @@ def find_wrong_labels(near: Neighbourhood) -> Iterator[Finding]:
     wrong = 1 - agreed
     yield Finding(
         WRONG,
-        "warning",
+        "warning" if count > 2 else "note",  # of two classes any relation that is weak looks so
         f"{wrong:.0%} of {len(labels):,} training rows have another label than most rows like them: any of the others, "
         "and where these agree as often as where they do not",
         why="classes that are hard to tell do so at their border only: here labels themselves are wrong",

@@ -74,16 +74,15 @@ def find_constant_channels(sample: DataSample, x: Tensor, axis: int) -> Iterator
     if not fixed.any() or fixed.all():
         return
     numbers = fixed.nonzero()[:, 0].tolist()
-    is_alpha = numbers == [3] and len(channels) == 4
     named = f"channel {numbers[0]}" if len(numbers) == 1 else f"channels {', '.join(map(str, numbers))}"
     yield Finding(
         CHANNELS,
-        "note" if is_alpha or x.ndim == 3 else "warning",
+        "note" if x.ndim == 3 else "warning",
         f"{named} of {len(channels)} (counted from 0) {'is' if len(numbers) == 1 else 'are'} the same number, "
         f"{float(channels[numbers[0], 0]):.3g}, in all {len(x):,} inputs that were read",
         why="it tells inputs apart in no way; where it should, reading or joining channels went wrong",
         key="data.dataset",
-        fix="look at how the data set reads this channel (`lightkit show data`), or leave it out: "
+        fix="look at how the data set reads this channel (`lightkit show data`), or leave it out: convert('RGB'), "
         f"x[{[each for each in range(len(channels)) if each not in numbers]}]",
         numbers={"channels": numbers},
     )

@@ -259,6 +259,8 @@ def describe(x: Tensor) -> Tensor:
     random projections of them.
     """
     x = x.detach().to(torch.float32)
+    if x.ndim == 4 and x.shape[3] <= 4 < x.shape[1]:
+        x = x.movedim(3, 1)  # height, width, channels
     if x.ndim == 4 and min(x.shape[2:]) > 1:
         x = x if x.shape[1] <= 4 else x.mean(1, keepdim=True)
         flat = functional.adaptive_avg_pool2d(x, (min(x.shape[2], _SIDE), min(x.shape[3], _SIDE))).flatten(1)

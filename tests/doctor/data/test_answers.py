@@ -32,7 +32,6 @@ WRONG: dict[str, Callable[[], TensorData]] = {
     "digits, 40 %": lambda: with_wrong(digits(), 0.4),
     "digits, 25 %": lambda: with_wrong(digits(), 0.25),
     "three clouds": lambda: with_wrong(blobs(600, 3, 1.5), 0.4),
-    "two clouds": lambda: with_wrong(blobs(800, 2, 3.0), 0.25),
 }
 
 
@@ -41,6 +40,21 @@ def test_wrong_labels_are_told(kind: str, examine: Examine) -> None:
     (found,) = bad(examine(WRONG[kind](), "answers"))
     assert found.check == "wrong labels"
     assert "show data" in found.fix
+
+
+def test_two_classes_may_be_hard_as_well_as_wrong(examine: Examine) -> None:
+    found = examine(with_wrong(blobs(800, 2, 3.0), 0.25), "answers")
+    assert [(each.check, each.status) for each in found] == [("wrong labels", "note")]
+
+
+def by_kind(rows: int = 1000) -> TensorData:
+    """One feature is yes or no, and makes a class likely."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(rows, 5, generator=generator), torch.randint(3, (rows,), generator=generator)
+    x[:, 0] = torch.where(
+        torch.rand(rows, generator=generator) < 0.6, y, torch.randint(3, (rows,), generator=generator)
+    )
+    return TensorData(x, y)
 
 
 def noise(rows: int = 800, classes: int = 2) -> TensorData:
@@ -59,6 +73,7 @@ HEALTHY: dict[str, Callable[[], TensorData]] = {
     "many near classes": lambda: blobs(2000, 30, 0.8),
     "many far classes": lambda: blobs(2000, 30, 3.0),
     "nothing to know": noise,
+    "kinds of rows": by_kind,
     "a few wrong ones": lambda: with_wrong(digits(), 0.05),
 }
 

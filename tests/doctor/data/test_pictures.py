@@ -96,13 +96,13 @@ def test_a_channel_that_says_nothing_is_named(examine: Examine) -> None:
     assert (found.check, found.numbers["channels"]) == ("constant channel", [1])
 
 
-@pytest.mark.parametrize("kind", ["alpha", "grey", "one"])
+@pytest.mark.parametrize("kind", ["places", "grey", "one"])
 def test_channels_that_are_as_usual_are_no_fault(kind: str, examine: Examine) -> None:
     x = smooth(channels=1)
     x = {
         "grey": x.repeat(1, 3, 1, 1),
         "one": x,
-        "alpha": torch.cat([smooth(), torch.full((200, 1, 16, 16), 255.0)], 1),
+        "places": torch.cat([smooth(), torch.arange(16.0).expand(200, 1, 16, 16)], 1),
     }[kind]
     assert not bad(examine(drawn(x), "pictures"))
 
