@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from lightkit.common.errors import UserError
-from lightkit.common.failures import in_short, is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 from lightkit.diagnostics.memory import release
-from lightkit.doctor.after.traceback import explain
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.first_steps import NAME as FIRST_STEPS
+from lightkit.doctor.training.first_steps import failure
 
 Check = Callable[[Patient], Iterator[Finding]]
 """Looks at a patient and yields what it finds, also that all is well; what it has no time for it leaves out."""
 
 CHECKS: tuple[tuple[str, str], ...] = (
     ("machine", "lightkit.doctor.machine:check"),
+    (FIRST_STEPS, "lightkit.doctor.training.first_steps:check"),
     ("labels", "lightkit.doctor.data.labels:check"),
     ("splits", "lightkit.doctor.data.overlap:check"),
     ("order", "lightkit.doctor.data.order:check"),
@@ -28,6 +31,8 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("augmentation", "lightkit.doctor.data.augmentation:check"),
     ("initial loss", "lightkit.doctor.training.initial:check"),
     ("loss", "lightkit.doctor.training.objective:check"),
+    ("loss of rows", "lightkit.doctor.training.loss:check"),
+    ("structure", "lightkit.doctor.training.structure:check"),
     ("gradients", "lightkit.doctor.training.gradients:check"),
     ("activations", "lightkit.doctor.training.activations:check"),
     ("causality", "lightkit.doctor.training.causality:check"),
@@ -38,9 +43,10 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("baselines", "lightkit.doctor.baselines:check"),
 )
 """Name of a check, and `module:function` of it; the quick ones first, as time may run out."""
+_AS_A_RUN = ("evaluation", "checkpoint")
+"""Checks that do what a run does: what they cannot do ends it."""
 
 
-_ENDS = "a run would end here too"
 
 
 def find_check(place: str) -> Check:
@@ -53,38 +59,38 @@ def find_check(place: str) -> Check:
 def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -> Iterator[Finding]:
     """Make all checks for which there is time, and yield what they find.
 
-    A check that fails itself is a finding too, and keeps no other from being made.
+    A check that fails itself is a finding too, and keeps no other from being made. The first steps of the run are made
+    however little time there is: what would end the run must not pass for lack of it.
 
     Args:
         patient: The run.
         tell: Called with the name of each check before it is made.
     """
-    told = False
+    late = list[str]()
     for name, place in CHECKS:
-        if patient.seconds_left() <= 0:
+        if patient.seconds_left() <= 0 and name != FIRST_STEPS:
+            late.append(name)
             yield Finding(name, "skipped", "no time was left for it")
             continue
         tell(name)
         try:
             yield from find_check(place)(patient)
-        except UserError as error:
-            yield Finding(name, "error", error.what, _ENDS, error.key or "", error.fix or "")
         except Exception as error:
-            if is_out_of_memory(error):
-                yield Finding(name, "error", "memory ran out", _ENDS, "data.batch_size", "device.batch_size=auto")
-            elif patient.step_error:
-                yield from [] if told else [_failed_step(patient.step_error)]
-                told = True
-                yield Finding(name, "skipped", "a training step fails")
-            else:
-                yield Finding(name, "skipped", f"the check itself failed: {in_short(error)}")
+            yield _failed(patient, name, error)
         release()  # what the next one needs on a GPU
+    if late:
+        few = 2 * len(late) > len(CHECKS)
+        measured = f"there was none for {len(late)} of {len(CHECKS)} checks"
+        why = "hardly anything was looked at, so nothing can be said of the run" if few else ""
+        yield Finding("time", "error" if few else "note", measured, why, fix="a longer --seconds" if few else "")
 
 
-def _failed_step(error: str) -> Finding:
-    """Say that a training step fails, and what is known of that error."""
-    known = explain(error).known[:1]
-    fix = "; ".join(text for each in known for text in (each.fix, each.key) if text)
-    return Finding(
-        "training step", "error", error, _ENDS, "model", fix or "LIGHTKIT_DEBUG=1 lightkit train shows where"
-    )
+def _failed(patient: Patient, name: str, error: Exception) -> Finding:
+    """Say what it means that a check ended in an error."""
+    if patient.step_error:
+        return Finding(name, "skipped", "a training step fails")
+    if name in _AS_A_RUN or isinstance(error, UserError) or is_out_of_memory(error):
+        return failure(error, name)
+    said = failure(error, name)
+    why = "the run's own steps go through; batches of another size, or with other inputs, do not"
+    return replace(said, status="note", measured=f"the check itself failed: {said.measured}", why=why)

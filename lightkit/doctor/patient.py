@@ -17,7 +17,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
-from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.doctor.data.sample import DataSample
 from lightkit.ensemble.methods.base import ALONE
 
@@ -50,6 +49,8 @@ class Patient:
     """The data as the run gets them (`patient.shared.data.train`), and the device."""
     deadline: float
     """Until when checks may go on, by `time.monotonic()`."""
+    step_error: str = ""
+    """What the first steps of the run raise; empty where they go through, or were not made yet."""
     first: Learner | None = None
     """The first learner, which was built to see that this can be done; `learner` gives it away."""
 
@@ -109,19 +110,6 @@ class Patient:
             train_step(learner, plain_batch(learner, rows), key=number)
             seconds = min(seconds, time.perf_counter() - began)
         return seconds / rows
-
-    @cached_property
-    def step_error(self) -> str:
-        """Return what a training step raises that gets a batch as training does; empty where it goes through."""
-        from lightkit.doctor.training.probing import train_step, training_batches
-
-        try:
-            learner = self.learner()
-            learner.network.train()
-            train_step(learner, next(training_batches(learner, 1, learner.data.train.batch_size)))
-        except Exception as error:
-            return "" if is_out_of_memory(error) else in_short(error)
-        return ""
 
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; none or fewer where it is over."""

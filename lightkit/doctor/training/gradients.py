@@ -23,7 +23,6 @@ _VANISHED = 1e-7
 def check(patient: Patient) -> Iterator[Finding]:
     """Make some training steps and look at what each parameter gets in them."""
     learner = patient.learner()
-    yield from find_unregistered(learner.model)
     learner.network.train()
     trained = {name: each for name, each in learner.model.named_parameters() if each.requires_grad}
     norms = dict.fromkeys(trained, 0.0)
@@ -82,41 +81,3 @@ def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
     frozen = sized(len(parameters) - len(norms), "other tensor")
     rest = f"; {frozen} frozen" if len(parameters) > len(norms) else ""
     return Finding(NAME, "ok", f"each of the {tensors} that train gets one{rest}{size}", numbers=numbers)
-
-
-def find_unregistered(model: nn.Module) -> Iterator[Finding]:
-    """Find layers and weights that PyTorch does not know of, as those in a plain list.
-
-    Args:
-        model: The model.
-    """
-    known = {id(each) for each in (*model.modules(), *model.parameters(), *model.buffers())}
-    for place, module in model.named_modules():
-        for name, value in vars(module).items():
-            hidden = [each for each in _contents(value) if id(each) not in known and _wants_training(each)]
-            if hidden:
-                full = f"{place}.{name}" if place else name
-                kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in hidden))
-                yield Finding(
-                    "unregistered layers",
-                    "error",
-                    f"`{full}` holds {kinds}, and the model does not know of it",
-                    why="the optimizer gets no such weights, checkpoints do not have them, no GPU is told of them",
-                    key="model",
-                    fix="nn.ModuleList([...]) or nn.ModuleDict in place of a list or dict; nn.Parameter for a tensor",
-                    numbers={"attribute": full, "count": len(hidden)},
-                )
-
-
-def _contents(value: Any) -> list[Any]:
-    """Return what an attribute holds: the entries of a list or dict, or itself."""
-    if isinstance(value, dict):
-        return [*value.values()]
-    return [*value] if isinstance(value, list | tuple) else [value]
-
-
-def _wants_training(value: Any) -> bool:
-    """Tell whether something has weights that are to train; a frozen teacher is kept out of a model on purpose."""
-    if isinstance(value, nn.Module):
-        return any(each.requires_grad for each in value.parameters())
-    return isinstance(value, Tensor) and value.requires_grad and value.is_leaf

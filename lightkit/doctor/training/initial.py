@@ -48,27 +48,12 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     preds, target = heard.calls[0]
     if isinstance(learner.criterion, _OF_ONE_SHAPE) and preds.shape != target.shape:
-        yield _spread(preds, target)
-        return
+        return  # the check of the loss says so
     yield from _compared(learner, loss, heard.calls[0], scale_key=patient.sample.key("target_scale"))
     if learner.data.info.task == "regression":
         yield from _out_of_reach(learner, preds, target, rows)
     else:
         yield from _already_probabilities(learner, preds, rows)
-
-
-def _spread(preds: Tensor, target: Tensor) -> Finding:
-    """Say that outputs and targets of different shapes are compared each with each."""
-    shapes = [tuple(each.shape) for each in (preds, target)]
-    return Finding(
-        "outputs",
-        "error",
-        f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}",
-        why="the loss compares every output with every target, so the mean of the targets is all that can be learnt",
-        key="model",
-        fix="one shape for both: output.squeeze(1) in the model, or y[..., None] or y.squeeze(-1) in the data set",
-        numbers={"outputs": shapes[0], "targets": shapes[1]},
-    )
 
 
 def _out_of_reach(learner: Learner, preds: Tensor, target: Tensor, rows: int) -> Iterator[Finding]:

@@ -1,0 +1,261 @@
+"""How the model is put together: what its optimizer holds, what shares memory, what PyTorch does not know of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightkit.assembly import Learner
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.attributes import attributes_of, contents, modules_of
+from lightkit.doctor.training.probing import compute, named, percent, plain_batch, sized, training_batches
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []),
+)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Compare the optimizer with the model, and look at what modules hold."""
+    learner = patient.learner()
+    plain = {name: each for name, each in attributes_of(learner) if _is_plain(each)}
+    hidden = [*find_unregistered(learner.model)]
+    yield from hidden
+    yield from _optimizer(learner)
+    yield from _shared(learner)
+    learner.network.train()
+    yield from _norms(learner)
+    used = _Used()
+    batch = next(training_batches(learner, 1, patient.rows(learner.data.train.batch_size)))
+    with used.listening(learner):
+        compute(learner, batch)
+    if not hidden:
+        yield from _made_in_forward(used.strangers)
+    yield from _no_buffers(learner, plain, used.storages)
+
+
+def _optimizer(learner: Learner) -> Iterator[Finding]:
+    """Compare what the optimizer holds with what trains."""
+    parameters = dict(learner.model.named_parameters())
+    names = {id(each): name for name, each in parameters.items()}
+    held = [each for group in learner.optimizer.param_groups for each in group["params"]]
+    trained = [name for name, each in parameters.items() if each.requires_grad]
+    ids = {id(each) for each in held}
+    outside = [name for name in trained if id(parameters[name]) not in ids]
+    strange = sum(id(each) not in names for each in held)
+    still = [
+        names[id(each)]
+        for group in learner.optimizer.param_groups
+        for each in group["params"]
+        if max(float(group["lr"]), float(group.get("initial_lr", 0))) == 0 and id(each) in names and each.requires_grad
+    ]
+    numbers = {"held": len(held), "outside": outside, "strange": strange}
+    if outside:
+        share = sum(parameters[name].numel() for name in outside) / sum(parameters[name].numel() for name in trained)
+        yield Finding(
+            "optimizer",
+            "error",
+            f"it holds {len(trained) - len(outside)} of the {sized(len(trained), 'tensor')} that train: "
+            f"{named(outside, 6)} ({percent(share)} of the weights) are not in it",
+            "these stay as they were drawn, whatever their gradients say",
+            "optim",
+            "hand all of `params` on to the optimizer; what is to stay as it is gets requires_grad_(False)",
+            numbers,
+        )
+    if strange:
+        measured = f"{sized(strange, 'tensor')} of the {len(held)} that it holds belong to no layer of the model"
+        why = "they were replaced after the optimizer was made: it steps over the old ones, and the new ones do not learn"
+        fix = "replace layers in __init__, not in forward; no nn.Parameter(...) assigned later"
+        yield Finding("optimizer", "error", measured, why, "model", fix, numbers)
+    if still:
+        measured = f"{named(still)} have a learning rate of 0"
+        yield Finding("optimizer", "note", measured, "they do not learn", "optim.rules", numbers=numbers)
+    if not outside and not strange and not still:
+        measured = f"it holds each of the {sized(len(trained), 'tensor')} that train"
+        yield Finding("optimizer", "ok", measured, numbers=numbers)
+
+
+def _span(tensor: Tensor) -> tuple[int, int, int]:
+    """Return the memory of a tensor: its storage, its first byte and the one behind its last."""
+    size = tensor.element_size()
+    last = sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    first = tensor.storage_offset() * size
+    return tensor.untyped_storage().data_ptr(), first, first + last * size
+
+
+def _shared(learner: Learner) -> Iterator[Finding]:
+    """Find parameters and buffers that lie on one memory without being one."""
+    tensors = {**dict(learner.model.named_parameters()), **dict(learner.model.named_buffers())}
+    plain = {name: each for name, each in tensors.items() if each.layout == torch.strided and each.numel()}
+    plain = {name: each for name, each in plain.items() if type(each.data) is Tensor and each.device.type != "meta"}
+    spans = sorted((_span(each), name) for name, each in plain.items())
+    pairs = [(a, b) for (one, a), (two, b) in pairwise(spans) if one[0] == two[0] and two[1] < one[2]]
+    pairs = [(a, b) for a, b in pairs if plain[a].requires_grad or plain[b].requires_grad]
+    if not pairs:
+        return
+    told = [f"`{min(pair)}` and `{max(pair)}`" for pair in pairs]
+    one, two = sorted(pairs[0])
+    both = plain[one].requires_grad and plain[two].requires_grad
+    why = "each step changes both; on a GPU, and in a loaded checkpoint, they part and become two"
+    yield Finding(
+        "shared memory of weights",
+        "error" if both else "warning",
+        f"{named(told)} lie on one memory, and are not one tensor",
+        f"the optimizer steps over the same numbers twice, with {why[0].lower()}{why[1:]}" if both else why,
+        "model",
+        f"self.{two} = self.{one} to tie them; .clone() to have two",
+        {"pairs": pairs},
+    )
+
+
+def _norms(learner: Learner) -> Iterator[Finding]:
+    """Find norm layers that stay as they began while others train; those with pretrained numbers are meant to."""
+    still = dict[str, str]()
+    for name, module in learner.model.named_modules():
+        if not isinstance(module, _NORMS):
+            continue
+        around = learner.model.get_submodule(name.rpartition(".")[0])
+        own = {id(each) for each in module.parameters()}
+        if not any(each.requires_grad and id(each) not in own for each in around.parameters()):
+            continue  # of a frozen body it is frozen with the rest
+        running, weight, bias = (getattr(module, each, None) for each in ("running_mean", "weight", "bias"))
+        fresh = running is not None and not bool(running.any()) and bool((module.running_var == 1).all())
+        begun = weight is not None and bool((weight == 1).all()) and (bias is None or not bool(bias.any()))
+        if fresh and not module.training:
+            still[name] = "stays in evaluation mode while the model trains, with the mean 0 and variance 1 it began with"
+        elif fresh and module.momentum == 0:
+            still[name] = "has momentum=0, so its running mean and variance stay 0 and 1"
+        elif begun and not weight.requires_grad and (running is None or fresh):
+            still[name] = "is frozen with the weight 1 and bias 0 that it began with"
+    if still:
+        name, said = next(iter(still.items()))
+        others = f"; so do {sized(len(still) - 1, 'other')}" if len(still) > 1 else ""
+        yield Finding(
+            "norm layers",
+            "warning",
+            f"`{name}` ({type(learner.model.get_submodule(name)).__name__}) {said}{others}",
+            "a norm that never trains holds back what others learn, and in evaluation it computes something else",
+            "model",
+            f"self.{name}.train() and requires_grad_(True), unless its numbers are loaded; momentum=0.1",
+            {"norms": still},
+        )
+
+
+class _Used(TorchDispatchMode):
+    """Notes, while inside, the memory that operations read, and modules that are called and belong to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages = set[int]()
+        self.strangers = dict[str, nn.Module]()
+
+    def listening(self, learner: Learner) -> ExitStack:
+        known = {id(module) for _, module in modules_of(learner)}
+        stack = ExitStack()
+
+        def called(module: nn.Module, _inputs: Any) -> None:
+            if id(module) in known or not torch.is_grad_enabled():
+                return
+            if any(each.requires_grad for each in module.parameters()):
+                self.strangers.setdefault(type(module).__name__, module)
+
+        known |= {id(learner.network)} | {id(each) for each in learner.network.modules()}
+        stack.callback(register_module_forward_pre_hook(called).remove)
+        stack.enter_context(self)
+        return stack
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in [part for value in (args, [*(kwargs or {}).values()]) for part in contents(value)]:
+            if isinstance(each, Tensor) and each.layout == torch.strided:
+                self.storages.add(each.untyped_storage().data_ptr())
+        return func(*args, **(kwargs or {}))
+
+
+def _made_in_forward(strangers: dict[str, nn.Module]) -> Iterator[Finding]:
+    """Say which layers forward calls that are no part of the model."""
+    if strangers:
+        yield Finding(
+            "unregistered layers",
+            "error",
+            f"forward calls {named([f'a {name}' for name in strangers])} that the model does not have",
+            "a layer made in forward begins anew at each step: its weights are in no optimizer and in no checkpoint",
+            "model",
+            f"self.layer = {next(iter(strangers))}(...) in __init__, and self.layer(x) in forward",
+            {"layers": [*strangers]},
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether an attribute holds tensors that do not train and that PyTorch does not know of."""
+    parts = contents(value)
+    return any(isinstance(each, Tensor) and not each.requires_grad and each.numel() > 0 for each in parts)
+
+
+def _no_buffers(learner: Learner, plain: dict[str, Any], storages: set[int]) -> Iterator[Finding]:
+    """Find tensors that the model computes with, and that are neither parameters nor buffers."""
+    known = {each.untyped_storage().data_ptr() for each in (*learner.model.parameters(), *learner.model.buffers())}
+    found = [
+        name
+        for name, value in plain.items()
+        if not name.startswith("trainer.task.")
+        and any(
+            isinstance(each, Tensor)
+            and each.layout == torch.strided
+            and each.untyped_storage().data_ptr() in storages - known
+            for each in contents(value)
+        )
+    ]
+    if found:
+        attribute = found[0].rpartition(".")[2]
+        yield Finding(
+            "tensors without a buffer",
+            "warning",
+            f"the model computes with {named(['`' + name + '`' for name in found])}: a plain tensor, no parameter and no buffer",
+            "it does not move to a GPU with the model, and no checkpoint has it",
+            "model",
+            f'self.register_buffer("{attribute}", {attribute}) in place of self.{attribute} = {attribute}',
+            {"attributes": found},
+        )
+
+
+def find_unregistered(model: nn.Module) -> Iterator[Finding]:
+    """Find layers and weights that PyTorch does not know of, as those in a plain list.
+
+    Args:
+        model: The model.
+    """
+    known = {id(each) for each in (*model.modules(), *model.parameters(), *model.buffers())}
+    for place, module in model.named_modules():
+        for name, value in vars(module).items():
+            hidden = [each for each in contents(value) if id(each) not in known and _wants_training(each)]
+            if hidden:
+                full = f"{place}.{name}" if place else name
+                kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in hidden))
+                yield Finding(
+                    "unregistered layers",
+                    "error",
+                    f"`{full}` holds {kinds}, and the model does not know of it",
+                    why="the optimizer gets no such weights, checkpoints do not have them, no GPU is told of them",
+                    key="model",
+                    fix=f"self.{name} = nn.ModuleList([...]) or nn.ModuleDict in place of a list or dict; nn.Parameter "
+                    "for a tensor",
+                    numbers={"attribute": full, "count": len(hidden)},
+                )
+
+
+def _wants_training(value: Any) -> bool:
+    """Tell whether something has weights that are to train; a frozen teacher is kept out of a model on purpose."""
+    if isinstance(value, nn.Module):
+        return any(each.requires_grad for each in value.parameters())
+    return isinstance(value, Tensor) and value.requires_grad and value.is_leaf
