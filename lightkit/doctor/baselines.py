@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.causes import explained
 from lightkit.doctor.training.course import FEWEST_EPOCHS, Course, evaluated, same, train_briefly, without_inputs
 from lightkit.doctor.training.objective import Objective, class_axis
 from lightkit.doctor.training.probing import batches_of
@@ -48,7 +49,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     split = next((name for name in ("val", "test") if name in sample.splits), "train")
     plain = train_briefly(patient, split, same)
     blank = train_briefly(patient, split, without_inputs, steps=plain.steps)
-    yield _compared(sample, split, plain, blank, constant_loss(patient, objective, split))
+    judged = _compared(sample, split, plain, blank, constant_loss(patient, objective, split))
+    yield explained(patient, split, judged, plain) if judged.status == "warning" else judged
 
 
 def _cannot(sample: DataSample) -> str:

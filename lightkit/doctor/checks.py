@@ -47,8 +47,6 @@ _AS_A_RUN = ("evaluation", "checkpoint")
 """Checks that do what a run does: what they cannot do ends it."""
 
 
-
-
 def find_check(place: str) -> Check:
     """Import a check by `module:function`."""
     module, _, function = place.partition(":")
@@ -74,9 +72,12 @@ def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -
             continue
         tell(name)
         try:
-            yield from find_check(place)(patient)
+            for finding in find_check(place)(patient):
+                patient.found.append(finding)
+                yield finding
         except Exception as error:
-            yield _failed(patient, name, error)
+            patient.found.append(_failed(patient, name, error))
+            yield patient.found[-1]
         release()  # what the next one needs on a GPU
     if late:
         few = 2 * len(late) > len(CHECKS)

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
 from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
 from lightkit.ensemble.methods.base import ALONE
 
 _ALONE: dict[str, Any] = {
@@ -51,6 +52,8 @@ class Patient:
     """Until when checks may go on, by `time.monotonic()`."""
     step_error: str = ""
     """What the first steps of the run raise; empty where they go through, or were not made yet."""
+    found: list[Finding] = field(default_factory=list)
+    """What checks have found so far."""
     first: Learner | None = None
     """The first learner, which was built to see that this can be done; `learner` gives it away."""
 
@@ -110,6 +113,11 @@ class Patient:
             train_step(learner, plain_batch(learner, rows), key=number)
             seconds = min(seconds, time.perf_counter() - began)
         return seconds / rows
+
+    def cause(self, *checks: str) -> Finding | None:
+        """Return the worst that one of these checks has found, as far as it is bad."""
+        bad = [each for each in self.found if each.is_bad and each.check in checks]
+        return min(bad, key=lambda each: each.status, default=None)  # an error comes before a warning
 
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; none or fewer where it is over."""

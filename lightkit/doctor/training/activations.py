@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import compute, named, percent, plain_batch, sized
@@ -22,6 +23,8 @@ _DEAD, _ALL_DEAD = 0.5, 0.95
 """Share of units of a layer that are never on from which on it is worth a warning, and from which on it is dead."""
 _LARGE = 1e4
 """Size of values from which on they explode."""
+_LOST = 1e-5
+"""Share of the largest difference between rows below which that of the outputs is lost."""
 _DROPPED = 0.8
 """Share of values that a dropout leaves out above which it is a mistake more often than a wish."""
 _IMAGES = (4, 5)
@@ -57,16 +60,19 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner.network.train()
     rows = patient.rows(_ROWS, seconds=4.0)
     sizes: dict[str, float] = {}
+    spreads: dict[str, float] = {}
     watch = _Rectified()
     with torch.no_grad(), ExitStack() as stack:
         for name, module in learner.model.named_modules():
-            _hook(stack, name, module, watch, sizes)
+            _hook(stack, name, module, watch, sizes, spreads)
         batch = plain_batch(learner, rows)
         stack.enter_context(watch)
         compute(learner, batch)
     if rows >= _FEWEST:
         yield from _dead(watch.alive, rows)
     yield _size(sizes)
+    if rows >= _FEWEST:
+        yield from _lost(learner, spreads)
     heavy = [
         f"{name or 'the model'} ({percent(module.p)})"
         for name, module in learner.model.named_modules()
@@ -78,7 +84,14 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding("dropout", "warning", measured, why, "model.dropout", "a dropout between 0.1 and 0.5")
 
 
-def _hook(stack: ExitStack, name: str, module: nn.Module, watch: _Rectified, sizes: dict[str, float]) -> None:
+def _hook(
+    stack: ExitStack,
+    name: str,
+    module: nn.Module,
+    watch: _Rectified,
+    sizes: dict[str, float],
+    spreads: dict[str, float],
+) -> None:
     def before(_module: nn.Module, _inputs: Any) -> None:
         watch.modules.append(name)
 
@@ -87,9 +100,39 @@ def _hook(stack: ExitStack, name: str, module: nn.Module, watch: _Rectified, siz
         if isinstance(output, Tensor) and output.is_floating_point() and output.numel() and not [*module.children()]:
             largest = float(output.detach().float().square().mean().sqrt())
             sizes[name] = max(sizes.get(name, 0.0), largest) if math.isfinite(largest) else largest
+            if output.ndim > 1 and len(output) > 1:
+                spreads[name] = float(output.detach().double().std(0).mean())
 
     for handle in (module.register_forward_pre_hook(before), module.register_forward_hook(after)):
         stack.callback(handle.remove)
+
+
+def _lost(learner: Learner, spreads: dict[str, float]) -> Iterator[Finding]:
+    """Find networks in which what tells rows apart is lost on the way: no output depends on the input any more."""
+    values = [*spreads.values()]
+    if len(values) < 4 or not 0 < values[-1] < _LOST * max(values) or not all(map(math.isfinite, values)):
+        return
+    largest = values.index(max(values))
+    names = [*spreads][largest:]
+    lost = next(name for name in names if spreads[name] < 1e-2 * values[largest])
+    kinds = [type(learner.model.get_submodule(name)) for name in names]
+    squashing = [kind.__name__ for kind in (nn.Sigmoid, nn.Tanh, nn.Softmax, nn.Hardtanh) if kind in kinds]
+    of = (
+        f", through {len([kind for kind in kinds if kind.__name__ == squashing[0]])} {squashing[0]}"
+        if squashing
+        else ""
+    )
+    yield Finding(
+        "signal",
+        "warning",
+        f"outputs are nearly the same for all rows: what tells them apart falls from {values[largest]:.2g} behind "
+        f"`{names[0]}` below a hundredth of that behind `{lost}` and to {values[-1]:.2g} behind `{names[-1]}`{of}",
+        "the signal vanishes on its way through the layers, and the gradient on its way back",
+        "model",
+        "nn.ReLU or nn.GELU in place of nn.Sigmoid and nn.Tanh, a norm after each layer, skip connections, or larger "
+        "weights to begin with (nn.init.kaiming_normal_)",
+        {"spreads": spreads},
+    )
 
 
 def _dead(alive: dict[str, Tensor], rows: int) -> Iterator[Finding]:

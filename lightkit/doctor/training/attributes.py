@@ -1,4 +1,4 @@
-"""What model, loss and task keep in attributes, of which PyTorch does not know or which change while training goes on."""
+"""What model, loss and task keep in attributes, of which PyTorch does not know or which change in training."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ class Course:
         return f"{self.loss:.3g}{right}"
 
 
-def train_briefly(patient: Patient, split: str, change: Change, *, steps: int | None = None) -> Course:
+def train_briefly(
+    patient: Patient, split: str, change: Change, *, steps: int | None = None, rate: float = 1.0, decay: bool = True
+) -> Course:
     """Train a fresh network for a little while, and measure its loss on another split.
 
     Args:
@@ -70,13 +72,17 @@ def train_briefly(patient: Patient, split: str, change: Change, *, steps: int | 
         split: The split to judge by.
         change: What to do to each batch, there too.
         steps: Optimizer steps; None goes by the time there is.
+        rate: What the learning rate is multiplied by.
+        decay: Let the weights decay as the run does.
     """
     learner = patient.learner()
     seconds = max(0.5, min(_SECONDS, _SHARE * patient.seconds_left()))
     until = time.monotonic() + seconds * (1.0 if steps is None else 1.5)  # the same steps, though the machine be busy
     train = learner.data.train
     # Not what the schedule makes of it: a warm-up begins far below.
-    rates = [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
+    rates = [rate * float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
+    for group in learner.optimizer.param_groups if not decay else ():
+        group["weight_decay"] = 0.0
     per_epoch = max(len(train), 1)
     wanted = steps or min(_MOST_STEPS, max(_LEAST_STEPS, FEWEST_EPOCHS * per_epoch))
     losses = list[float]()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.assembly import Learner
+from lightkit.common.failures import in_short
+from lightkit.common.nesting import tensors
 from lightkit.data.loaders import Loader
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import (
+    DROPPING,
     batches_of,
     named,
     outputs,
@@ -38,6 +42,7 @@ _TOLERANCE = 1e-3
 def check(patient: Patient) -> Iterator[Finding]:
     """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
     learner = patient.learner()
+    yield from _still_training(learner)
     learner.network.train()
     for number, batch in enumerate(training_batches(learner, 2, patient.rows(learner.data.train.batch_size))):
         train_step(learner, batch, key=number)
@@ -51,7 +56,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding("evaluation", "skipped", "the task hands no outputs on")
         return
     same = _difference(first, second)
-    yield _repeated(same, rows, inputs_differ=same > _TOLERANCE and _inputs_differ(learner, whole))
+    yield _repeated(learner, same, whole, inputs_differ=same > _TOLERANCE and _inputs_differ(learner, whole))
     changed = [name for name, tensor in learner.model.state_dict().items() if not torch.equal(tensor, before[name])]
     if changed:
         why = "a validation then changes what is trained and saved, and a resume no longer gives the same"
@@ -60,14 +65,20 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding("evaluation changes", "error", measured, why, "model", fix, {"changed": changed})
     if same <= _TOLERANCE:
         parts = plain_loader(learner, split, rows=rows, batch_size=min(_SMALLER, rows))
-        yield from _independent(learner, first, outputs(learner, parts, key=1), split, rows)
+        try:
+            found = outputs(learner, parts, key=1)
+        except Exception as error:
+            yield _neighbours(learner, whole, f"a batch of one row fails in evaluation ({in_short(error)})", {})
+            return
+        yield from _independent(learner, first, found, split, whole)
 
 
 def _difference(one: list[Tensor], other: list[Tensor]) -> float:
     """Return the largest difference of outputs, as a share of their size."""
     a, b = torch.cat(one), torch.cat(other)
-    if a.shape != b.shape:
+    if a.shape != b.shape or bool((a.isnan() != b.isnan()).any()):
         return math.inf
+    a, b = a.nan_to_num(), b.nan_to_num()
     return float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
 
 
@@ -81,7 +92,72 @@ def _inputs_differ(learner: Learner, loader: Loader) -> bool:
     return any(isinstance(one, Tensor) and not torch.equal(one, other) for one, other in pairs)
 
 
-def _repeated(difference: float, rows: int, *, inputs_differ: bool) -> Finding:
+def _still_training(learner: Learner) -> Iterator[Finding]:
+    """Find modules that `model.eval()` leaves in training mode and that compute something else there."""
+    learner.network.train()
+    learner.network.eval()
+    left = [
+        name
+        for name, module in learner.model.named_modules()
+        if module.training and isinstance(module, (*DROPPING, nn.modules.batchnorm._BatchNorm))
+    ]
+    if left:
+        kinds = named([f"`{name}` ({type(learner.model.get_submodule(name)).__name__})" for name in left])
+        measured = f"model.eval() leaves {kinds} in training mode"
+        why = "validation and test drop values, or normalize by the batch and change its averages, as in training"
+        fix = "no .train() in forward; an own `def train(self, mode=True)` ends with super().train(mode)"
+        yield Finding("evaluation mode", "error", measured, why, "model", fix, {"modules": left})
+
+
+def first_difference(learner: Learner, loader: Loader, rows: int | None = None) -> str:
+    """Name the module at which two evaluations of the same rows part; empty where none is found.
+
+    Args:
+        learner: The model.
+        loader: One batch of rows.
+        rows: How many of the first ones the second evaluation gets; None gives it all.
+    """
+    batch = next(batches_of(learner, loader))
+    if not isinstance(batch, tuple | list) or not isinstance(batch[0], Tensor):
+        return ""
+    seen = dict[str, list[Tensor]]()
+    found, count = list[str](), rows or len(batch[0])
+
+    def look(event: str, culprit: str, value: Any) -> None:
+        now = [each[:count].detach().clone() for each in tensors(value) if each.ndim]
+        before = seen.setdefault(event, now)
+        pairs = zip(before, now, strict=False)
+        if before is not now and any(a.shape != b.shape or not torch.allclose(a, b, 1e-3, 1e-5) for a, b in pairs):
+            found.append(culprit)
+
+    def watch(name: str, module: nn.Module) -> None:
+        parent = name.rpartition(".")[0]  # which made what a module gets
+        before = module.register_forward_pre_hook(lambda _, inputs: look(f"{name} gets", parent, inputs))
+        after = module.register_forward_hook(lambda _, inputs, output: look(f"{name} gives", name, output))
+        stack.callback(before.remove)
+        stack.callback(after.remove)
+
+    with torch.no_grad(), ExitStack() as stack:
+        for name, module in learner.model.named_modules():
+            watch(name, module)
+        for number, size in enumerate((len(batch[0]), count)):
+            seeded(learner, number)
+            learner.network(batch[0][:size])
+    if not found:
+        return ""
+    module = learner.model.get_submodule(found[0])
+    return f"`{found[0]}` ({type(module).__name__})" if found[0] else f"forward of {type(module).__name__}"
+
+
+def _at(learner: Learner, loader: Loader, rows: int | None = None) -> str:
+    with suppress(Exception):  # a task of one's own may call the model otherwise
+        place = first_difference(learner, loader, rows)
+        return f", first at {place}" if place else ""
+    return ""
+
+
+def _repeated(learner: Learner, difference: float, loader: Loader, *, inputs_differ: bool) -> Finding:
+    rows = loader.num_samples
     name, numbers = "evaluation", {"difference": difference, "rows": rows}
     if difference <= _TOLERANCE:
         return Finding(name, "ok", f"twice the same outputs for {sized(rows, 'row')}", numbers=numbers)
@@ -91,18 +167,33 @@ def _repeated(difference: float, rows: int, *, inputs_differ: bool) -> Finding:
         fix = "no random numbers in the data set: move random transforms to data.augment, which is for training only"
         return Finding(name, "error", f"{measured}, as the inputs do", why, "data.dataset", fix, numbers)
     fix = "F.dropout(x, training=self.training), and no random numbers in forward unless self.training"
+    measured += _at(learner, loader)
     return Finding(name, "error", measured, why, "model", fix, numbers)
 
 
-def _independent(learner: Learner, one: list[Tensor], parts: list[Tensor], split: str, rows: int) -> Iterator[Finding]:
-    name = "batch size"
+def _neighbours(learner: Learner, whole: Loader, measured: str, numbers: dict[str, Any]) -> Finding:
+    """Say that the outputs of a row depend on the other rows of its batch, and where that begins."""
+    norms = [
+        f"`{name}` ({type(module).__name__}) normalizes by the statistics of the batch (track_running_stats=False)"
+        for name, module in learner.model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None
+    ]
+    measured += f": {named(norms)}" if norms else _at(learner, whole, min(_SMALLER, whole.num_samples))
+    why = "a sample is judged by its neighbours in the batch: alone, or in another order, it gets another answer"
+    fix = "no softmax, mean or std over dim=0; batch_first=True for (batch, time, features)"
+    fix = "track_running_stats=True, or nn.LayerNorm or nn.GroupNorm" if norms else fix
+    return Finding("batch size", "error", measured, why, "model", fix, numbers)
+
+
+def _independent(
+    learner: Learner, one: list[Tensor], parts: list[Tensor], split: str, whole: Loader
+) -> Iterator[Finding]:
+    name, rows = "batch size", whole.num_samples
     difference = _difference(one, parts)
     numbers: dict[str, Any] = {"difference": difference, "rows": rows}
     if difference > _TOLERANCE:
-        measured = f"in batches of {min(_SMALLER, rows)} the outputs differ by {percent(difference)} from those in one"
-        why = "a sample is judged by its neighbours in the batch: alone, or in another order, it gets another answer"
-        fix = "look for softmax or mean over dim=0, batch_first, and norms without running statistics"
-        yield Finding(name, "error", measured, why, "model", fix, numbers)
+        measured = f"in batches of {min(_SMALLER, rows)} the outputs differ by {_percent(difference)} from those in one"
+        yield _neighbours(learner, whole, measured, numbers)
         return
     size = learner.data.loaders()[split].batch_size
     found = [_metrics(learner, split, rows, batch) for batch in (min(rows, size), min(_SMALLER, rows))]
@@ -125,6 +216,10 @@ def _independent(learner: Learner, one: list[Tensor], parts: list[Tensor], split
     else:
         count = sized(len(found[0]), "metric")
         yield Finding(name, "ok", f"outputs and {count} are the same in batches of any size", numbers=numbers)
+
+
+def _percent(difference: float) -> str:
+    return percent(difference) if math.isfinite(difference) else "more than any number"
 
 
 def _differ(one: float, other: float, flips: float) -> bool:

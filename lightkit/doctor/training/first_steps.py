@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def _has_graph(tensor: torch.Tensor) -> bool:
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    """Make a few steps, the last one of the first epoch, and a validation, with the callbacks and metrics of the run."""
+    """Make a few steps, the last one of the first epoch, and a validation, with callbacks and metrics of the run."""
     learner, look = patient.learner(), None
     train = learner.data.train.with_rows(learner.data.train.rows)
     with closing(train):
@@ -106,7 +107,7 @@ def _to_last_window(learner: Learner) -> None:
 
 
 def _seconds_per_row(learner: Learner, look: _Look) -> float:
-    steps = [after - before for before, after in zip(look.times, look.times[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(look.times)]
     return min(steps) / learner.timetable.window(0)
 
 
@@ -128,8 +129,8 @@ def failure(error: Exception, name: str, *, graphs: dict[str, int] | None = None
         return Finding(
             GRAPH,
             "error",
-            f"the backward pass goes through the step before a second time{at}: {named(['`' + g + '`' for g in graphs])} "
-            "is kept from it with its graph",
+            f"the backward pass goes through the step before a second time{at}: "
+            f"{named([f'`{each}`' for each in graphs])} is kept from it with its graph",
             ENDS,
             "model",
             "; ".join(f"self.{each} = self.{each}.detach() at the beginning of forward" for each in names[:2]),
@@ -161,17 +162,21 @@ def _growing(look: _Look) -> Iterator[Finding]:
     if grown:
         sizes = [graphs.get(grown[0], 0) for graphs in look.graphs]
         attribute = grown[0].rpartition(".")[2]
-        measured = f"`{grown[0]}` keeps the graph of every step: {', '.join(map(str, sizes))} operations after steps 1 to "
+        measured = (
+            f"`{grown[0]}` keeps the graph of every step: {', '.join(map(str, sizes))} operations after steps 1 to "
+        )
         fix = f"keep no graph between steps: self.{attribute} = value.detach(), or value.item() for a number"
         yield _kept(f"{measured}{len(sizes)}", fix, {"attribute": grown[0], "operations": sizes})
     elif more:
-        measured = f"after each step {sized(more, 'more tensor')} with a graph stay alive: {', '.join(map(str, look.alive))}"
+        measured = (
+            f"after each step {sized(more, 'more tensor')} with a graph stay alive: {', '.join(map(str, look.alive))}"
+        )
         fix = "keep no result of a step: value.detach(), or value.item() for a number, where it is appended or added up"
         yield _kept(measured, fix, {"tensors": look.alive})
 
 
 def _grows(sizes: list[int]) -> bool:
-    return all(after > before for before, after in zip(sizes, sizes[1:], strict=False))
+    return all(after > before for before, after in pairwise(sizes))
 
 
 def _kept(measured: str, fix: str, numbers: dict[str, Any]) -> Finding:

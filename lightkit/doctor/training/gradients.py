@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -105,7 +106,9 @@ def _in_place(learner: Learner, batch: Any) -> Iterator[Finding]:
         name = writers[0] if writers else ""
         kind = type(learner.model.get_submodule(name)).__name__ if writers else type(learner.task).__name__
         who = f"`{name}` ({kind})" if name else kind
-        fix = "x = x * 2 in place of x *= 2, x = x.clone() before an assignment such as x[mask] = 0, no function_() on it"
+        fix = (
+            "x = x * 2 in place of x *= 2, x = x.clone() before an assignment such as x[mask] = 0, no function_() on it"
+        )
         if isinstance(learner.model.get_submodule(name), nn.ReLU | nn.SiLU | nn.Dropout):
             fix = f"{kind}() without inplace=True in `{name}`"
         measured = f"{who} changes its input in place: the batch is another one after forward"
@@ -117,9 +120,7 @@ def _in_place(learner: Learner, batch: Any) -> Iterator[Finding]:
         yield Finding("input changed in place", "warning", measured, why, "loss", fix, {"changed": watched.changed})
 
 
-def _watch_versions(
-    stack: ExitStack, name: str, module: nn.Module, inputs: list[Tensor], writers: list[str]
-) -> None:
+def _watch_versions(stack: ExitStack, name: str, module: nn.Module, inputs: list[Tensor], writers: list[str]) -> None:
     versions = list[list[int]]()
 
     def before(_module: nn.Module, _inputs: Any) -> None:
@@ -144,7 +145,7 @@ def _adding_up(learner: Learner, batch: Any) -> Iterator[Finding]:
             outputs.append(step.preds)
     if not all(map(math.isfinite, losses)):
         return
-    steps = [after - first for first, after in zip(losses, losses[1:], strict=False)]
+    steps = [after - first for first, after in pairwise(losses)]
     if abs(steps[0]) <= 1e-3 * abs(losses[0]) + 1e-9 or not _repeats(outputs):
         return
     names = [name for name in differing(before, state_of(learner)) if name.startswith(("loss", "trainer.task"))]
@@ -219,7 +220,7 @@ def _of_any_row(learner: Learner, batch: Any) -> Iterator[Finding]:
         yield Finding(
             "outputs",
             "error",
-            f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}: the loss spreads them over each other",
+            f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}: they are spread over each other",
             "it compares every output with every target, so the mean of the targets is all that can be learnt",
             "model",
             "one shape for both: output.squeeze(1) in the model, or y[..., None] or y.squeeze(-1) in the data set",
@@ -230,7 +231,7 @@ def _of_any_row(learner: Learner, batch: Any) -> Iterator[Finding]:
         NAME,
         "warning",
         f"the loss of {sized(len(target), 'row')} stays {losses[0]:.4g} when their targets are shuffled",
-        "it does not see which target belongs to which output: a broadcast of (B,) and (B, 1), or targets that it ignores",
+        "it does not see which target belongs to which output: (B,) and (B, 1) broadcast, or it ignores them",
         "loss" if isinstance(learner.task, Supervised) else "trainer.task",
         "print both shapes in front of the loss; output.squeeze(1), or target[:, None]",
         numbers,

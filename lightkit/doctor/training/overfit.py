@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ _SECONDS, _SHARE = 5.0, 0.2
 _ENOUGH, _SOME, _NONE = 0.9, 0.3, 0.05
 """Shares of the way from the first loss down to the lowest one."""
 _RATE = 3e-3
+_CAUSES = ("training step", "kept graph", "optimizer", "unregistered layers", "loss", "outputs", "signal", "ReLUs")
+"""Checks whose findings say why nothing is learnt."""
 _FREE_STEPS, _FREE_RATE = 300, 0.3
 
 
@@ -77,7 +79,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     trained = [each for each in other.model.parameters() if each.requires_grad]
     usual = attempt(other, rows, seconds=_seconds(patient), optimizer=Adam(trained, lr=_RATE))
     frozen = any(not each.requires_grad for each in other.model.parameters())
-    yield _judged(patient, learner, rows, (own, usual), frozen=frozen)
+    judged, cause = _judged(patient, learner, rows, (own, usual), frozen=frozen), patient.cause(*_CAUSES)
+    if cause is not None and judged.is_bad:
+        told = f"{judged.measured}; what {cause.check!r} found is reason enough"
+        judged = replace(judged, status="note", measured=told, why="", key="", fix="")
+    yield judged
 
 
 def _seconds(patient: Patient) -> float:

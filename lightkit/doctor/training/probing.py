@@ -14,7 +14,7 @@ from lightkit.assembly import Learner
 from lightkit.data.loaders import Loader
 from lightkit.trainer.tasks import StepOutput
 
-_DROPPING = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.modules.dropout._DropoutNd)
+DROPPING = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.modules.dropout._DropoutNd)
 
 
 @dataclass
@@ -102,7 +102,7 @@ def without_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.dropout = 0.0
-        elif isinstance(module, _DROPPING) or type(module).__name__ in ("DropPath", "StochasticDepth"):
+        elif isinstance(module, DROPPING) or type(module).__name__ in ("DropPath", "StochasticDepth"):
             module.eval()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from lightkit.common import run_files
 from lightkit.diagnostics.memory import release
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.attributes import differing, state_of
 from lightkit.doctor.training.probing import compute, named, train_step, training_batches
 from lightkit.runner.restore import stateful
 from lightkit.runs.catalog import project
@@ -45,13 +46,15 @@ def check(patient: Patient) -> Iterator[Finding]:
     store.prepare()
     path = store.save(content.gather(**stateful(learner), config_text=""), step=_STEPS)
     yield disk(patient, learner.timetable, path.stat().st_size)
+    kept = state_of(learner)
     here, exact = _going_on(learner, batches[-1]), learner.engine.device.type == "cpu"
     del learner  # two of a large model may not fit beside each other
     release()
     other = patient.learner()
     content.apply(store.load(path), **stateful(other))
     path.unlink()
-    yield _compared(here, _going_on(other, batches[-1]), exact=exact)
+    lost = differing(kept, state_of(other))
+    yield _compared(here, _going_on(other, batches[-1]), exact=exact, lost=lost)
 
 
 class NextStep(NamedTuple):
@@ -74,13 +77,14 @@ def _going_on(learner: Learner, batch: Any) -> NextStep:
     return NextStep(evaluated, loss, {name: each.cpu() for name, each in learner.model.state_dict().items()})
 
 
-def _compared(here: NextStep, there: NextStep, *, exact: bool) -> Finding:
+def _compared(here: NextStep, there: NextStep, *, exact: bool, lost: Sequence[str] = ()) -> Finding:
     """Compare how training goes on with and without a checkpoint in between.
 
     Args:
         here: Without.
         there: With.
         exact: The device gives the same twice; a GPU does so only nearly, which an optimizer may enlarge.
+        lost: Attributes that are not what they were.
     """
     differing = [name for name, each in here.weights.items() if exact and not _close(each, there.weights[name])]
     numbers = {"evaluated": here[0:1] + there[0:1], "losses": here[1:2] + there[1:2], "differing": differing}
@@ -98,6 +102,10 @@ def _compared(here: NextStep, there: NextStep, *, exact: bool) -> Finding:
         )
     why = "a resumed or evaluated run is another one: something that counts is in no checkpoint"
     fix = "keep it in register_buffer(...) or a parameter, not in a plain attribute or with persistent=False"
+    if lost:
+        told[0] += f": {named([f'`{each}`' for each in lost])} begins anew"
+        attribute = lost[0].rpartition(".")[2]
+        fix = f'self.register_buffer("{attribute}", torch.tensor(...)) and self.{attribute}.copy_(...)'
     return Finding("checkpoint", "error", told[0], why, "model", fix, numbers)
 
 

@@ -16,9 +16,9 @@ from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.attributes import attributes_of, contents, modules_of
-from lightkit.doctor.training.probing import compute, named, percent, plain_batch, sized, training_batches
+from lightkit.doctor.training.probing import compute, named, percent, sized, training_batches
 
-_NORMS = (
+_NORMS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
@@ -66,7 +66,7 @@ def _optimizer(learner: Learner) -> Iterator[Finding]:
         yield Finding(
             "optimizer",
             "error",
-            f"it holds {len(trained) - len(outside)} of the {sized(len(trained), 'tensor')} that train: "
+            f"the optimizer holds {len(trained) - len(outside)} of the {sized(len(trained), 'tensor')} that train: "
             f"{named(outside, 6)} ({percent(share)} of the weights) are not in it",
             "these stay as they were drawn, whatever their gradients say",
             "optim",
@@ -74,15 +74,19 @@ def _optimizer(learner: Learner) -> Iterator[Finding]:
             numbers,
         )
     if strange:
-        measured = f"{sized(strange, 'tensor')} of the {len(held)} that it holds belong to no layer of the model"
-        why = "they were replaced after the optimizer was made: it steps over the old ones, and the new ones do not learn"
+        measured = (
+            f"{sized(strange, 'tensor')} of the {len(held)} that the optimizer holds belong to no layer of the model"
+        )
+        why = (
+            "they were replaced after the optimizer was made: it steps over the old ones, and the new ones do not learn"
+        )
         fix = "replace layers in __init__, not in forward; no nn.Parameter(...) assigned later"
         yield Finding("optimizer", "error", measured, why, "model", fix, numbers)
     if still:
         measured = f"{named(still)} have a learning rate of 0"
         yield Finding("optimizer", "note", measured, "they do not learn", "optim.rules", numbers=numbers)
     if not outside and not strange and not still:
-        measured = f"it holds each of the {sized(len(trained), 'tensor')} that train"
+        measured = f"the optimizer holds each of the {sized(len(trained), 'tensor')} that train"
         yield Finding("optimizer", "ok", measured, numbers=numbers)
 
 
@@ -108,11 +112,12 @@ def _shared(learner: Learner) -> Iterator[Finding]:
     one, two = sorted(pairs[0])
     both = plain[one].requires_grad and plain[two].requires_grad
     why = "each step changes both; on a GPU, and in a loaded checkpoint, they part and become two"
+    twice = "the optimizer steps over the same numbers twice; on a GPU, and in a loaded checkpoint, they become two"
     yield Finding(
         "shared memory of weights",
         "error" if both else "warning",
         f"{named(told)} lie on one memory, and are not one tensor",
-        f"the optimizer steps over the same numbers twice, with {why[0].lower()}{why[1:]}" if both else why,
+        twice if both else why,
         "model",
         f"self.{two} = self.{one} to tie them; .clone() to have two",
         {"pairs": pairs},
@@ -130,13 +135,13 @@ def _norms(learner: Learner) -> Iterator[Finding]:
         if not any(each.requires_grad and id(each) not in own for each in around.parameters()):
             continue  # of a frozen body it is frozen with the rest
         running, weight, bias = (getattr(module, each, None) for each in ("running_mean", "weight", "bias"))
-        fresh = running is not None and not bool(running.any()) and bool((module.running_var == 1).all())
+        fresh = running is not None and not bool(running.any()) and bool(torch.as_tensor(module.running_var == 1).all())
         begun = weight is not None and bool((weight == 1).all()) and (bias is None or not bool(bias.any()))
         if fresh and not module.training:
-            still[name] = "stays in evaluation mode while the model trains, with the mean 0 and variance 1 it began with"
-        elif fresh and module.momentum == 0:
+            still[name] = "is in evaluation mode while others train, with the mean 0 and variance 1 that it began with"
+        elif fresh and getattr(module, "momentum", None) == 0:
             still[name] = "has momentum=0, so its running mean and variance stay 0 and 1"
-        elif begun and not weight.requires_grad and (running is None or fresh):
+        elif begun and weight is not None and not weight.requires_grad and (running is None or fresh):
             still[name] = "is frozen with the weight 1 and bias 0 that it began with"
     if still:
         name, said = next(iter(still.items()))
@@ -221,7 +226,7 @@ def _no_buffers(learner: Learner, plain: dict[str, Any], storages: set[int]) -> 
         yield Finding(
             "tensors without a buffer",
             "warning",
-            f"the model computes with {named(['`' + name + '`' for name in found])}: a plain tensor, no parameter and no buffer",
+            f"the model computes with {named([f'`{name}`' for name in found])}: a plain tensor, no buffer or parameter",
             "it does not move to a GPU with the model, and no checkpoint has it",
             "model",
             f'self.register_buffer("{attribute}", {attribute}) in place of self.{attribute} = {attribute}',
