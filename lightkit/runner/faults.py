@@ -42,7 +42,7 @@ _REFUSED = {
     "element 0 of tensors does not require grad": (
         "model",
         "the loss depends on no weight that trains",
-        "no .detach(), .item(), torch.no_grad() or NumPy between the weights and the loss",
+        "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss",
     ),
     "Trying to backward through the graph a second time": (
         "model",

@@ -50,7 +50,7 @@ def kept_graphs(learner: Learner, most: int = 3000) -> dict[str, int]:
     found = dict[str, int]()
     for name, value in attributes_of(learner):
         begun = [each.grad_fn for each in contents(value) if isinstance(each, Tensor) and each.grad_fn is not None]
-        seen, waiting = set[Any](), [*begun]
+        seen, waiting = set[Any](), list[Any](begun)
         while waiting and len(seen) < most:
             node = waiting.pop()
             if node is not None and node not in seen:

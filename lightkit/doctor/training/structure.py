@@ -95,7 +95,7 @@ def _span(tensor: Tensor) -> tuple[int, int, int]:
     size = tensor.element_size()
     last = sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     first = tensor.storage_offset() * size
-    return tensor.untyped_storage().data_ptr(), first, first + last * size
+    return tensor.untyped_storage().data_ptr(), int(first), int(first + last * size)
 
 
 def _shared(learner: Learner) -> Iterator[Finding]:
