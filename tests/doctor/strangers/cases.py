@@ -91,7 +91,7 @@ class Case:
         (folder / "experiments").mkdir(parents=True, exist_ok=True)
         (folder / "planted.py").write_text(PRELUDE + self.module, encoding="utf-8")
         parts = [words for part, words in PARTS.items() if re.search(rf"^(def|class) {part}\b", self.module, re.M)]
-        return ["doctor", "--json", *shlex.split(" ".join([*parts, self.overrides]))]
+        return ["doctor", "--json", "--seconds", "600", *shlex.split(" ".join([*parts, self.overrides]))]
 
     def findings(self, code: int, out: str, err: str) -> list[tuple[str, str, str]]:
         """Status, check and text of all that was told; a refusal is an error."""
@@ -106,7 +106,7 @@ class Case:
         loud = [each for each in findings if SEVERITY.index(each[0]) >= SEVERITY.index("warning")]
         told = [f"{status}: {check}: {text}" for status, check, text in loud]
         if not self.expects:
-            return not [each for each in loud if each[0] == "error" or each[1] not in self.tolerates], told
+            return code == 0 and all(each[1] in self.tolerates for each in loud), told
         least = SEVERITY.index(self.severity)
         matching = [each for each in findings if re.search(self.expects, f"{each[1]}: {each[2]}", re.I | re.S)]
         return any(SEVERITY.index(status) >= least for status, _, _ in matching), told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ALLOWED_MISSES, ALLOWED_ACCUSED = 35, 8
+ALLOWED_MISSES, ALLOWED_ACCUSED = 35, 5
 """So many names may stand below, of 54 faults and 25 healthy projects; neither number may ever rise."""
 
 KNOWN_MISSES = {
@@ -27,7 +27,7 @@ KNOWN_MISSES = {
 KNOWN_ACCUSED = {
     "autoencoder",
     "density with a negative loss",
-    "heavy weight of a rare class",
+    "likeness of directions",
     "series in time",
-    "weights of classes",
+    "tied weights",
 }
