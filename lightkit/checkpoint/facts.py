@@ -16,6 +16,7 @@ from lightkit.checkpoint.delta import read_delta
 from lightkit.checkpoint.formats import ARCHIVE, kind_of, open_file
 from lightkit.checkpoint.reading import LABEL, DamagedError, check_bytes, entry_of, rebuild
 from lightkit.checkpoint.weights import AdapterFileError, read_weights
+from lightkit.common.text import counted
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,17 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
         optimizer, value, average = content["optimizer"], label["value"], content["ema"]
         lines += [
             ("format", f"version {content['version']}, written with PyTorch {content['torch']}"),
-            ("step", f"{label['step']}" + ("" if label["epoch"] is None else f", {label['epoch']} epochs done")),
+            (
+                "step",
+                f"{label['step']}" + ("" if label["epoch"] is None else f", {counted(label['epoch'], 'epoch')} done"),
+            ),
             ("value", "not measured at this step" if value is None else f"{value:.6g}"),
-            ("optimizer", f"{optimizer['kind']}, {len(optimizer['groups'])} groups, {amount(optimizer['state'])}"),
+            (
+                "optimizer",
+                f"{optimizer['kind']}, {counted(len(optimizer['groups']), 'group')}, {amount(optimizer['state'])}",
+            ),
         ]
-        lines += [("average", f"over {average['steps']} steps")] if average else []
+        lines += [("average", f"over {counted(average['steps'], 'step')}")] if average else []
         groups = ("callbacks", "metrics")
         kept = [f"{group}.{name}" for group in groups for name, state in content[group].items() if state]
         lines += [("also", ", ".join(kept))] if kept else []
@@ -110,7 +117,7 @@ def amount(value: Any) -> str:
     tensors = [leaf for leaf in flat(value).values() if isinstance(leaf, torch.Tensor)]
     kinds = ", ".join(dict.fromkeys(map(_type, tensors)))
     count = sum(tensor.numel() for tensor in tensors)
-    return f"{count:,} numbers in {len(tensors)} tensors" + (f" ({kinds})" if kinds else "")
+    return f"{count:,} numbers in {counted(len(tensors), 'tensor')}" + (f" ({kinds})" if kinds else "")
 
 
 def size_text(count_bytes: float) -> str:
@@ -128,7 +135,7 @@ def _adapter(path: Path) -> Facts:
         *_file_lines(path, "adapter: what differs from its base weights"),
         ("base", f"{found.source or 'not named'}, fingerprint {found.fingerprint}"),
         ("weights", amount(found.tensors)),
-        ("besides", f"{len(found.kept)} tensors are the base's own"),
+        ("besides", f"{counted(len(found.kept), 'tensor')} are the base's own"),
     ]
     tied = [(name, "", f"tied to {first}") for name, first in found.tied.items()]
     return Facts(lines, [*_rows(found.tensors), *tied], found.config)

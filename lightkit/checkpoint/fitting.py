@@ -13,6 +13,7 @@ from lightkit.checkpoint.finite import check_finite
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
 from lightkit.common.modules import HEADS, inside
+from lightkit.common.text import counted
 
 STRICT = ("exact", "complete", "matching")
 HEAD = ("keep", "reset", "refuse")
@@ -49,7 +50,7 @@ class LoadReport:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return column heads and rows: one line for all that was loaded, one for each other tensor."""
-        rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
+        rows = [["loaded", counted(len(self.loaded), "tensor"), "", self.prefix]]
         nearest = {name: f"nearest in the file: {other}" for name, other in self.nearest.items()}
         rows += [["missing", name, _size(self.shapes[name]), nearest.get(name, "")] for name in self.missing]
         rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]

@@ -18,6 +18,7 @@ from lightkit.checkpoint.optimizer_state import group_names, kind
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
+from lightkit.common.text import counted
 
 _WEIGHTS = ("model", "model_state_dict", "state_dict", "model_state", "net", "network", "weights", "module")
 """Where training loops keep the weights that were being trained; averages of them stand elsewhere."""
@@ -262,7 +263,7 @@ def _names_of(
     raise UserError(
         f"the state of the optimizer cannot be matched with the parameters of the model: {what}",
         key=str(file.path),
-        expected=f"state for {len(parameters)} parameters",
+        expected=f"state for {counted(len(parameters), 'parameter')}",
         received=f"state for {len(numbers)} in {len(groups)} group{'s' * (len(groups) != 1)}",
         fix="save it from an optimizer that knows names: torch.optim.AdamW(model.named_parameters()); or take the "
         "weights alone: finetune=full finetune.weights.path=FILE",

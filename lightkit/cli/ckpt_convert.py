@@ -9,6 +9,7 @@ from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, re
 from lightkit.cli.terminal import number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def convert(args: list[str]) -> int:
         export.write_model(model, out, protocol=protocol)
     else:
         _write(kind, weights.state, out, protocol=protocol)
-    what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
+    what = "whole checkpoint" if kind == "state" else counted(len(weights.state), "tensor")
     say(f"{what} of {weights.source} written to {out}")
     if kind == "weights" and protocol > export.PROTOCOL:
         say(f"note: in protocol {protocol} torch.load may open it with weights_only=False only")
@@ -90,7 +91,7 @@ def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool, protocol:
     model = ensemble_model(read_cfg(run, trust=trust), run)
     state = model.state_dict()
     _write(kind, state, out, model, protocol=protocol)
-    say(f"{len(model)} networks with {len(state) - 1} tensors of {run} written to {out}")
+    say(f"{counted(len(model), 'network')} with {counted(len(state) - 1, 'tensor')} of {run} written to {out}")
     if kind != "model":
         say("note: tensors of a member are under estimators.N, their shares under weights; --to model writes a module")
     return 0
@@ -120,7 +121,7 @@ def merge(args: list[str]) -> int:
         model, source = plain_model(_cfg_of_run(weights, trust=options.trust), weights), weights.source
     state = model.state_dict()
     _write(kind, state, out, model)
-    say(f"{len(state)} tensors of {source}, merged, written to {out}")
+    say(f"{counted(len(state), 'tensor')} of {source}, merged, written to {out}")
     return 0
 
 
@@ -147,7 +148,7 @@ def average(args: list[str]) -> int:
         fit(model, soup.state, source="the average")
     _write(kind, soup.state, out, model)
     say(table(["model", "share"], [[label, number(share)] for label, share in soup.shares], right=[1]))
-    say(f"\naverage of {len(soup.shares)} models written to {out}")
+    say(f"\naverage of {counted(len(soup.shares), 'model')} written to {out}")
     if soup.statistics:
         say(
             f"note: {len(soup.statistics)} running means and variances of norm layers were averaged too, and may not "

@@ -14,6 +14,7 @@ from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import held
+from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
 from lightkit.runs.reading import read_ensemble_plan
@@ -130,7 +131,7 @@ def _folders(texts: Sequence[str], root: Path) -> list[Path]:
         below = runs_below(places[0])
         done = [folder.resolve() for folder in below if status(folder) == "finished"]
         if len(done) < len(below):
-            complain(f"note: {len(below) - len(done)} of the {len(below)} runs in {text} have not finished")
+            complain(f"note: {len(below) - len(done)} of the {counted(len(below), 'run')} in {text} have not finished")
         found += done
     if errors:
         raise UserErrors(errors)

@@ -9,6 +9,7 @@ from typing import Any
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
+from lightkit.common.text import counted
 from lightkit.runs.catalog import no_project_note, project
 from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
 from lightkit.runs.index import all_records
@@ -78,7 +79,7 @@ def runs(args: list[str]) -> int:
         if damaged:
             complain("\n".join(["", "damaged:", *damaged, f"`lightkit doctor {run_files.OUTPUTS}/` says more"]))
     elif everything:
-        say(f"none of the {len(everything)} runs in {root / run_files.OUTPUTS} is like that")
+        say(f"none of {counted(len(everything), 'run')} in {root / run_files.OUTPUTS} is like that")
     else:
         say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
         if note := no_project_note():

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.text import counted
 from lightkit.data.tensors import TensorData
 
 USUAL = "groups"
@@ -80,8 +81,8 @@ def _numbered(found: Any, count: int, name: str) -> Tensor:
             f"`{name}` of the data set has to name one group for each row",
             argument="split.groups",
             family="split",
-            expected=f"{count} values",
-            received=f"a value of shape {values.shape}" if values.ndim != 1 else f"{len(values)} values",
+            expected=counted(count, "value"),
+            received=f"a value of shape {values.shape}" if values.ndim != 1 else counted(len(values), "value"),
             fix="data.split.groups=null leaves groups aside",
         )
     without = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
@@ -91,7 +92,7 @@ def _numbered(found: Any, count: int, name: str) -> Tensor:
             argument="split.groups",
             family="split",
             expected="a group for each row",
-            received=f"{int(without.sum())} of {count} rows without one",
+            received=f"{int(without.sum())} of {counted(count, 'row')} without one",
             fix="give each of these rows a group of its own, or leave the rows out",
         )
     values = values.astype(str) if values.dtype == object else values

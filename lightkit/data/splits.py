@@ -13,6 +13,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.text import counted
 from lightkit.data.dealing import cut_in_order, deal
 from lightkit.data.groups import USUAL, check_whole
 from lightkit.data.row_sets import split_sets
@@ -117,7 +118,7 @@ def split_rows(
             raise UserError(
                 f"the {name} split is empty",
                 argument=f"split.{name}" if name != "train" else "split",
-                received=f"{num_rows} rows",
+                received=counted(num_rows, "row"),
                 fix="a larger share, or more rows",
             )
     return {name: splits[name].sort().values for name in _NAMES if name in splits}

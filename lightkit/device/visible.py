@@ -12,6 +12,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
+from lightkit.common.text import counted
 from lightkit.device.about import why_no_cuda
 from lightkit.monitor.gpus import (
     GpuFacts,
@@ -217,7 +218,9 @@ def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> Us
     name = wanted if isinstance(wanted, str) else f"GPU {wanted}"
     what = f"there is no {name} here"
     if str(wanted).startswith("auto"):
-        what = f"there are only {len(among)} GPUs to choose from" + (f" ({limited})" if VISIBLE in os.environ else "")
+        what = f"there are only {counted(len(among), 'GPU')} to choose from" + (
+            f" ({limited})" if VISIBLE in os.environ else ""
+        )
         if any(gpu.split for gpu in source.gpus):
             what += "; a process computes on one MIG instance at most"
     elif (gpu := _meant(source.gpus, wanted)) is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
+from lightkit.common.text import counted
 
 TITLES = ("name", "shape", "mean", "std", "min", "max", "norm", "zeros %", "histogram")
 GRADIENT_TITLES = ("grad norm", "grad / weight", "grad zeros %", "grad histogram")
@@ -156,7 +157,9 @@ def parameters_of(
 def lines_about(found: Sequence[ParameterStats], *, gradients: bool) -> list[str]:
     """Say what strikes in a list of parameters, after a line about all of them."""
     count = sum(one.values.count for one in found)
-    lines = [f"{count:,} numbers in {len(found)} tensors, norm {_short(_together([one.values for one in found]))}"]
+    lines = [
+        f"{count:,} numbers in {counted(len(found), 'tensor')}, norm {_short(_together([one.values for one in found]))}"
+    ]
     odd = {"values that are not finite": [one.name for one in found if one.values.nonfinite]}
     if gradients:
         grads = [one.gradient for one in found if one.gradient is not None]

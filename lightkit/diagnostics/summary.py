@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.nesting import tensors
+from lightkit.common.text import counted
 from lightkit.diagnostics.flops import Flops, ModuleRule, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
 from lightkit.diagnostics.layers import Call, Layer, Shape, first_call, layers_of, runs_of_alike
@@ -117,7 +118,7 @@ class ModelSummary:
         found += _lines_of_uncounted(flops)
         if self.training is not None and self.memory is not None:
             each = self.training.total / self.memory.samples
-            whole = f"{in_units(self.training.total)} FLOPs for {self.memory.samples} samples"
+            whole = f"{in_units(self.training.total)} FLOPs for {counted(self.memory.samples, 'sample')}"
             found.append(("training", f"{in_units(each)} FLOPs a sample, forward and backward; {whole}"))
         if self.memory is not None:
             known = [
@@ -125,7 +126,9 @@ class ModelSummary:
                 for name, n in self.memory.parts.items()
                 if n != 0
             ]
-            found.append(("memory", f"{format_bytes(self.memory.total)} in a step of {self.memory.samples} samples"))
+            found.append(
+                ("memory", f"{format_bytes(self.memory.total)} in a step of {counted(self.memory.samples, 'sample')}")
+            )
             found.append(("", ", ".join(known)))
         return [*found, *(("note", note) for note in self.notes)]
 

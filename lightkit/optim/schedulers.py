@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.text import counted
 
 Interval = Literal["step", "epoch"]
 
@@ -73,7 +74,7 @@ class Schedule:
                 raise UserError(
                     f"the warm-up of group {group.get('name', '?')} ends after the run",
                     key=group.get("warmup_key"),
-                    expected=f"at most {most} steps: it trains from step {first} of {total_steps}",
+                    expected=f"at most {counted(most, 'step')}: it trains from step {first} of {total_steps}",
                     received=steps,
                     fix="a shorter warm-up, or a longer run",
                 )
@@ -191,7 +192,7 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
             "the warm-up is as long as the run or longer",
             argument="warmup_steps" if steps else "warmup_epochs",
             expected=f"fewer than the {total_steps} steps of the run ({total_steps / steps_per_epoch:g} epochs)",
-            received=f"{steps} steps" if steps else f"{epochs:g} epochs ({warmup} steps)",
+            received=counted(steps, "step") if steps else f"{epochs:g} epochs ({counted(warmup, 'step')})",
             fix=f"scheduler.{'warmup_steps' if steps else 'warmup_epochs'}=0, a shorter warm-up, or a longer run",
         )
     return warmup

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightkit.common.errors import UserError
+from lightkit.common.text import counted
 from lightkit.optim.schedulers import Interval, Schedule, check_interval
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -111,7 +112,7 @@ class Torch(Schedule):
         own = getattr(self.inner, "total_steps", None)
         if self.interval == "step" and isinstance(own, int) and own < self.total_steps:
             raise UserError(
-                f"{type(self.inner).__name__} ends after {own} steps, and the run has {self.total_steps}",
+                f"{type(self.inner).__name__} ends after {counted(own, 'step')}, and the run has {self.total_steps}",
                 argument="scheduler",
                 fix="one of lightkit's schedulers, such as scheduler=one_cycle, which can be made longer",
             )

@@ -57,7 +57,7 @@ def introduction(cfg: DictConfig, folder: Path, data: Data, method: str = "") ->
     splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in data.loaders())
     kind, classes = f"{facts['task']}, input {facts['input']}", data.info.num_classes
     if data.info.task == "custom":
-        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
+        kind = "samples of their own kind" + (f", {classes} class{'es' * (classes != 1)}" if classes else "")
     made_by = f"{method}, " if method else ""
     head = [f"run     {cfg.name}, {made_by}seed {cfg.seed}, in {folder}", f"data    {kind}, {splits}"]
     return [*head, *(f"        {note}" for note in data.notes)]

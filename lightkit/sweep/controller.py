@@ -15,6 +15,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
 from lightkit.common.signals import handled
+from lightkit.common.text import counted
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import keep_apart, refuse_links
@@ -333,7 +334,8 @@ class Controller:
         """
         self.stopped_by, self._closing = status, True
         if leave:
-            self.display.message(f"{len(self._parts)} jobs go on without this process, which watches no longer")
+            jobs, verb = counted(len(self._parts), "job"), "goes" if len(self._parts) == 1 else "go"
+            self.display.message(f"{jobs} {verb} on without this process, which watches no longer")
             self._parts.clear()
             return
         if self._parts:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.ranking import improves
+from lightkit.common.text import counted
 from lightkit.trainer.state import State
 
 
@@ -91,7 +92,7 @@ class EarlyStopping(Callback):
             return
         self.waited += 1
         if self.waited >= self.patience:
-            trainer.stop(f"early stopping: {self.monitor} has not improved {self.waited} times in a row")
+            trainer.stop(f"early stopping: {self.monitor} has not improved {counted(self.waited, 'time')} in a row")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and the validations waited."""

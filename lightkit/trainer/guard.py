@@ -13,6 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import NOT_FINITE
 from lightkit.common.nesting import tensors
 from lightkit.common.shards import is_shard
+from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
 
@@ -167,7 +168,7 @@ class SkipGuard(Guard):
     def refuse(self, learner: Learner, batch: Any, position: int | None) -> None:
         """Count; end the run past the limit."""
         if learner.state.skipped >= self.limit:
-            raise self.error(learner, batch, position, after=f"; {self.limit} steps were skipped before")
+            raise self.error(learner, batch, position, after=f"; after {counted(self.limit, 'skipped step')}")
         with torch.no_grad():
             for buffer, kept in self._buffers:
                 buffer.copy_(kept)

@@ -22,7 +22,7 @@ def test_a_checkpoint_in_words(tmp_path):
     assert lines["format"] == f"version 1, written with PyTorch {torch.__version__}"
     assert lines["step"] == "120, 12 epochs done"
     assert lines["value"] == "0.98"
-    assert lines["optimizer"] == "torch.optim.sgd.SGD, 1 groups, 0 numbers in 0 tensors"
+    assert lines["optimizer"] == "torch.optim.sgd.SGD, 1 group, 0 numbers in 0 tensors"
     assert lines["average"] == "over 7 steps"
     assert lines["also"] == "callbacks.stop"
     assert lines["weights"] == "64 numbers in 9 tensors (float32, int64)"

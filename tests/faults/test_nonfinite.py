@@ -97,7 +97,7 @@ def test_skipping_a_window_of_several_batches(ran: Run, project: Path) -> None:
 def test_skipping_has_a_limit_that_holds_across_a_resume(ran: Run, project: Path) -> None:
     options = ("trainer.nonfinite.action=skip", "trainer.nonfinite.limit=1", "checkpoint.every_steps=1")
     process = ran(*TRAIN, SPOIL.replace("}", ", last: 40}"), *options)
-    where = "at step 12 (epoch 2, samples from 40 on); tensor 0 of the batch is not finite; 1 steps were skipped before"
+    where = "at step 12 (epoch 2, samples from 40 on); tensor 0 of the batch is not finite; after 1 skipped step"
     assert_stopped(process, project / "run", where)
     assert "skip or" not in process.err
     assert_stopped(ran("resume", "run"), project / "run", where)

@@ -121,7 +121,7 @@ def test_a_window_with_one_bad_batch_is_left_out_as_a_whole() -> None:
 
 def test_skipping_ends_at_its_limit() -> None:
     run = bad_run(Bad(2, 3, 4), SkipGuard(CPU, limit=2))
-    with pytest.raises(UserError, match=r"at step 4 [\s\S]*; 2 steps were skipped before") as caught:
+    with pytest.raises(UserError, match=r"at step 4 [\s\S]*; after 2 skipped steps") as caught:
         run.fit()
     assert caught.value.exit_code == 3
     assert run.state.skipped == 2

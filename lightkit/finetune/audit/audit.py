@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import AUDIT_FAILED
+from lightkit.common.text import counted
 from lightkit.finetune.audit.checks import (
     gradient_faults,
     group_options,
@@ -168,7 +169,7 @@ class FinetuneAudit:
             faults += self._network_faults(record.phase)
         any_gradient = bool(record.gradients.seen)
         silent = record.groups_without_gradient() if any_gradient and self._steps_taken(record, step) > 0 else []
-        lines = [f"no gradient has reached {what} in {step - record.first_step} steps" for what in silent]
+        lines = [f"no gradient has reached {what} in {counted(step - record.first_step, 'step')}" for what in silent]
         if not record.early_steps:
             faults += [f"{line}; {UNUSED}" for line in lines]
         elif first:

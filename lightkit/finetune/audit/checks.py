@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.modules import has_statistics, parameter_aliases
 from lightkit.common.shards import part
+from lightkit.common.text import counted
 from lightkit.finetune.audit.formatting import format_line, format_names, format_rate
 from lightkit.finetune.audit.groups import base_rate, group_name
 from lightkit.finetune.phases import Phase
@@ -58,7 +59,7 @@ def state_faults(
     # An optimizer moves whatever has a gradient, by momentum and weight decay too.
     stale = [name for name, p in model.named_parameters() if not p.requires_grad and p.grad is not None]
     idle = [
-        f"{group_name(group, index)} ({len(group['params'])} tensors)"
+        f"{group_name(group, index)} ({counted(len(group['params']), 'tensor')})"
         for index, group in enumerate(optimizer.param_groups)
         if any(parameter.requires_grad for parameter in group["params"])
         and base_rate(group) == 0.0

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from lightkit.common.text import counted
 from lightkit.finetune.audit.formatting import format_bytes, format_names, format_percent, format_rate, format_rates
 from lightkit.finetune.audit.tables import GroupRow, PhaseTable
 
@@ -142,7 +143,7 @@ def _joint_cells(rows: Sequence[GroupRow]) -> list[str]:
     norms = sorted({part for row in rows for part in (row.norm or "").split("+")} - {""})
     rules = dict.fromkeys(rule for row in rows for rule in row.rules)
     return [
-        f"{len(rows)} groups as before",
+        f"{counted(len(rows), 'group')} as before",
         f"{sum(row.tensors for row in rows):,}",
         f"{sum(row.parameters for row in rows):,}",
         *_row_cells(rows[0], ())[3:6],

@@ -19,6 +19,7 @@ from lightkit.assembly.ensemble import is_ensemble
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
+from lightkit.common.text import counted
 from lightkit.config import instantiate, to_yaml
 from lightkit.config.project import project_root
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, read_ensemble, write_ensemble
@@ -151,7 +152,9 @@ def _plan(
             method.check(replace(facts, members=()))
         unseen = _unseen(runs, found, method, weights)
         if any(len(own) < int(one.predicted.sum()) for own, one in zip(unseen, found)):
-            run.tell(f"note: the runs were split differently: {len(unseen[0])} rows are left that none trained on")
+            run.tell(
+                f"note: the runs were split differently: {counted(len(unseen[0]), 'row')} left that none trained on"
+            )
         return kind(run, shared, method, facts, runs, unseen, scaling, weights)
 
 
@@ -283,7 +286,7 @@ def _unseen(
     told = []
     for run in runs:
         seed, count = run.cfg.data.split.seed, len(trained_rows(run.cfg, run.folder))
-        told.append(f"{run.name} trained on {count} rows (data.split.seed={seed})")
+        told.append(f"{run.name} trained on {counted(count, 'row')} (data.split.seed={seed})")
     if len(unseen[0]):
         what = "no row is left to weigh the runs by, as test rows are for the report"
         if isinstance(method, Stacking):

@@ -18,6 +18,7 @@ import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
+from lightkit.common.text import counted
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
@@ -227,7 +228,7 @@ class MemberFiles:
         lines = [
             f"member {member.name}, seed {member.values.get('seed', self.run.cfg.seed)}, trained with "
             f"{len(self.members) - 1} others at once on {self._facts['device']}",
-            f"result after {state.step} steps: {shown}",
+            f"result after {counted(state.step, 'step')}: {shown}",
             *([state.stop_reason] if state.stop_reason else []),
         ]
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightkit.common.text import counted
 from lightkit.ensemble.calibration import (
     calibrated_log_likelihood,
     independent_networks,
@@ -297,7 +298,7 @@ def told(report: Mapping[str, Any]) -> list[str]:
         found.append(("worth", f"{worth_:.1f} of {size} independent networks, by log-likelihood"))
     cost = report["cost"]
     several = f"{cost['networks']} network{'s' * (cost['networks'] != 1)}"
-    spent = f"{cost['epochs']} epochs, " if cost["epochs"] else ""
+    spent = f"{counted(cost['epochs'], 'epoch')}, " if cost["epochs"] else ""
     found.append(("cost", f"{several}, {cost['parameters']:,} parameters, {spent}{cost['seconds']:.1f} s"))
     width = max(len(head) for head, _ in found)
     return [f"{head.ljust(width)}  {text}" for head, text in found]

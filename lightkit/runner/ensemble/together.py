@@ -18,6 +18,7 @@ from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.reading import UnreadableError, parse_json, read_file
 from lightkit.common.shapes import TEXTS
+from lightkit.common.text import counted
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
@@ -159,7 +160,7 @@ class MemberGroup:
         if not reason and self.engine == "auto" and not (self.folder / run_files.TOGETHER_MEMBERS).exists():
             faster, why = gain(self.stack, self.learners)
             reason = "" if faster is not None and faster > 1.0 else f"that is faster: {why}"
-        count = f"{len(self.group)} members"
+        count = counted(len(self.group), "member")
         self.run.tell(
             f"{count} train at once ({why})" if not reason else f"{count} train one after the other: {reason}"
         )

@@ -15,6 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
+from lightkit.common.text import counted
 from lightkit.data.probe import small_batch
 from lightkit.diagnostics.footprint import (
     activations,
@@ -89,7 +90,7 @@ class MemoryReport:
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
-                words = "outputs" if evaluating else f"activations of {_samples(self.parts)} samples"
+                words = "outputs" if evaluating else f"activations of {counted(_samples(self.parts), 'sample')}"
                 rows.append(_row("of these", _listed(found, words)))
         fix = self._fix(evaluating, pattern)
         self.parts = None  # frames that are cleared keep their functions, one of which may lead to here
@@ -106,7 +107,7 @@ class MemoryReport:
         if _STEP not in names:
             return f" after step {self.state.step}" if self.state.step else ""
         doing = next((words for name, words in _DOING.items() if name in names), "")
-        sizes = f"{self.cfg.data.batch_size} samples"
+        sizes = counted(self.cfg.data.batch_size, "sample")
         if self.cfg.trainer.accumulate > 1:
             sizes += f" x {self.cfg.trainer.accumulate} accumulated"
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
