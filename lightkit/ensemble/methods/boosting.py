@@ -51,8 +51,8 @@ class GradientBoosting(Method):
         """Return the number of the best round; of equal ones the first, without validation the last."""
         best, reached = len(done) - 1, None
         for number, result in enumerate(done):
-            value, mode = _value(result), result.result["objective"]["mode"]
-            if value is not None and improves(value, reached, mode=mode):
+            value = _value(result)
+            if value is not None and improves(value, reached, mode=result.result["objective"]["mode"]):
                 best, reached = number, value
         return best
 

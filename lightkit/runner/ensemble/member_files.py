@@ -82,11 +82,11 @@ def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def is_own(key: str) -> bool:
-    """Tell whether alike members may differ in this key: their seeds, and the rows that they learn from."""
+    """Tell whether alike members may differ in this key: their names and seeds, and the rows that they learn from."""
     return key in _OWN
 
 
-_OWN = ("seed", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
+_OWN = ("seed", "name", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
 
 
 @dataclass
@@ -198,7 +198,7 @@ class MemberFiles:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
             result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
-            result["seconds"] = round(seconds, 3)
+            result |= {"name": member.values.get("name", self.cfg.name), "seconds": round(seconds, 3)}
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
             unfinished.write_text(json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

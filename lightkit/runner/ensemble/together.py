@@ -111,10 +111,14 @@ def _told_alone(run: Session, members: Sequence[RunMember], others: Sequence[str
     if not fresh:
         return lines
     values = [leaves(member.values) for member in members]
-    keys = dict.fromkeys(key for own in values for key in own if not is_own(key))
+    every = dict.fromkeys(key for own in values for key in own)
+    keys = [key for key in every if not is_own(key)]
     differing = [key for key in keys if len({json.dumps(own.get(key, "-"), default=str) for own in values}) > 1]
+    missing = [key for key in every if any(key not in own for own in values)]
     names = ", ".join(member.name for member in fresh)
     what = f"no other member has the same {' and '.join(differing)}" if differing else "no other member is left"
+    if missing and not differing:
+        what = f"{' and '.join(missing)} is not given for each member"
     rate = ", and a step of all at once has one learning rate" if differing == ["optim.lr"] else ""
     return [*lines, f"{names}: {what}{rate}"]
 

@@ -46,8 +46,9 @@ def done(*members: RunMember, values: tuple[float | None, ...] = ()) -> list[Mem
     """Members that have been trained, with what they reached."""
     reached = values or tuple(0.5 for _ in members)
     return [
-        MemberResult(member, Path(member.name), {"objective": {"name": "val/loss", "mode": "min", "value": value}})
+        MemberResult(member, Path(member.name), {"objective": objective, "metrics": {"val/loss": value}})
         for member, value in zip(members, reached)
+        for objective in [{"name": "val/loss", "mode": "min", "value": value}]
     ]
 
 

@@ -11,7 +11,7 @@ import torch
 from lightkit.config import load_run
 from lightkit.ensemble.methods import GradientBoosting
 from lightkit.ensemble.methods.base import member
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.plan import MemberResult
 from lightkit.runner import Runner
 from tests.ensemble.methods.running import done, facts, predictions, result, role, stored, train
 
@@ -41,15 +41,14 @@ def test_patience_ends_with_the_best_round() -> None:
     assert len(GradientBoosting(size=9, patience=None).counted(ended)) == 3
 
 
-def test_rounds_are_judged_by_the_weights_that_count() -> None:
-    method, told = GradientBoosting(size=9), facts(last=True)
-    members, ended = list[RunMember](), list[MemberResult]()
-    for best, last in ((0.5, 0.6), (0.5, 0.5), (0.4, 0.7), (0.3, 0.8)):
-        (coming,) = method.next(told, ended)
-        members.append(coming)
-        (found,) = done(coming, values=(best,))
-        ended.append(replace(found, result={**found.result, "metrics": {"val/loss": last}}))
-    assert list(method.next(told, ended)) == []
+@pytest.mark.parametrize("last", [True, False])
+def test_rounds_are_judged_by_the_weights_that_count(last: bool) -> None:
+    method, of_run, ended = GradientBoosting(size=9), facts(last=last), list[MemberResult]()
+    for one, other in ((0.5, 0.3), (0.4, 0.2), (0.6, 0.1), (0.7, 0.05)):  # the value that counts, and the other
+        (coming,) = method.next(of_run, ended)
+        (found,) = done(coming, values=(other if last else one,))
+        ended.append(replace(found, result={**found.result, "metrics": {"val/loss": one if last else other}}))
+    assert list(method.next(of_run, ended)) == []
     assert [one.member.name for one in method.counted(ended)] == ["00-round", "01-round"]
 
 

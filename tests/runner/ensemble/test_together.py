@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightkit.assembly import build_shared
-from lightkit.config import compose
+from lightkit.config import compose, from_yaml
 from lightkit.ensemble.plan import RunMember
 from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.session import session
+from lightkit.runs.reading import read_config, read_result
+from tests.conftest import Outcome
 from tests.runner.ensemble.test_group_training import MEMBERS, QUICK, train
+
+ALONE = "one after the other trains "
 
 
 def test_more_members_train_beside_those_that_have_finished(tmp_path: Path) -> None:
@@ -46,6 +51,38 @@ def test_members_that_differ_in_their_rate_are_told_to_train_alone(
     said = capsys.readouterr().out.replace("\n", " ")
     assert "2 members train at once" in said
     assert "one after the other trains 01, wide: no other member has the same optim.lr and model.hidden" in said
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ("[{seed: 1}, {seed: 2}]", ["2 members train at once"]),
+        ("[{name: a}, {name: b, seed: 7}]", ["2 members train at once"]),
+        ("[{optim.lr: 0.01}, {optim.lr: 0.02}]", ["no other member has the same optim.lr, and a step of all", ALONE]),
+        ("[{optim.weight_decay: 0.1}, {optim.weight_decay: 0.2}]", ["has the same optim.weight_decay", ALONE]),
+        ("[{model.dropout: 0.1}, {model.dropout: 0.2}]", ["has the same model.dropout", ALONE]),
+        ("[{model.hidden: [4]}, {model: soft_tree}, {model.hidden: [4]}]", ["2 members train at once", ALONE]),
+        ("[{}, {seed: 5}]", ["00, 01-seed=5: name is not given for each member", ALONE]),
+        (
+            "[{seed: 4}, {seed: 5}]\nfinetune=bitfit",
+            ["2 members train one after the other: the members are fine-tuned"],
+        ),
+        ("[{}]", [ALONE]),
+    ],
+)
+def test_the_engine_that_was_asked_for_is_used_or_it_is_said_why_not(
+    cli: Callable[..., Outcome], members: str, told: list[str]
+) -> None:
+    listed, *more = members.splitlines()
+    args = [*QUICK, "trainer.epochs=1", "ensemble=voting", "ensemble.engine=vectorized", f"ensemble.members={listed}"]
+    found = cli("train", *args, *more, "logger.console.style=lines")
+    assert found.code == 0, found.err
+    said = found.out.replace("\n", " ")
+    assert [text for text in told if text not in said] == []
+    assert "same name" not in said
+    (run,) = Path("outputs/runs").glob("*/*")
+    for member in (run / "members").iterdir():
+        assert read_result(member)["name"] == from_yaml(read_config(member))["name"]
 
 
 def test_what_cannot_train_at_once_trains_one_after_the_other(
