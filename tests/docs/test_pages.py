@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lightkit.config import compose_jobs
 from tests.docs.pages import COMPARED, ROOT, RUN, Terminal, blocks, check_page, differs, pages
@@ -62,6 +64,31 @@ def test_every_link_leads_somewhere() -> None:
             known = place.exists() and (not anchor or place.suffix != ".md" or anchor in anchors(place))
             broken += [] if known else [f"{path.relative_to(ROOT)}: {found['target']}"]
     assert broken == []
+
+
+def test_the_home_page_lists_every_guide_in_the_groups_of_the_navigation() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    nav = {title: entry for part in site["nav"] for title, entry in part.items()}
+    guides = {group: [*pages_of(entries)] for part in nav["Guides"] for group, entries in part.items()}
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("## Guides")[2].partition("\n## ")[0]
+    listed = {part.split("\n")[0]: re.findall(r"\((guides/[\w-]+\.md)\)", part) for part in text.split("### ")[1:]}
+    every = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+
+    assert listed == guides
+    assert sorted([*pages_of(site["nav"])]) == sorted(every)
+    missing = [
+        path for path in (*site["extra_css"], *site["extra"]["polyfills"]) if not (ROOT / "docs" / path).exists()
+    ]
+    assert missing == []
+
+
+def pages_of(nav: object) -> Iterator[str]:
+    """List the files of a part of the navigation."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else []:
+            yield from pages_of(entry)
 
 
 def test_every_picture_is_described() -> None:

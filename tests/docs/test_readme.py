@@ -9,7 +9,8 @@ from tests.docs.pages import ROOT, blocks
 
 
 @pytest.mark.parametrize(
-    "command", ["make train", "make test", "train", "config", "plan", "resume", "eval", "predict", "runs", "board"]
+    "command",
+    ["make train", "make test", "new", "train", "config", "plan", "resume", "eval", "predict", "runs", "board"],
 )
 def test_it_shows_the_command(command: str) -> None:
     shown = [
