@@ -40,7 +40,7 @@ ONLY_IN = {
         f"lightkit/{part}/"
         for part in ("config", "runs", "assembly", "finders", "runner", "sweep", "detached", "doctor", "gallery", "cli")
     ),
-    "torchensemble": ("lightkit/ensemble/bridge.py",),
+    "torchensemble": ("lightkit/ensemble/bridge/",),
     "tensorboard": ("lightkit/loggers/", "lightkit/detached/tensorboard.py"),
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),

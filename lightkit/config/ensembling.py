@@ -95,6 +95,68 @@ def processes_of_members(cfg: Config, report: Report) -> None:
         report.add(("ensemble", "engine"), what, received="processes", fix=fix)
 
 
+_BY_TORCHENSEMBLE = (
+    *("Voting", "Bagging", "Greedy", "Adversarial", "Snapshot", "FastGeometric"),
+    *("Fusion", "GradientBoosting", "SoftGradientBoosting"),
+)
+_ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
+    "ensemble.resample": (("bootstrap",), "its bagging draws rows with replacement, and deals out no folds"),
+    "ensemble.members": (([],), "all its members are alike"),
+    "ensemble.patience": ((None,), "its boosting would stop by its own accuracy or squared error"),
+    "trainer.steps": ((None,), "it counts epochs"),
+    "trainer.accumulate": ((1,), "it makes a step of every batch"),
+    "trainer.clip_norm": ((None,), "it clips no gradients"),
+    "trainer.clip_value": ((None,), "it clips no gradients"),
+    "trainer.validate_every": ((1,), "its members are validated once, at their end"),
+    "trainer.early_stopping.patience": ((None,), "its members train to their end"),
+    "trainer.ema.decay": ((None,), "it keeps no average of the weights"),
+    "trainer.nonfinite.action": (("stop",), "it makes every step"),
+    "trainer.overfit.samples": ((None,), "it trains to the end"),
+    "trainer.task._target_": (
+        ("lightkit.trainer.tasks.Supervised",),
+        "it computes the loss of inputs and targets itself",
+    ),
+    "trainer.callbacks": (({},), "it calls nobody"),
+    "device.precision": (("fp32", "tf32"), "it has no autocast and no loss scale"),
+    "device.parallel": (("none",), "it trains in one process on one device"),
+    "device.compile": (("none",), "it calls the networks as they are"),
+    "device.cuda_graphs": ((False,), "it calls the networks as they are"),
+    "device.activation_checkpointing": (([],), "it calls the networks as they are"),
+    "data.mixup.alpha": ((None,), "it takes a class for a target, and no shares of classes"),
+    "profile": ((False,), "its steps are not looked into"),
+}
+"""What a key has to be for torchensemble, and why."""
+
+
+def abilities_of_torchensemble(cfg: Config, report: Report) -> None:
+    """Refuse what torchensemble cannot train, and would leave out without a word."""
+    if getattr(cfg.ensemble, "engine", None) != "torchensemble":
+        return
+    method, facts = _method(cfg), {"family": "ensemble"}
+    if method not in _BY_TORCHENSEMBLE:
+        received, fix = method or cfg.ensemble._target_, "ensemble.engine=sequential"
+        what = "torchensemble has no such method"
+        report.add(("ensemble", "engine"), what, received=received, choices=_BY_TORCHENSEMBLE, fix=fix, **facts)
+        return
+    for path, (values, why) in _ONLY_SO.items():
+        key, node = tuple(path.split(".")), cfg
+        for name in key:
+            node = getattr(node, name, values[0])
+        found: Any = getattr(node, "__dict__", node)
+        if found not in values:
+            shown = (
+                "null" if values[0] is None else str(values[0]).lower() if isinstance(values[0], bool) else values[0]
+            )
+            fix = f"{path}={shown}, or ensemble.engine=sequential"
+            what = f"ensemble.engine=torchensemble: {why}"
+            report.add(key, what, received=found if not isinstance(found, dict) else ", ".join(found), fix=fix, **facts)
+    cycle = getattr(cfg.ensemble, "cycle_epochs", 2)
+    if cycle % 2:
+        what = "torchensemble keeps its networks in the middle of a cycle, which has to be the end of an epoch"
+        fix = "ensemble.cycle_epochs=4, or ensemble.engine=sequential"
+        report.add(("ensemble", "cycle_epochs"), what, expected="an even number", received=cycle, fix=fix, **facts)
+
+
 ENSEMBLE_RULES: tuple[Rule, ...] = (
     checkpoints_of_members,
     roles_of_members,
@@ -103,4 +165,5 @@ ENSEMBLE_RULES: tuple[Rule, ...] = (
     cycles_of_snapshots,
     rates_of_cycles,
     processes_of_members,
+    abilities_of_torchensemble,
 )

@@ -34,9 +34,9 @@ class Joint(nn.Module):
         self.estimators = nn.ModuleList(estimators)
         self.stacked, self.scale = stacked, scale
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *x: Tensor) -> Tensor:
         """Compute `(B, C)`, in training of a stacked one `(B, M, C)`, from inputs `(B, ...)`."""
-        outputs = torch.stack([logits(network(x)) for network in self.estimators], dim=1)
+        outputs = torch.stack([logits(network(*x)) for network in self.estimators], dim=1)
         return outputs if self.stacked and self.training else self.scale * outputs.sum(1)
 
 
@@ -82,34 +82,34 @@ class Ensemble(nn.Module):
     def __iter__(self) -> Iterator[nn.Module]:
         return iter(self.estimators)
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, *x: Tensor) -> Tensor:
         """Return the output of every network, `(M, B, C)`.
 
         Alike networks are computed at once in eval mode without gradients, where that pays. The first batch is computed
         in both ways: networks whose outputs differ then stay one after the other.
         """
         if self.training or torch.is_grad_enabled() or not self._stackable:
-            return alone(list(self.estimators), x)
+            return alone(list(self.estimators), *x)
         checked = self._stacked is not None and self._stacked.current
         if not checked:
             self._stacked = stack(list(self.estimators))
         if self._stacked is None:
             self._stackable = False
-            return alone(list(self.estimators), x)
+            return alone(list(self.estimators), *x)
         if checked:
-            return self._stacked.outputs(x)
-        expected = alone(list(self.estimators), x)
+            return self._stacked.outputs(*x)
+        expected = alone(list(self.estimators), *x)
         try:
-            self._stackable = agrees(self._stacked.outputs(x), expected)
+            self._stackable = agrees(self._stacked.outputs(*x), expected)
         except (RuntimeError, NotImplementedError, ValueError, TypeError):  # it branches on values, or draws numbers
             self._stackable = False
         if not self._stackable:
             self._stacked = None
         return expected
 
-    def probabilities(self, x: Tensor) -> Tensor:
+    def probabilities(self, *x: Tensor) -> Tensor:
         """Return what every network predicts, `(M, B, C)`: probabilities, or numbers in regression."""
-        outputs = self.outputs(x)
+        outputs = self.outputs(*x)
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         if self.task == "regression":
             return outputs
@@ -128,11 +128,11 @@ class Ensemble(nn.Module):
         finally:
             self._observer = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *x: Tensor) -> Tensor:
         """Combine the outputs of all networks, `(B, C)`."""
         if self.rule == "sum":
-            return self._weighed(self.outputs(x))
-        found = self.probabilities(x)
+            return self._weighed(self.outputs(*x))
+        found = self.probabilities(*x)
         if self._observer is not None:
             self._observer(found)
         if self.rule == "hard" and self.task != "regression":

@@ -24,9 +24,9 @@ _FLOAT, _HALF = 1e-5, 0.05
 """How far the outputs may be from those of each network alone, in single and half precision."""
 
 
-def alone(networks: Sequence[nn.Module], x: Any) -> Tensor:
+def alone(networks: Sequence[nn.Module], *x: Any) -> Tensor:
     """Compute the outputs `(M, B, C)` of one network after the other."""
-    return torch.stack([_table(logits(network(x))) for network in networks])
+    return torch.stack([_table(logits(network(*x))) for network in networks])
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Stacked:
         """Tell whether the networks have the weights that were stacked."""
         return _version(self.sources) == self.version
 
-    def outputs(self, x: Any) -> Tensor:
+    def outputs(self, *x: Any) -> Tensor:
         """Compute the outputs `(M, B, C)`.
 
         Raises:
@@ -58,7 +58,7 @@ class Stacked:
         """
 
         def one(tensors: dict[str, Tensor]) -> Tensor:
-            return _table(logits(torch.func.functional_call(self.skeleton, tensors, (x,))))
+            return _table(logits(torch.func.functional_call(self.skeleton, tensors, x)))
 
         with layer_by_layer():
             found: Tensor = torch.func.vmap(one)(dict(self.tensors))

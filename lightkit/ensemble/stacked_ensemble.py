@@ -61,11 +61,11 @@ class StackedEnsemble(Ensemble):
         for name, own in inputs.items():
             self.register_buffer(f"scaling{self.names.index(name)}", torch.tensor([own.shift, own.scale]))
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, *x: Tensor) -> Tensor:
         """Return the output of every network, `(M, B, C)`."""
         found, predictions = list[Tensor](), dict[str, Tensor]()
         for number, (name, network) in enumerate(zip(self.names, self.estimators)):
-            own = logits(network(self._features(x, name, number, predictions)))
+            own = logits(network(self._features(x[0], name, number, predictions)))
             found.append(own[:, None] if own.ndim == 1 else own)
             predictions[name] = as_probabilities(found[-1], self.task)
         return torch.stack(found)

@@ -22,6 +22,9 @@ from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
 from lightkit.trainer.watch import NoWatch, Watcher
 
+Fit = Callable[[MemberRun, Learner, Observer], bool]
+"""What trains a model; see `fit`."""
+
 
 def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
     """Train a model from where its state stands to the end, or to where it is to pause.

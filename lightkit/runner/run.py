@@ -23,7 +23,7 @@ from lightkit.runner.ensemble.run import build_plan
 from lightkit.runner.ensemble.validations import forget_validations
 from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
 from lightkit.runner.faults import translate_errors
-from lightkit.runner.fit import fit
+from lightkit.runner.fit import Fit, fit
 from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
@@ -103,8 +103,8 @@ class Runner:
                 forget_validations(done)
             return result
 
-    def train_member(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
-        """Train one model of a run; see `lightkit.runner.ensemble.engines.train_members`."""
+    def train_member(self, session: Session, member: RunMember, shared: Shared, fit: Fit = fit) -> MemberResult:
+        """Train one model of a run, by `fit`; see `lightkit.runner.ensemble.engines.train_members`."""
         with member_run(session, member) as run:
             if member.name:
                 shared = build_own(run.cfg, shared, run.path)

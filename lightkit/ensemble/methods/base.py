@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,8 +17,10 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.weighing import WEIGHTS, weigh
 
-Engine = Literal["auto", "vectorized", "sequential", "processes"]
-ENGINES = ("auto", "vectorized", "sequential", "processes")
+Engine = Literal["auto", "vectorized", "sequential", "processes", "torchensemble"]
+ENGINES = ("auto", "vectorized", "sequential", "processes", "torchensemble")
+OneEngine = Literal["sequential", "torchensemble"]
+"""Engines of methods whose networks depend on each other."""
 ALONE = "lightkit.ensemble.methods.NoEnsemble"
 """What a member's own configuration names as its method."""
 Rule = Literal["soft", "hard", "last"]
@@ -76,7 +79,8 @@ class Method:
         size: Number of members; null takes as many as the method usually has. Of unlike members (`ensemble.members`)
             null takes each once, a number each so often.
         engine: How members that need nothing of each other are trained: `vectorized` all at once in one process,
-            `sequential` one after the other, `processes` side by side, `auto` what is fastest here.
+            `sequential` one after the other, `processes` side by side, `auto` what is fastest here. `torchensemble`: by
+            that library's class of the method, and its own loop, all members in one go.
         slots: Processes side by side for `processes`; null takes one for each GPU, or as many as processors allow.
 
     Raises:
@@ -129,6 +133,13 @@ class Method:
     def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """Return the members that can be trained now; see `RunPlan.next`."""
         return self.members(facts) if not done else []
+
+    def every(self, facts: RunFacts) -> list[RunMember]:
+        """Return all members, each behind those that it needs, where nothing that they reach decides about the next."""
+        done = list[MemberResult]()
+        while members := self.next(facts, done):
+            done += [MemberResult(one, Path(), {}) for one in members]
+        return [result.member for result in done]
 
     def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """Return all members of a method whose members need nothing of each other."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightkit.common.ranking import improves
-from lightkit.ensemble.methods.base import Method, RunFacts, member
+from lightkit.ensemble.methods.base import Method, OneEngine, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 
@@ -21,6 +21,7 @@ class GradientBoosting(Method):
         patience: Rounds without a better monitored value after which no more are trained. The sum ends with the best
             round, as later ones fit the noise of the training rows. Null trains all rounds and takes all, as does a
             run without validation.
+        engine: See `Method`.
 
     Raises:
         UserError: An argument is out of its range.
@@ -29,23 +30,36 @@ class GradientBoosting(Method):
     tasks = ("multiclass", "binary", "multilabel", "regression")
     rule = "last"
 
-    def __init__(self, *, size: int = 5, shrinkage: float = 1.0, patience: int | None = 2) -> None:
-        super().__init__(size=size)
+    def __init__(
+        self, *, size: int = 5, shrinkage: float = 1.0, patience: int | None = 2, engine: OneEngine = "sequential"
+    ) -> None:
+        super().__init__(size=size, engine=engine)
         self.shrinkage = self.factor = shrinkage
         self.patience = patience
 
     def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
-        tired = self.patience is not None and len(done) - 1 - self._best(done) >= self.patience if done else False
-        if tired or len(done) >= (self.size or 1):
+        if self._tired(done) or len(done) >= (self.size or 1):
             return []
         role: dict[str, Any] = {"adds_to": [result.member.name for result in done], "shrinkage": self.shrinkage}
         values = {"trainer.test": "last"} if facts.last else {}  # tells by which value a round is judged
         return [member(facts, len(done), "round", values, **role)]
 
+    def every(self, facts: RunFacts) -> list[RunMember]:
+        """See `Method.every`; `counted` leaves rounds out that come after patience has ended."""
+        rounds = GradientBoosting(size=self.size or 1, shrinkage=self.shrinkage, patience=None)
+        return super(GradientBoosting, rounds).every(facts)
+
     def counted(self, done: Sequence[MemberResult]) -> Sequence[MemberResult]:
         """See `Method.counted`."""
-        return done if self.patience is None else done[: self._best(done) + 1]
+        if self.patience is None:
+            return done
+        ends = (count for count in range(1, len(done) + 1) if self._tired(done[:count]))
+        return done[: self._best(done[: next(ends, len(done))]) + 1]
+
+    def _tired(self, done: Sequence[MemberResult]) -> bool:
+        """Tell whether so many rounds were no better that no more are trained."""
+        return bool(done) and self.patience is not None and len(done) - 1 - self._best(done) >= self.patience
 
     def _best(self, done: Sequence[MemberResult]) -> int:
         """Return the number of the best round; of equal ones the first, without validation the last."""

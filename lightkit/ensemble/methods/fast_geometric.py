@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Method, RunFacts, member
+from lightkit.ensemble.methods.base import Method, OneEngine, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 
@@ -19,13 +19,22 @@ class FastGeometric(Method):
         cycle_epochs: Epochs of a cycle.
         high: Largest rate of a cycle, as a factor on `optim.lr`.
         low: Smallest rate, with which a cycle begins and ends, as a factor on `optim.lr`.
+        engine: See `Method`.
 
     Raises:
         UserError: An argument is out of its range.
     """
 
-    def __init__(self, *, size: int = 5, cycle_epochs: int = 4, high: float = 0.5, low: float = 0.005) -> None:
-        super().__init__(size=size)
+    def __init__(
+        self,
+        *,
+        size: int = 5,
+        cycle_epochs: int = 4,
+        high: float = 0.5,
+        low: float = 0.005,
+        engine: OneEngine = "sequential",
+    ) -> None:
+        super().__init__(size=size, engine=engine)
         if not 0 < low < high:
             raise UserError(
                 "a cycle needs a smaller and a larger rate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from lightkit.ensemble.methods.base import Method, RunFacts, member
+from lightkit.ensemble.methods.base import Method, OneEngine, RunFacts, member
 from lightkit.ensemble.plan import RunMember
 
 
@@ -14,12 +14,13 @@ class Fusion(Method):
 
     Args:
         size: Number of networks.
+        engine: See `Method`.
     """
 
     joint: Literal["fusion", "soft_gradient_boosting"] = "fusion"
 
-    def __init__(self, *, size: int = 5) -> None:
-        super().__init__(size=size)
+    def __init__(self, *, size: int = 5, engine: OneEngine = "sequential") -> None:
+        super().__init__(size=size, engine=engine)
 
     def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
@@ -34,13 +35,14 @@ class SoftGradientBoosting(Fusion):
     Args:
         size: Number of networks.
         shrinkage: Factor of every network in the sum.
+        engine: See `Method`.
     """
 
     tasks = ("multiclass", "binary", "regression")
     joint = "soft_gradient_boosting"
 
-    def __init__(self, *, size: int = 5, shrinkage: float = 1.0) -> None:
-        super().__init__(size=size)
+    def __init__(self, *, size: int = 5, shrinkage: float = 1.0, engine: OneEngine = "sequential") -> None:
+        super().__init__(size=size, engine=engine)
         self.shrinkage = shrinkage
 
     def members(self, facts: RunFacts) -> Sequence[RunMember]:

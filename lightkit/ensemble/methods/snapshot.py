@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Method, RunFacts, member
+from lightkit.ensemble.methods.base import Method, OneEngine, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 COSINE = {"_target_": "lightkit.optim.annealing.Cosine", "floor": 0.0, "warmup_steps": 0, "warmup_epochs": 0.0}
@@ -19,10 +19,11 @@ class Snapshot(Method):
 
     Args:
         size: Number of cycles; they divide the epochs of the run.
+        engine: See `Method`.
     """
 
-    def __init__(self, *, size: int = 5) -> None:
-        super().__init__(size=size)
+    def __init__(self, *, size: int = 5, engine: OneEngine = "sequential") -> None:
+        super().__init__(size=size, engine=engine)
 
     def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""

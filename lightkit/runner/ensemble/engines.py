@@ -34,7 +34,8 @@ from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
 from lightkit.trainer.interrupt import Interrupted
 
-TrainOne = Callable[[Session, RunMember, Shared], MemberResult]
+TrainOne = Callable[..., MemberResult]
+"""`lightkit.runner.Runner.train_member`."""
 _POLL_SECONDS = 0.05
 _LOG_LINES = 15
 
@@ -55,7 +56,11 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     left = [member for member in members if found[member.name] is None]
     engine = run.cfg.ensemble.get("engine", "sequential")
     earlier = {name: result for name, result in found.items() if result is not None}
-    if engine == "processes" and len(left) > 1 and run.ranks.size == 1:
+    if engine == "torchensemble" and left:
+        from lightkit.runner.ensemble.torchensemble_engine import TorchEnsembleEngine  # brings torchensemble
+
+        results = TorchEnsembleEngine(run, shared, train).train(members, left)
+    elif engine == "processes" and len(left) > 1 and run.ranks.size == 1:
         results = train_side_by_side(run, left, shared)
     elif engine in ("auto", "vectorized") and left and len(members) > 1:  # one may be left of those at once
         chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}

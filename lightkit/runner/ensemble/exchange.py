@@ -18,7 +18,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain, to_yaml
 from lightkit.data import Data, DataInfo
-from lightkit.ensemble.bridge import read_file, rule_of, to_torchensemble, write_file
+from lightkit.ensemble.bridge.containers import read_file, rule_of, to_torchensemble, write_file
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.loggers.files import write_json
 from lightkit.runs.folder import RunFolder

@@ -131,7 +131,9 @@ class EnsemblePlan:
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
         plain: dict[str, Any] = {"metrics.figures": []}  # of many members they would take longer than their training
-        members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
+        at_once = self.method.engine == "torchensemble"  # which trains also those in one go that need each other
+        named = self.method.next(self.facts, done) if not at_once else [] if done else self.method.every(self.facts)
+        members = [replace(found, values={**plain, **found.values}) for found in named]
         self.run.members.expect(member.name for member in members)
         self.run.ranks.shared(lambda: self._record(done, members, {}) if self.run.place.is_recorded else None)
         return members

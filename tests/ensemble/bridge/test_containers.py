@@ -14,7 +14,7 @@ from torch import nn
 from torchensemble.utils import io
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.bridge import from_torchensemble, read_file, rule_of, to_torchensemble, write_file
+from lightkit.ensemble.bridge.containers import from_torchensemble, read_file, rule_of, to_torchensemble, write_file
 from lightkit.ensemble.module import Ensemble, Joint
 
 SIZES = {"in_features": 4, "out_features": 3}

@@ -1,6 +1,6 @@
-"""Exchange with torchensemble (https://github.com/TorchEnsemble-Community/Ensemble-Pytorch): containers and files.
+"""Containers and files of torchensemble.
 
-Its loader `torchensemble.utils.io.load` goes by the name of a file. This is the only module that imports torchensemble.
+Its loader `torchensemble.utils.io.load` goes by the name of a file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.ensemble.module import Ensemble, Joint, Rule
 
-_TASKS = {"multiclass": "Classifier", "regression": "Regressor"}
-_CLASSES = {
+TASKS = {"multiclass": "Classifier", "regression": "Regressor"}
+CLASSES = {
     "Voting": "Voting",
     "Greedy": "Voting",
-    "FastGeometric": "Voting",  # that of torchensemble averages the outputs of classes, not their probabilities
+    "FastGeometric": "FastGeometric",
     "Bagging": "Bagging",
     "Adversarial": "AdversarialTraining",
     "Snapshot": "SnapshotEnsemble",
@@ -32,7 +32,7 @@ _CLASSES = {
     "SoftGradientBoosting": "SoftGradientBoosting",
 }
 """The class of torchensemble for each method, without the kind of target that its name ends with."""
-_SUMS = {"Fusion", "GradientBoosting", "SoftGradientBoosting"}
+_SUMS = {"Fusion", "FastGeometric", "GradientBoosting", "SoftGradientBoosting"}
 """Classes whose outputs, not their probabilities, are added up."""
 _FILE = re.compile(r"(?P<kind>[A-Za-z]+?)(?P<task>Classifier|Regressor)_(?P<base>.+)_(?P<size>\d+)_ckpt\.pth")
 _ESTIMATORS = "estimators_."
@@ -55,13 +55,15 @@ def to_torchensemble(ensemble: Ensemble, *, method: str = "Voting", outputs: int
         estimators, scales = list(joint.estimators), [joint.scale]
     else:
         scales = ensemble.weights.tolist()
-    kind = _CLASSES.get(method, "")
+    kind = CLASSES.get(method, "")
+    if kind == "FastGeometric" and ensemble.rule != "sum":  # its container averages outputs, and not probabilities
+        kind = "Voting"
     _check(estimators, scales, ensemble.task, kind or method)
     if kind in ("GradientBoosting", "SoftGradientBoosting"):
         options["shrinkage_rate"] = scales[0]
     elif ensemble.rule == "hard" and ensemble.task == "multiclass":
         kind, options["voting_strategy"] = "Voting", "hard"
-    made = getattr(torchensemble, f"{kind}{_TASKS[ensemble.task]}")(
+    made = getattr(torchensemble, f"{kind}{TASKS[ensemble.task]}")(
         estimator=type(estimators[0]), n_estimators=len(estimators), cuda=False, **options
     )
     made.estimators_.extend(estimators)
@@ -76,13 +78,13 @@ def from_torchensemble(container: Any) -> Ensemble:
         UserError: There is no such ensemble here, or it has no network yet.
     """
     found = re.fullmatch(r"([A-Za-z]+?)(Classifier|Regressor)", type(container).__name__)
-    if found is None or found[1] not in _CLASSES.values() or not len(container):
+    if found is None or found[1] not in CLASSES.values() or not len(container):
         received = f"{type(container).__name__} of {len(container)} networks"
-        expected = "one that was trained or loaded, of " + ", ".join(dict.fromkeys(_CLASSES.values()))
+        expected = "one that was trained or loaded, of " + ", ".join(dict.fromkeys(CLASSES.values()))
         raise UserError("no ensemble can be made of this", argument="container", received=received, expected=expected)
     rule, weight = rule_of(found[1], vote=getattr(container, "voting_strategy", "soft"), size=len(container))
     weight *= getattr(container, "shrinkage_rate", 1.0)
-    task = next(task for task, ending in _TASKS.items() if ending == found[2])
+    task = next(task for task, ending in TASKS.items() if ending == found[2])
     return Ensemble(list(container), task=task, rule=rule, weights=[weight] * len(container)).eval()
 
 
@@ -95,7 +97,7 @@ def rule_of(kind: str, *, vote: str = "soft", size: int) -> tuple[Rule, float]:
         size: Number of networks.
     """
     if kind in _SUMS:
-        return "sum", 1 / size if kind == "Fusion" else 1.0
+        return "sum", 1.0 if kind.endswith("GradientBoosting") else 1 / size
     return cast("Rule", vote if kind in ("Voting", "SnapshotEnsemble") else "soft"), 1 / size
 
 
@@ -147,8 +149,8 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
         UserError: It is no such file, or there is no such ensemble here.
     """
     named = _FILE.fullmatch(path.name)
-    if named is None or named["kind"] not in _CLASSES.values():
-        expected = f"{{{','.join(dict.fromkeys(_CLASSES.values()))}}}{{Classifier,Regressor}}_NETWORK_SIZE_ckpt.pth"
+    if named is None or named["kind"] not in CLASSES.values():
+        expected = f"{{{','.join(dict.fromkeys(CLASSES.values()))}}}{{Classifier,Regressor}}_NETWORK_SIZE_ckpt.pth"
         what = "the name of the file does not tell which ensemble it holds"
         raise UserError(what, key=str(path), received=path.name, expected=expected, family="file")
     try:
@@ -162,7 +164,7 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
         raise UserError("the file is not one of torchensemble", key=str(path), family="file") from error
     if not all(states) or not states:
         raise UserError("the file lacks networks", key=str(path), expected=str(size), family="file")
-    task = next(task for task, ending in _TASKS.items() if ending == named["task"])
+    task = next(task for task, ending in TASKS.items() if ending == named["task"])
     return TorchEnsembleFile(named["kind"], task, states)
 
 
@@ -172,8 +174,8 @@ def _check(estimators: Sequence[nn.Module], scales: Sequence[float], task: str, 
     own = any(type(network).__module__.startswith("lightkit.ensemble.") for network in estimators)
     shapes = {tuple((name, tensor.shape) for name, tensor in one.state_dict().items()) for one in estimators}
     problems = (
-        (task not in _TASKS, "targets of this kind", task, " or ".join(_TASKS)),
-        (kind not in _CLASSES.values(), "this method", kind, ", ".join(_CLASSES)),
+        (task not in TASKS, "targets of this kind", task, " or ".join(TASKS)),
+        (kind not in CLASSES.values(), "this method", kind, ", ".join(CLASSES)),
         (own, "members that are ensembles, or scale their inputs", ", ".join(names), "single networks"),
         (len(shapes) * len(names) > 1, "unlike members", ", ".join(names), "one kind"),
         (

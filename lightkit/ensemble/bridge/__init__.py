@@ -1,0 +1,1 @@
+"""Exchange with torchensemble (github.com/TorchEnsemble-Community/Ensemble-Pytorch); nothing else imports it."""

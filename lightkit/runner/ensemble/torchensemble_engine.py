@@ -1,0 +1,272 @@
+"""`ensemble.engine=torchensemble`: its classes train the members, which are then members like all others."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightkit.assembly import Learner, Shared, build_learner, build_own
+from lightkit.assembly.learner import build_optimizer, build_scheduler
+from lightkit.assembly.network import build_network
+from lightkit.assembly.parts import build_timetable
+from lightkit.checkpoint import content
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
+from lightkit.ensemble.bridge.containers import TASKS
+from lightkit.ensemble.bridge.training import Fitted, Given, TorchEnsembleFit
+from lightkit.ensemble.module import Joint
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.ensemble.trained import member_config
+from lightkit.runner.evaluation import evaluate_split
+from lightkit.runner.fit import fit
+from lightkit.runner.member import MemberRun
+from lightkit.runner.observer import Observer
+from lightkit.runner.session import Session
+from lightkit.trainer.learner import Network
+from lightkit.trainer.report import Clock, Reporter
+from lightkit.trainer.tasks import fit_shape
+from lightkit.trainer.timetable import Timetable
+
+_TIED = ("Snapshot", "FastGeometric", "GradientBoosting")
+"""Methods whose members follow each other, so that torchensemble trains all of them or none."""
+
+
+class _Part(NamedTuple):
+    """A member of the run, as torchensemble gets it."""
+
+    cfg: DictConfig
+    """Its configuration."""
+    shared: Shared
+    """Its seeds and rows."""
+    timetable: Timetable
+    """Its lengths."""
+    made: Network
+    """Its network."""
+
+
+class TorchEnsembleEngine:
+    """Trains the members of a run by torchensemble.
+
+    Args:
+        run: The run.
+        shared: What its members share.
+        train: Trains one member, by a `fit` that is given to it; here that takes the trained weights over, and measures
+            and writes them.
+    """
+
+    def __init__(self, run: Session, shared: Shared, train: Callable[..., MemberResult]) -> None:
+        self.run, self.shared, self.train_one = run, shared, train
+        self.method = str(run.cfg.ensemble._target_).rpartition(".")[2]
+
+    def train(self, members: Sequence[RunMember], left: Sequence[RunMember]) -> list[MemberResult]:
+        """Train members in one go.
+
+        Args:
+            members: All members of the run.
+            left: Those that an earlier part of the run has not trained.
+
+        Returns:
+            The results of those that were trained.
+
+        Raises:
+            UserError: torchensemble cannot train them.
+            Interrupted: A signal asked the run to end; nothing of the members is kept.
+        """
+        members = self._anew(members, left)
+        cfg, folder = member_config(self.run.cfg, members[0]), self.run.place.member(members[0].name).path
+        first = build_learner(cfg, build_own(cfg, self.shared, folder), folder)
+        sample = self._check(first)
+        self.run.begin(first.engine, first.data, first)
+        self.run.members.message(
+            "torchensemble trains: the weights of the last epoch count, and are measured at the end; a run that is "
+            "interrupted before that begins its members anew"
+        )
+        names = [member.name for member in members]
+        parts = [self._part(member, first if member is members[0] else None) for member in members]
+        fitted = TorchEnsembleFit(
+            self._given(parts, first, sample), partial(self._show, names, parts), partial(self._tell)
+        ).run()
+        del first
+        states = self._states(parts, fitted)
+        return [
+            self.train_one(self.run, member, self.shared, partial(_take, state, losses))
+            for member, state, losses in zip(members, states, fitted.losses)
+        ]
+
+    def _anew(self, members: Sequence[RunMember], left: Sequence[RunMember]) -> list[RunMember]:
+        """Return the members to be trained; what an earlier part of the run has left of them is removed."""
+        run, tied = self.run, self.method in _TIED
+        if tied and len(left) < len(members) and (run.place.path / run_files.ENSEMBLE_WEIGHTS).exists():
+            what = (
+                f"torchensemble trains the members of {self.method} in one go, and cannot add to those that are there"
+            )
+            fix = "a new run: lightkit train --from RUN; or ensemble.engine=sequential"
+            raise UserError(what, key="ensemble.size", received=len(members), fix=fix, family="ensemble")
+        chosen = list(members if tied else left)
+        if run.resumes:
+            names = ", ".join(member.name for member in chosen)
+            run.tell(f"torchensemble keeps nothing of a training that was interrupted: {names} begin anew")
+        for member in chosen:
+            shutil.rmtree(run.place.member(member.name).path, ignore_errors=True)
+        return chosen
+
+    def _check(self, learner: Learner) -> tuple[Tensor, Tensor]:
+        """Refuse what only data, network and optimizer tell; returns the output and the target of a sample."""
+        info, key = learner.data.info, "ensemble.engine"
+        problem: dict[str, Any] = {}
+        if learner.made.prepared is not None:
+            problem = {
+                "what": "steps every parameter from the first epoch on, and fine-tunes nothing",
+                "key": "finetune",
+            }
+        elif info.task not in TASKS:
+            problem = {"what": f"has no ensemble for {info.task} targets", "expected": " or ".join(TASKS)}
+        batch = next(iter(learner.data.train.epoch(0)))
+        plain = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)
+        if not problem and not plain:
+            problem = {"what": "takes batches of one tensor of inputs and one of targets"}
+        elif not problem and learner.scheduler.monitored:
+            problem = {"what": "gives a schedule no validated value", "key": "scheduler"}
+        rates = {group["lr"] for group in learner.optimizer.param_groups}
+        if not problem and self.method == "FastGeometric" and len(rates) > 1:
+            problem = {"what": "writes one rate into every group in its cycles", "key": "optim.rules"}
+        if not problem:
+            x, y = learner.engine.move(batch)
+            network = learner.model.estimators[0] if isinstance(learner.model, Joint) else learner.model
+            with torch.no_grad():
+                output = network.eval()(x[:2])
+            network.train()
+            if isinstance(output, Tensor):
+                return output, y[:2]
+            problem = {"what": "takes networks that give one tensor", "key": "model"}
+        facts = {"key": key, "received": "torchensemble", "family": "ensemble", "fix": "ensemble.engine=sequential"}
+        raise UserError(f"torchensemble {problem.pop('what')}", **{**facts, **problem})
+
+    def _part(self, member: RunMember, first: Learner | None) -> _Part:
+        """Build the network of a member, with its first weights, its seeds and its rows."""
+        run, cfg = self.run, member_config(self.run.cfg, member)
+        if first is not None:
+            return _Part(cfg, Shared(first.engine, first.data), first.timetable, first.made)
+        own = build_own(cfg, self.shared, run.place.member(member.name).path)
+        run.stack.callback(own.data.close)
+        timetable = build_timetable(cfg, own.data)
+        made = build_network(cfg, own.data.info, own.engine, timetable, data=own.data)
+        return _Part(cfg, own, timetable, replace(made, model=own.engine.place_model(made.model)))
+
+    def _given(self, parts: Sequence[_Part], first: Learner, sample: tuple[Tensor, Tensor]) -> Given:
+        """Gather what torchensemble is given."""
+        options, info = to_plain(self.run.cfg.ensemble), first.data.info
+        joint = parts[0].made.model
+        networks = [*joint.estimators] if isinstance(joint, Joint) else [part.made.model for part in parts]
+        size = len(networks) - (self.method == "FastGeometric")
+        made, fitted = dict[str, Any](), dict[str, Any]()
+        if self.method.endswith("GradientBoosting"):
+            made["shrinkage_rate"] = options["shrinkage"]
+        elif self.method == "Adversarial":
+            fitted["epsilon"] = options["epsilon"]
+        elif self.method == "FastGeometric":
+            rate = first.optimizer.param_groups[0]["initial_lr"]
+            fitted = {"cycle": options["cycle_epochs"], "lr_1": rate * options["high"], "lr_2": rate * options["low"]}
+        output, target = sample
+        return Given(
+            method=self.method,
+            task=info.task,
+            outputs=info.num_classes or output.shape[-1],
+            device=first.engine.device,
+            networks=networks[:1] if self.method in ("Snapshot", "FastGeometric") else networks,
+            size=size,
+            epochs=[part.cfg.trainer.epochs for part in parts],
+            length=len(first.data.train),
+            batches=partial(self._batches, parts, output.shape[1:] if info.task == "regression" else target.shape[1:]),
+            criterion=_Loss(first.criterion, target.shape[1:]),
+            optimizer=partial(self._optimizer, parts),
+            made=made,
+            fitted=fitted,
+        )
+
+    def _batches(
+        self, parts: Sequence[_Part], shape: torch.Size, member: int, epoch: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch, in the order that the member would have them in if lightkit trained it."""
+        own, done, steps = parts[member].shared, 0, parts[member].timetable.steps_per_epoch
+        for number, batch in enumerate(own.data.train.epoch(epoch)):
+            self.run.signals.raise_at(epoch * steps + number)
+            x, y = own.engine.move(batch)
+            own.engine.seed(epoch, done)
+            done += len(x)
+            yield x, y.reshape(len(y), *shape)  # of one number and a target without a dimension it would make a table
+
+    def _optimizer(self, parts: Sequence[_Part], number: int) -> Optimizer:
+        """Build the optimizer of a member, whose schedule moves on with each of its steps."""
+        part = parts[number]
+        optimizer = build_optimizer(part.cfg, part.made, part.timetable, part.shared.engine)
+        if self.method != "Snapshot" and not (
+            self.method == "FastGeometric" and number
+        ):  # which have rates of their own
+            schedule = build_scheduler(part.cfg, optimizer, part.timetable)
+            optimizer.register_step_post_hook(lambda *_: schedule.step())
+        return optimizer
+
+    def _show(self, names: Sequence[str], parts: Sequence[_Part], member: int, epochs: int, loss: float) -> None:
+        """Show how far a member is."""
+        run, whole = self.run, int(parts[member].cfg.trainer.epochs)
+        run.members.update(names[member], epoch=epochs, epochs=whole, share=min(1.0, epochs / whole))
+        run.members.message(f"{names[member]}  epoch {epochs}/{whole}, torchensemble/loss {loss:.4g}", always=False)
+
+    def _tell(self, line: str) -> None:
+        self.run.members.message(f"torchensemble  {line}", always=False)
+
+    def _states(self, parts: Sequence[_Part], fitted: Fitted) -> list[Mapping[str, Tensor]]:
+        """Return the trained weights of each member."""
+        joint = parts[0].made.model
+        if isinstance(joint, Joint):
+            return [joint.state_dict()]
+        states = [network.state_dict() for network in fitted.container]
+        return states if fitted.start is None else [fitted.start, *states]
+
+
+class _Loss:
+    """The loss of a run, for outputs and targets of the same shape; no module, as its weights would be trained.
+
+    Args:
+        criterion: The loss.
+        shape: Shape of a target as the loss takes it.
+    """
+
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor], shape: torch.Size) -> None:
+        self.criterion, self.shape = criterion, shape
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        target = target.reshape(len(target), *self.shape)
+        return self.criterion(fit_shape(output, target), target)
+
+
+def _take(
+    state: Mapping[str, Tensor], losses: Sequence[float], run: MemberRun, learner: Learner, observer: Observer
+) -> bool:
+    """Take over what torchensemble has trained, and close the run of the member with it; see `lightkit.runner.fit`."""
+    content.load_model(learner.model, dict(state))
+    counters, table = learner.state, learner.timetable
+    report = Reporter(run.logger, counters, table, Clock())
+    for epoch, loss in enumerate(losses, 1):
+        counters.step, counters.epoch = epoch * table.steps_per_epoch, epoch
+        report.values({"torchensemble/loss": loss})
+    counters.step, counters.epoch, counters.samples_done = (
+        table.total_steps,
+        table.total_epochs - 1,
+        table.epoch_samples,
+    )
+    learner.scheduler.load_state_dict({"count": table.total_steps})
+    evaluate_split(
+        learner, "train", interrupt=run.session.signals, step=counters.step
+    )  # the loop takes its metrics over
+    return fit(run, learner, observer)
