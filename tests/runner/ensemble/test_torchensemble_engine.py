@@ -1,0 +1,233 @@
+"""Ensembles that torchensemble trains: the same networks, batches and steps, and a run like all others in the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lightkit
+from lightkit.ensemble.bridge.containers import to_torchensemble
+from lightkit.ensemble.bridge.training import Fitted, TorchEnsembleFit
+from lightkit.runner.ensemble.torchensemble_engine import TorchEnsembleEngine
+from lightkit.runs.reading import read_result
+
+SMALL = (
+    *("model.hidden=[4]", "data.batch_size=64", "trainer.epochs=2", "optim.lr=0.01", "trainer.test=last"),
+    *("device=cpu", "logger=quiet", "logger.tensorboard.enabled=false", "metrics.figures=[]"),
+)
+METHODS: dict[str, tuple[str, ...]] = {
+    "voting": ("ensemble.size=2",),
+    "bagging": ("ensemble.size=2",),
+    "greedy": ("ensemble.size=2",),
+    "adversarial": ("ensemble.size=2", "data.normalize=minmax"),
+    "snapshot": ("ensemble.size=2",),
+    "fast_geometric": ("ensemble.size=2", "ensemble.cycle_epochs=2"),
+    "fusion": ("ensemble.size=2",),
+    "gradient_boosting": ("ensemble.size=2", "ensemble.shrinkage=0.5"),
+    "soft_gradient_boosting": ("ensemble.size=2", "ensemble.shrinkage=0.5"),
+}
+EQUAL = ("voting", "bagging", "fusion", "gradient_boosting")
+"""Methods of which both engines do the same, step by step."""
+Cli = Callable[..., Any]
+
+
+def words(method: str, *more: str, data: str = "wine", engine: str = "torchensemble") -> list[str]:
+    chosen = [f"data={data}", *SMALL, f"ensemble={method}", *METHODS[method], f"ensemble.engine={engine}", *more]
+    return ["train", *chosen, "hydra.run.dir=run"]
+
+
+@pytest.fixture
+def containers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The ensembles of torchensemble that are trained in a test."""
+    found: list[Any] = []
+    train = TorchEnsembleFit.run
+
+    def run(self: TorchEnsembleFit) -> Fitted:
+        fitted = train(self)
+        found.append(fitted.container.eval())
+        return fitted
+
+    monkeypatch.setattr(TorchEnsembleFit, "run", run)
+    return found
+
+
+@pytest.mark.parametrize("data", ["wine", "diabetes"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_becomes_an_ensemble_like_all(
+    method: str, data: str, cli: Cli, project: Path, containers: list[Any]
+) -> None:
+    assert cli(*words(method, data=data)).code == 0
+    run = project / "run"
+    ensemble, shape = lightkit.load_ensemble(run), {"wine": 13, "diabetes": 10}[data]
+    x, (container,) = torch.rand(9, shape), containers
+    with torch.no_grad():
+        found, expected = ensemble.module(x), container(x)
+        if method == "fast_geometric" and data == "wine":  # that averages outputs, and we probabilities
+            expected = to_torchensemble(ensemble.module, method="FastGeometric", outputs=3)(x)
+        if method == "greedy":  # which weighs the members of a vote
+            found = torch.stack([network(x).softmax(1) if data == "wine" else network(x) for network in ensemble]).mean(
+                0
+            )
+        elif data == "wine":
+            found = found.softmax(1)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert read_result(run)["test"]["test/loss"] > 0
+    member = run / "members" / json.loads((run / "ensemble.json").read_text())["members"][-1]["name"]
+    rows = [json.loads(line) for line in (member / "metrics.jsonl").read_text().splitlines()]
+    assert sum("torchensemble/loss" in row for row in rows) == read_result(member)["epochs"]
+    assert sum("val/loss" in row for row in rows) == 1
+
+
+@pytest.mark.parametrize("method", EQUAL)
+def test_both_engines_come_to_the_same(method: str, cli: Cli, project: Path) -> None:
+    rates = ("model.dropout=0.3", "optim.rules=[{match: '*bias', lr_scale: 0.1}]", "scheduler.warmup_steps=1")
+    results = []
+    for engine in ("torchensemble", "sequential"):
+        told = cli(*words(method, *rates, engine=engine), f"hydra.run.dir={engine}")
+        assert told.code == 0, told.err
+        results.append(read_result(project / engine)["metrics"])
+    assert results[0] == pytest.approx(results[1], abs=1e-5)
+
+
+def test_what_it_writes_is_in_our_log(cli: Cli, project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told = cli(*words("snapshot"), "logger.console.style=lines")
+    log = (project / "run" / "run.log").read_text()
+    assert "01-cycle  epoch 1/1, torchensemble/loss" in log
+    assert "torchensemble  Save the snapshot model with index: 1" in log
+    assert "Estimator:" not in told.out + told.err + log
+    assert "\nNone" not in told.out + told.err
+    assert "the weights of the last epoch count" in told.out + told.err
+    assert not [record for record in caplog.records if record.name == "root"]
+
+
+REFUSED = {
+    "voting": {
+        "trainer.steps=5": "trainer.steps: ensemble.engine=torchensemble: it counts epochs",
+        "trainer.accumulate=2": "trainer.accumulate: ensemble.engine=torchensemble: it makes a step of every batch",
+        "trainer.clip_norm=1": "trainer.clip_norm: ensemble.engine=torchensemble: it clips",
+        "trainer.clip_value=1": "trainer.clip_value: ensemble.engine=torchensemble: it clips",
+        "trainer.early_stopping.patience=2": "trainer.early_stopping.patience: ensemble.engine=torchensemble",
+        "trainer.ema.decay=0.9": "trainer.ema.decay: ensemble.engine=torchensemble: it keeps no average",
+        "trainer.nonfinite.action=skip": "trainer.nonfinite.action: ensemble.engine=torchensemble",
+        "trainer.validate_every=2": "trainer.validate_every: ensemble.engine=torchensemble",
+        "trainer.overfit.samples=4": "trainer.overfit.samples: ensemble.engine=torchensemble",
+        "trainer.task._target_=lightkit.trainer.tasks.Retrieval": "trainer.task._target_: ensemble.engine=torchensemble",
+        "device.precision=bf16": "device.precision: ensemble.engine=torchensemble: it has no autocast",
+        "device.compile=default": "device.compile: ensemble.engine=torchensemble",
+        "device.parallel=ddp device.nproc=2": "device.parallel: ensemble.engine=torchensemble: it trains in one process",
+        "data.mixup.alpha=0.2": "data.mixup.alpha: ensemble.engine=torchensemble",
+        "profile=true": "profile: ensemble.engine=torchensemble",
+        "ensemble.members=[{model.hidden: [8]}]": "ensemble.members: ensemble.engine=torchensemble: all its members",
+        "scheduler=plateau": "scheduler: torchensemble gives a schedule no validated value",
+        "data=breast_cancer": "ensemble.engine: torchensemble has no ensemble for binary targets",
+        "finetune.freeze=['layers.0*']": "finetune: torchensemble steps every parameter",
+        "model=tabm": "model: torchensemble takes networks that give one tensor",
+        "ensemble.engine=theirs": "ensemble.engine: ",
+    },
+    "bagging": {
+        "ensemble.resample=folds ensemble.size=null": "ensemble.resample: ensemble.engine=torchensemble: its bag"
+    },
+    "gradient_boosting": {
+        "ensemble.patience=2": "ensemble.patience: ensemble.engine=torchensemble: its boosting",
+        "ensemble.engine=auto": "ensemble.engine: ",
+    },
+    "fast_geometric": {
+        "ensemble.cycle_epochs=1": "ensemble.cycle_epochs: torchensemble keeps its networks in the middle",
+        "optim.rules=[{match: '*bias', lr_scale: 0.1}]": "optim.rules: torchensemble writes one rate",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "message"),
+    [(method, more, message) for method, table in REFUSED.items() for more, message in table.items()],
+)
+def test_what_it_cannot_do_is_refused_before_training(
+    method: str, more: str, message: str, cli: Cli, project: Path
+) -> None:
+    own = [more] if "[" in more else more.split()
+    told = cli(*words(method, *own))
+    assert told.code == 2
+    assert message in told.err
+    assert "fix:" in told.err or "choices:" in told.err
+    assert not (project / "run").exists()
+
+
+def test_a_stack_and_a_method_of_ones_own_have_no_class_there(cli: Cli) -> None:
+    told = cli("train", "data=wine", "ensemble=stacking", "ensemble.engine=torchensemble")
+    assert told.code == 2
+    assert "ensemble.engine: torchensemble has no such method" in told.err
+    assert "SoftGradientBoosting" in told.err
+
+
+def test_several_problems_are_told_at_once(cli: Cli) -> None:
+    told = cli(*words("voting", "trainer.clip_norm=1", "trainer.ema.decay=0.9", "device.precision=bf16"))
+    assert "3 problems found" in told.err
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(cli: Cli) -> None:
+    told = cli(*words("fusion", "optim=sgd", "optim.lr=1e30", data="diabetes"))
+    assert told.code == 3
+    assert "the loss is no longer finite in epoch" in told.err
+
+
+@pytest.mark.parametrize("method", ["voting", "gradient_boosting"])
+def test_an_interrupted_training_begins_anew(
+    method: str, cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, asked = TorchEnsembleEngine._show, list[int]()
+
+    def interrupt(self: TorchEnsembleEngine, names: Any, parts: Any, member: int, *more: Any) -> None:
+        show(self, names, parts, member, *more)
+        if member == 1 and not asked:
+            asked.append(member)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TorchEnsembleEngine, "_show", interrupt)
+    whole = words(method)
+    assert cli(*whole).code == 128 + signal.SIGTERM
+    assert read_result(project / "run")["status"] == "interrupted"
+    told = cli("resume", "run", "logger.console.style=lines")
+    assert told.code == 0, told.err
+    assert "torchensemble keeps nothing of a training that was interrupted: 00" in told.out + told.err
+    assert cli(*whole, "hydra.run.dir=whole").code == 0
+    runs = [read_result(project / name)["metrics"] for name in ("run", "whole")]
+    assert runs[0] == pytest.approx(runs[1])
+
+
+def test_more_members(cli: Cli, project: Path) -> None:
+    assert cli(*words("voting")).code == 0
+    before = (project / "run/members/00/result.json").read_bytes()
+    assert cli("resume", "run", "ensemble.size=3").code == 0
+    assert (project / "run/members/00/result.json").read_bytes() == before
+    assert len(read_result(project / "run")["members"]) == 3
+
+
+def test_rounds_cannot_be_added_but_by_our_own_engine(cli: Cli, project: Path) -> None:
+    assert cli(*words("gradient_boosting")).code == 0
+    told = cli("resume", "run", "ensemble.size=3")
+    assert told.code == 2
+    assert "torchensemble trains the members of GradientBoosting in one go" in told.err
+    assert (project / "run/members/00-round/result.json").exists()
+    assert cli("resume", "run", "ensemble.size=3", "ensemble.engine=sequential").code == 0
+    assert len(read_result(project / "run")["members"]) == 3
+
+
+def test_it_is_used_like_every_other(cli: Cli) -> None:
+    assert cli(*words("bagging")).code == 0
+    assert cli(*words("voting", engine="sequential"), "hydra.run.dir=other").code == 0
+    for line in (
+        ["predict", "run"],
+        ["compare", "run", "other"],
+        ["eval", "run/members/00"],
+        ["ckpt", "convert", "run", "model.pt", "--to", "model"],
+        ["ckpt", "convert", "run", "out", "--to", "torchensemble"],
+    ):
+        told = cli(*line)
+        assert told.code == 0, (line, told.err)
