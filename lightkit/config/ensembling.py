@@ -101,8 +101,6 @@ _BY_TORCHENSEMBLE = (
 )
 _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
     "ensemble.resample": (("bootstrap",), "its bagging draws rows with replacement, and deals out no folds"),
-    "ensemble.members": (([],), "all its members are alike"),
-    "ensemble.patience": ((None,), "its boosting would stop by its own accuracy or squared error"),
     "trainer.steps": ((None,), "it counts epochs"),
     "trainer.accumulate": ((1,), "it makes a step of every batch"),
     "trainer.clip_norm": ((None,), "it clips no gradients"),

@@ -139,6 +139,8 @@ class TorchEnsembleFit:
         with self._replaced():
             try:
                 container.fit(self, epochs=epochs, log_interval=1, save_model=False, **fitted, **given.fitted)
+            except UserError:
+                raise
             except ValueError as error:
                 what = f"torchensemble ended the training: {error}"
                 raise UserError(what, key="ensemble.engine", received="torchensemble", family="ensemble") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -120,36 +121,36 @@ class TorchEnsembleEngine:
         return chosen
 
     def _check(self, learner: Learner) -> tuple[Tensor, Tensor]:
-        """Refuse what only data, network and optimizer tell; returns the output and the target of a sample."""
-        info, key = learner.data.info, "ensemble.engine"
-        problem: dict[str, Any] = {}
-        if learner.made.prepared is not None:
-            problem = {
-                "what": "steps every parameter from the first epoch on, and fine-tunes nothing",
-                "key": "finetune",
-            }
-        elif info.task not in TASKS:
-            problem = {"what": f"has no ensemble for {info.task} targets", "expected": " or ".join(TASKS)}
+        """Refuse what only data, network and optimizer tell; returns outputs and targets of a batch."""
         batch = next(iter(learner.data.train.epoch(0)))
-        plain = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)
-        if not problem and not plain:
-            problem = {"what": "takes batches of one tensor of inputs and one of targets"}
-        elif not problem and learner.scheduler.monitored:
-            problem = {"what": "gives a schedule no validated value", "key": "scheduler"}
-        rates = {group["lr"] for group in learner.optimizer.param_groups}
-        if not problem and self.method == "FastGeometric" and len(rates) > 1:
-            problem = {"what": "writes one rate into every group in its cycles", "key": "optim.rules"}
-        if not problem:
+        key, what = self._unable(learner, batch)
+        if not what:
             x, y = learner.engine.move(batch)
             network = learner.model.estimators[0] if isinstance(learner.model, Joint) else learner.model
             with torch.no_grad():
-                output = network.eval()(x[:2])
-            network.train()
+                output = copy.deepcopy(network).train()(x)
             if isinstance(output, Tensor):
-                return output, y[:2]
-            problem = {"what": "takes networks that give one tensor", "key": "model"}
-        facts = {"key": key, "received": "torchensemble", "family": "ensemble", "fix": "ensemble.engine=sequential"}
-        raise UserError(f"torchensemble {problem.pop('what')}", **{**facts, **problem})
+                return output, y
+            key, what = "model", "takes networks that give one tensor"
+        fix = "ensemble.engine=sequential"
+        raise UserError(f"torchensemble {what}", key=key, received="torchensemble", fix=fix, family="ensemble")
+
+    def _unable(self, learner: Learner, batch: Any) -> tuple[str, str]:
+        """Return the key of what torchensemble cannot train, and why; empty where there is nothing."""
+        if learner.made.prepared is not None:
+            return "finetune", "steps every parameter from the first epoch on, and fine-tunes nothing"
+        if self.run.cfg.ensemble.get("members"):
+            return "ensemble.members", "trains members that are alike"
+        if learner.data.info.task not in TASKS:
+            known, task = " and ".join(TASKS), learner.data.info.task
+            return "ensemble.engine", f"has no ensemble for {task} targets, only for {known}"
+        if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)):
+            return "ensemble.engine", "is given batches of one tensor of inputs and one of targets"
+        if learner.scheduler.monitored:
+            return "scheduler", "gives a schedule no validated value"
+        if self.method == "FastGeometric" and len({group["lr"] for group in learner.optimizer.param_groups}) > 1:
+            return "optim.rules", "writes one rate into every group in its cycles"
+        return "", ""
 
     def _part(self, member: RunMember, first: Learner | None) -> _Part:
         """Build the network of a member, with its first weights, its seeds and its rows."""
@@ -209,9 +210,8 @@ class TorchEnsembleEngine:
         """Build the optimizer of a member, whose schedule moves on with each of its steps."""
         part = parts[number]
         optimizer = build_optimizer(part.cfg, part.made, part.timetable, part.shared.engine)
-        if self.method != "Snapshot" and not (
-            self.method == "FastGeometric" and number
-        ):  # which have rates of their own
+        own_rates = self.method == "Snapshot" or (self.method == "FastGeometric" and number > 0)
+        if not own_rates:
             schedule = build_scheduler(part.cfg, optimizer, part.timetable)
             optimizer.register_step_post_hook(lambda *_: schedule.step())
         return optimizer
@@ -260,13 +260,9 @@ def _take(
     for epoch, loss in enumerate(losses, 1):
         counters.step, counters.epoch = epoch * table.steps_per_epoch, epoch
         report.values({"torchensemble/loss": loss})
-    counters.step, counters.epoch, counters.samples_done = (
-        table.total_steps,
-        table.total_epochs - 1,
-        table.epoch_samples,
-    )
+    counters.step, counters.epoch = table.total_steps, table.total_epochs - 1  # the loop ends this last epoch
+    counters.samples_done = table.epoch_samples
     learner.scheduler.load_state_dict({"count": table.total_steps})
-    evaluate_split(
-        learner, "train", interrupt=run.session.signals, step=counters.step
-    )  # the loop takes its metrics over
+    # The loop takes the metrics over.
+    evaluate_split(learner, "train", interrupt=run.session.signals, step=counters.step)
     return fit(run, learner, observer)

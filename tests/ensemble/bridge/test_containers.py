@@ -66,6 +66,47 @@ def test_a_hard_vote_decides_the_same(tmp_path: Path) -> None:
     assert torch.equal(from_torchensemble(made)(x), ours(x))
 
 
+@pytest.mark.parametrize("task", ["multiclass", "regression"])
+def test_a_container_that_averages_outputs_there_and_back(task: str, tmp_path: Path) -> None:
+    kind, x = "Classifier" if task == "multiclass" else "Regressor", torch.randn(9, 4)
+    theirs = getattr(torchensemble, f"FastGeometric{kind}")(estimator=nn.Linear, n_estimators=3, cuda=False)
+    theirs.estimators_.extend(nn.Linear(4, 3) for _ in range(3))
+    theirs.n_outputs = 3
+    ours = from_torchensemble(theirs)
+    assert torch.allclose(predicted(ours, task, x), theirs.predict(x), atol=1e-6)
+    back = to_torchensemble(ours, method="FastGeometric", outputs=3)
+    assert type(back) is type(theirs)
+    assert torch.equal(back.predict(x), theirs.predict(x))
+    path = write_file(back, tmp_path)
+    assert read_file(path, torch.load(path, weights_only=True)).kind == "FastGeometric"
+    averaged = to_torchensemble(ensemble(task), method="FastGeometric", outputs=3)  # ours averages probabilities
+    assert type(averaged).__name__ == f"Voting{kind}"
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(2, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.left(left) * self.right(right)
+
+
+@pytest.mark.parametrize("count", [2, 12])  # twelve of this size are computed at once
+@pytest.mark.parametrize("method", ["Voting", "Fusion", "FastGeometric", "GradientBoosting"])
+def test_networks_with_two_inputs_there_and_back(method: str, count: int) -> None:
+    theirs = getattr(torchensemble, f"{method}Classifier")(estimator=TwoInputs, n_estimators=count, cuda=False)
+    theirs.estimators_.extend(TwoInputs() for _ in range(count))
+    theirs.n_outputs = 3
+    left, right = torch.randn(9, 4), torch.randn(9, 2)
+    ours, expected = from_torchensemble(theirs), theirs.predict(left, right)
+    with torch.no_grad():
+        for _ in range(2):  # alike networks are checked in the first batch
+            assert torch.allclose(ours(left, right).softmax(1), expected, atol=1e-6)
+    back = to_torchensemble(ours, method=method, outputs=3)
+    assert torch.allclose(back.predict(left, right), expected, atol=1e-6)
+
+
 def test_what_torchensemble_has_trained(tmp_path: Path) -> None:
     torch.manual_seed(0)
     data = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
@@ -133,4 +174,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_rules_by_class() -> None:
     assert rule_of("Fusion", size=4) == ("sum", 0.25)
+    assert rule_of("FastGeometric", size=4) == ("sum", 0.25)
+    assert rule_of("GradientBoosting", size=4) == ("sum", 1.0)
     assert rule_of("Bagging", vote="hard", size=4) == ("soft", 0.25)
