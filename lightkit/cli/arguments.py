@@ -94,7 +94,7 @@ def whole_number(
     *,
     least: int = 0,
     most: int | None = None,
-    what: str = "not a whole number",
+    what: str | None = None,
     expected: str | None = None,
 ) -> int:
     """Read the value of an option that is a whole number.
@@ -104,7 +104,7 @@ def whole_number(
         text: What was typed.
         least: Smallest number that is allowed.
         most: Largest number that is allowed; None for any.
-        what: What is wrong with anything else.
+        what: What is wrong with anything else; None says whether it is a number.
         expected: What is allowed, in words; None says it by the range.
 
     Raises:
@@ -113,6 +113,8 @@ def whole_number(
     if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
         return int(text)
     by_range = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+    is_number = text.removeprefix("-").isdecimal()
+    what = what or ("out of range" if is_number else "not a whole number")
     raise UserError(what, key=option, received=text, expected=expected or by_range)
 
 

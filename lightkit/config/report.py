@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from lightkit.config.annotations import choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config, Range
 from lightkit.config.trust import Trust
+
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 
 
 class Report:
@@ -47,6 +50,8 @@ class Report:
         choices = choices_of(kind)
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else expected or in_words(kind)
+        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value) and (expected or "").startswith("a number"):
+            fix = fix or f"{dotted(key)}={value.replace(',', '.')}, with a point"
         fix = fix or in_place_of(f"{dotted(key)}={value}")
         self.add(
             key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix, family="wrong-value"

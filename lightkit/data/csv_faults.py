@@ -18,7 +18,16 @@ _MANY = 20
 """Rows, or different cells, from which on it can be told that nearly every row has a cell of its own."""
 _WORDS = 4
 """Words of a cell, on average, from which on it is free text."""
-_DATE = r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
+_MONTH = r"(?i:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])\w*\.?"
+_DATE = "|".join(
+    (
+        r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?",
+        r"\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?",
+        r"\d{1,2}:\d{2}(:\d{2}.*)?( ?[AaPp][Mm])?",
+        rf"(\w+,? )?{_MONTH}[ -](\d{{1,2}}\w*,?[ -])?\d{{4}}( .*)?",
+        rf"(\w+,? )?\d{{1,2}}\w*\.?[ -]{_MONTH}[ -](\d{{4}}|\d{{2}})( .*)?",
+    )
+)
 _AMOUNT = r"[+-]?\d[\d.,]*"
 _GROUPED = r"[+-]?\d{1,3}"
 _PATTERNS = {

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lightkit.common.errors import UserErrors
@@ -38,3 +40,16 @@ def test_a_range_that_has_a_step_and_one_of_whole_numbers_stay() -> None:
         [0.1, 0.2, 0.3]
     )
     assert len(compose_jobs(["seed=range(1)"])) == 1
+
+
+def test_a_decimal_comma_in_a_file_says_how_numbers_are_written(project: Path) -> None:
+    (project / "conf" / "experiment").mkdir(parents=True, exist_ok=True)
+    (project / "conf" / "experiment" / "comma.yaml").write_text(
+        "# @package _global_\noptim:\n  lr: 0,001\ntrainer:\n  epochs: 1,5\nname: 0,5\n"
+    )
+    with pytest.raises(UserErrors) as raised:
+        compose(["experiment=comma"])
+    text = str(raised.value)
+    assert "fix:      optim.lr=0.001, with a point" in text
+    assert "fix:      trainer.epochs=1.5, with a point" not in text  # which is no whole number either
+    assert len(raised.value.errors) == 2
