@@ -18,8 +18,7 @@ from lightkit.config import instantiate
 from lightkit.data import Data, DataInfo
 from lightkit.data.probe import small_batch
 from lightkit.device import Engine
-from lightkit.finetune.running_order import running_order
-from lightkit.finetune.tracing import Forward
+from lightkit.finetune.tracing import Forward, running_order
 from lightkit.optim.layers import layer_depths, order_notes
 from lightkit.trainer.tasks import Retrieval, Supervised, Task, logits
 

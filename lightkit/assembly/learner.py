@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
-from lightkit.assembly.few_rows import few_rows
 from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
 from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
@@ -34,17 +33,17 @@ from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
-from lightkit.data import DataInfo
+from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.device.implementation import FLAGS
 from lightkit.device.ranks import Ranks
+from lightkit.ensemble.methods.base import ALONE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
-from lightkit.trainer.distill import Distillation
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State
-from lightkit.trainer.tasks import Task
+from lightkit.trainer.tasks import Distillation, Task
 from lightkit.trainer.timetable import Timetable
 
 
@@ -270,3 +269,54 @@ def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool 
         teacher = trained_network(run, info, engine, trust=trust, key=key)
     chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
     return Distillation(task, engine.precision.place(teacher), **chosen)
+
+
+_WINDOWS = 2
+"""Optimizer steps of an epoch of a smoke run."""
+_LEAST = 32
+"""Rows that are left where there are as many, for folds, shares that are held out, and metrics of classes."""
+_EPOCH_STEPS = 25
+"""Optimizer steps of an epoch that learns a few samples by heart, again and again."""
+
+
+def few_rows(cfg: DictConfig, data: Data) -> Data:
+    """Return the data with as few rows as the run is to see; as they are where it is to see all.
+
+    Args:
+        cfg: The configuration.
+        data: All of it.
+    """
+    if cfg.trainer.smoke:
+        kept = _of_smoke(cfg, data)
+        whole = ", ".join(f"{count:,} of {data.loaders()[name].num_samples:,} {name}" for name, count in kept.items())
+        return _noted(data.shortened(kept, seed=cfg.seed), f"trainer.smoke: {whole} rows are used")
+    samples = cfg.trainer.overfit.samples
+    if samples is None:
+        return data
+    counts = {name: min(samples, loader.num_samples) for name, loader in data.loaders().items()}
+    data = data.shortened(counts, seed=cfg.seed)
+    again = max(1, _EPOCH_STEPS * data.train.batch_size // counts["train"])
+    # In their order: each batch then is made of other samples than the one before, and all of them count the same.
+    data = replace(data, train=data.train.with_rows(data.rows["train"].repeat(again), shuffle=False))
+    return _noted(data, f"trainer.overfit: {counts['train']} training rows, again and again")
+
+
+def _noted(data: Data, note: str) -> Data:
+    return replace(data, notes=(*data.notes, note))
+
+
+def _of_smoke(cfg: DictConfig, data: Data) -> dict[str, int]:
+    """Count the rows to keep of each split: some batches, the last as large as it will be in the whole run.
+
+    A last batch of one sample, which is too few for batch norm, so shows here too.
+    """
+    # Members of an ensemble learn from parts of them.
+    windows = _WINDOWS if cfg.ensemble["_target_"] == ALONE else 2 * _WINDOWS
+    kept = {}
+    for name, loader in data.loaders().items():
+        size, batches = loader.batch_size, windows * cfg.trainer.accumulate if name == "train" else 1
+        while size * batches < _LEAST:
+            batches += 1
+        rest = loader.num_samples % size
+        kept[name] = min(loader.num_samples, size * batches + (rest if name != "train" else rest - size if rest else 0))
+    return kept

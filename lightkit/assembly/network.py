@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.assembly.forwards import Depths, find_depths, forwards
-from lightkit.assembly.lazy import build_sized
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
 from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
@@ -22,6 +22,8 @@ from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
+from lightkit.common.failures import in_short
+from lightkit.common.modules import has_statistics
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
@@ -31,6 +33,7 @@ from lightkit.ensemble.module import Joint
 from lightkit.finetune.head import find_head
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
+from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
 from lightkit.trainer.timetable import Timetable
@@ -302,3 +305,53 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
         merged[name] = _merged(defaults[name], value) if nested else value
     return merged
+
+
+def build_sized(make: Callable[[], nn.Module], forwards: Sequence[Forward]) -> nn.Module:
+    """Build a model, and run it on a sample if it has lazy layers, which get their sizes and first values by that.
+
+    The values are drawn with the random numbers that follow those of the building. The model is built anew for each
+    try: in eval mode, and then, for layers that only run in training, in training mode without new statistics.
+
+    Args:
+        make: Builds the model with its own random numbers.
+        forwards: Ways to run it on a sample of the size that it will be trained with.
+
+    Raises:
+        UserError: There are lazy layers, and no such way gives all of them their sizes.
+    """
+    model = make()
+    left = _lazy_layers(model)
+    if not left:
+        return model
+    why, ran, mode = "" if forwards else "no sample of the inputs is known", False, model.training
+    for training, forward in product((False, True), forwards):
+        model = make()
+        for module in model.modules():
+            module.training = training and not has_statistics(module)
+        try:
+            with torch.no_grad():
+                forward(model)
+        except Exception as error:  # whatever a network may raise on inputs that are not its own
+            why = why or f"a forward pass fails: {in_short(error)}"
+            continue
+        ran, left = True, _lazy_layers(model)
+        if not left:
+            return model.train(mode)
+    raise UserError(
+        f"layers without sizes do not get them from a batch: {'no forward pass uses them' if ran else why}",
+        key="model",
+        received=", ".join(left[:5]),
+        expected="a forward pass that uses every lazy layer",
+        fix="give these layers their sizes, or take out those that are not used",
+        family="model-misfit",
+    )
+
+
+def _lazy_layers(model: nn.Module) -> list[str]:
+    """Return the paths of the layers that have no sizes yet."""
+    return [
+        path or type(module).__name__
+        for path, module in model.named_modules()
+        if any(map(nn.parameter.is_lazy, (*module.parameters(recurse=False), *module.buffers(recurse=False))))
+    ]

@@ -19,7 +19,7 @@ import lightkit.checkpoint.optimizer_state as optimizer_state
 from lightkit.checkpoint.reading import read
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import UNREADABLE
-from lightkit.common.shards import all_like, whole
+from lightkit.common.modules import all_like, whole
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}

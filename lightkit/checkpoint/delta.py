@@ -18,8 +18,7 @@ from torch import nn
 
 from lightkit.checkpoint.compare import bits, same_bits
 from lightkit.checkpoint.files import write_atomically
-from lightkit.checkpoint.finite import check_finite
-from lightkit.checkpoint.fitting import LoadReport
+from lightkit.checkpoint.fitting import LoadReport, check_finite
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
 from lightkit.checkpoint.plain import to_plain

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard
-from lightkit.common.shards import like as shard_like
+from lightkit.common.modules import is_shard
+from lightkit.common.modules import like as shard_like
 
 
 def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:

@@ -221,7 +221,7 @@ def _report(made: RunComparison, options: Namespace, title: str) -> int:
     if options.html is not None:
         contents["html"] = html_page(made, title).encode()
     if options.png is not None:
-        from lightkit.compare.figures import draw_png
+        from lightkit.compare.report import draw_png
 
         contents["png"] = draw_png(made, title)
     for name, content in contents.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lightkit.cli.arguments import Parser, check_checkpoint
 from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
-from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.common.text import counted

@@ -15,7 +15,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.gpus_page import Row, in_detail, page, plain, rows
 from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
 from lightkit.cli.terminal import json_text, say, table, width
-from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpu_fields import FIELDS
 

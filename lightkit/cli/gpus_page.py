@@ -41,8 +41,7 @@ def rows(source: Any) -> list[Row]:
     Args:
         source: Where it comes from (`lightkit.monitor.gpus.Source`).
     """
-    from lightkit.monitor.gpus import visible_gpus
-    from lightkit.monitor.processes import describe
+    from lightkit.monitor.gpus import describe, visible_gpus
 
     names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
     running, now = source.processes(), f"{datetime.now():%Y-%m-%d %H:%M:%S}"

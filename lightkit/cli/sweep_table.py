@@ -10,7 +10,7 @@ from typing import Any
 
 from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common import run_files
-from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration

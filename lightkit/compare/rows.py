@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.common import run_files
-from lightkit.common.csv_cells import read_csv
+from lightkit.common.csv_lines import read_csv
 from lightkit.common.errors import UserError
 from lightkit.compare.statistics import Bootstrap, McNemar, bootstrap, holm, mcnemar
 from lightkit.runs.record import RunRecord

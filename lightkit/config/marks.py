@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.disk import belongs_to_us, make_user_state, user_state
 from lightkit.common.reading import UnreadableError, opened, parse_json
-from lightkit.common.state import belongs_to_us, make_user_state, user_state
 from lightkit.config.project import project_of, project_root
 
 Provenance = Literal["ours", "changed", "foreign", "unsigned"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lightkit.common.durations import EXPECTED as EXPECTED_DURATION
-from lightkit.common.durations import read_duration, read_slurm_time
+from lightkit.common.lengths import EXPECTED as EXPECTED_DURATION
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
-from lightkit.common.lengths import read_length
+from lightkit.common.lengths import read_duration, read_length, read_slurm_time
 from lightkit.common.text import in_one_line
 from lightkit.config.report import Report, Rule
 from lightkit.config.schema import Config

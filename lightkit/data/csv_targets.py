@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from lightkit.common.errors import UserError
-from lightkit.common.split_names import KNOWN, split_named
+from lightkit.common.names import KNOWN, split_named
 from lightkit.data.csv_columns import NameColumn, is_number
 from lightkit.data.csv_reader import Table
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.split_names import KNOWN, SPLIT_NAMES, split_named
+from lightkit.common.names import KNOWN, SPLIT_NAMES, split_named
 
 _KINDS = "row numbers as a tensor, list, tuple, range or NumPy array; a boolean mask over all rows; or a slice"
 _SHOWN = 5

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.disk import make_user_state, user_state
 from lightkit.common.errors import UserError
 from lightkit.common.reading import parse_object, read_file
-from lightkit.common.state import make_user_state, user_state
 
 # What locks and writes files is imported inside the functions: it brings more than the help of a command may take.
 

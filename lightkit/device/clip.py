@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard
+from lightkit.common.modules import is_shard
 
 _CLIP_EPS = 1e-6
 """What PyTorch's `clip_grad_norm_` adds to the norm that it divides by."""

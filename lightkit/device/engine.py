@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.clip import make_clip
@@ -19,11 +20,9 @@ from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import make_parallel
 from lightkit.device.placement import Placement, choose
 from lightkit.device.precision import make_precision
-from lightkit.device.prefetch import Batches, PrefetchToDevice
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recompute
 from lightkit.device.seed import MicroSeed, seed_everything
-from lightkit.device.support import check_support
 from lightkit.device.switches import Switches
 
 
@@ -199,3 +198,94 @@ class Engine:
         """Throw the gathered gradients away instead of stepping."""
         self.precision.discard(optimizer)
         self.compiler.next_step()
+
+
+Batches = Generator[Any, None, None]
+_END = object()
+
+
+class PrefetchToDevice:
+    """Copies one batch ahead on a stream of its own. Which batches come, and in which order, is the same.
+
+    A batch that was copied and is not asked for any more is dropped: it counts as not read.
+
+    Args:
+        move: The way of a batch to the device.
+        device: A CUDA device.
+    """
+
+    def __init__(self, move: Callable[[Any], Any], device: torch.device) -> None:
+        self._move, self._device = move, device
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Yield the batches, each on the device when it comes out; `batches` is closed when this is."""
+        with closing(batches):
+            ahead = self._copied(batches)
+            while ahead is not _END:
+                # What computes next must wait for this copy.
+                torch.cuda.current_stream(self._device).wait_stream(self._stream)
+                batch, ahead = ahead, self._copied(batches)
+                yield batch
+                del batch
+
+    def _copied(self, batches: Batches) -> Any:
+        batch = next(batches, _END)
+        if batch is _END:
+            return batch
+        # The copy may get the memory of a batch that was let go of, but is in use until what computes now is done.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            return self._move(batch)
+
+
+_AMPERE = (8, 0)
+
+
+def check_support(name: str, device: torch.device) -> list[str]:
+    """Return reasons why a precision does not do on this device what it is there for; empty where it does.
+
+    Raises:
+        UserError: The device cannot compute in it at all.
+    """
+    if name == "fp64" and device.type == "mps":
+        raise UserError(
+            "Apple's GPUs have no float64", argument="precision", received=name, fix="device.precision=fp32"
+        )
+    if name.startswith("bf16") and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UserError("this GPU has no bfloat16", argument="precision", received=name, fix="device.precision=fp32")
+    if device.type == "cuda":
+        reasons = [*_on_cuda(name, device)]
+    elif device.type == "cpu":
+        reasons = [*_on_cpu(name)]
+    elif name == "tf32":
+        reasons = [f"TF32 is a format of NVIDIA's GPUs, not of {device.type}: computed in fp32"]
+    else:
+        reasons = []
+    return [f"device.precision={name}: {reason}" for reason in reasons]
+
+
+def _on_cuda(name: str, device: torch.device) -> Iterator[str]:
+    capability = torch.cuda.get_device_capability(device)
+    known = "this GPU has compute capability {}.{}".format(*capability)
+    if name == "tf32" and capability < _AMPERE:
+        yield f"{known}, and TF32 comes with 8.0 (Ampere): computed in fp32"
+    if name.startswith("bf16") and capability < _AMPERE:
+        yield f"{known}, and bfloat16 comes with 8.0 (Ampere): emulated, slower than fp16 or even fp32"
+    if name == "fp16" and capability < (7, 0):
+        yield f"{known}, and fast fp16 comes with 7.0 (Volta): little or nothing is gained over fp32"
+    if name == "fp32" and capability >= _AMPERE:
+        yield "exact; tf32 and bf16 are several times faster on this GPU"
+
+
+def _on_cpu(name: str) -> Iterator[str]:
+    if name == "tf32":
+        yield "TF32 is a format of NVIDIA's GPUs: computed in fp32"
+    if name == "fp16":
+        yield "CPUs compute fp16 slowly; bf16 is the half precision that some of them are fast in"
+    # This PyTorch, or another kind of processor, may not say whether there are fast instructions.
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    asked = [ask for known in names if (ask := getattr(torch.cpu, known, None)) is not None]
+    is_intel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    if name.startswith("bf16") and is_intel and asked and not any(ask() for ask in asked):
+        yield "this CPU has no instructions for bfloat16: slower than fp32"

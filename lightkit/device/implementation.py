@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard
+from lightkit.common.modules import is_shard
 
 NAMES = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
 """Arguments that ask for an implementation."""

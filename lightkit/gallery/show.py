@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
-from lightkit.data import Data
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.data import Data, Loader
 from lightkit.gallery.charts import (
     inputs_chart,
     losses_chart,
@@ -13,10 +20,14 @@ from lightkit.gallery.charts import (
     statistics,
     targets_chart,
 )
-from lightkit.gallery.judged import predicted_numbers, results, worst
 from lightkit.gallery.page import Page, PageSection, cards, chart, facts, strip
-from lightkit.gallery.samples import Sample, loader_of, read_samples, variants
+from lightkit.gallery.samples import Sample, loader_of, read_in_order, read_samples, spread, variants
+from lightkit.gallery.views import InputView, TextView
+from lightkit.gallery.words import answer, target_words
+from lightkit.runner.evaluation import pass_over
+from lightkit.trainer.evaluate import task_of
 from lightkit.trainer.learner import Learner
+from lightkit.trainer.tasks import Criterion, Retrieval, Supervised
 
 _VARIED, _EPOCHS = 4, 8
 """Samples whose augmentation is shown, and in how many epochs."""
@@ -111,3 +122,177 @@ def _how(samples: Sequence[Sample]) -> str:
     if judged:
         return f"Target → prediction; {sum(judged)} of these {len(judged)} are right."
     return "Tokens that were predicted wrongly are marked." if any(answer.pieces for answer in answers) else ""
+
+
+class NoSampleLosses(Exception):
+    """The loss of a batch cannot be told apart by samples."""
+
+
+class SampleLosses:
+    """Collects the loss of every sample.
+
+    Args:
+        criterion: A loss whose `reduction` can be switched off; None where batches hold one sample each, whose loss is
+            that of the batch.
+    """
+
+    def __init__(self, criterion: Criterion | None) -> None:
+        self._criterion = criterion
+        self._losses = list[Tensor]()
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+        """Take in one batch; see `lightkit.trainer.evaluate.Meter`.
+
+        Raises:
+            NoSampleLosses: The criterion gives one number for all of them.
+        """
+        found = loss.detach().reshape(1) if self._criterion is None else unreduced(self._criterion, preds, target)
+        if found is None or len(found) != size:
+            raise NoSampleLosses
+        self._losses.append(found.float().cpu())
+
+    def losses(self) -> Tensor:
+        """Return the losses of all samples, `(N,)` float32."""
+        return torch.cat(self._losses) if self._losses else torch.zeros(0)
+
+
+class SampleOutputs:
+    """Keeps the output of every sample, and its target."""
+
+    def __init__(self) -> None:
+        self.preds, self.targets = list[Tensor](), list[Tensor]()
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+        """Take in one batch; see `lightkit.trainer.evaluate.Meter`."""
+        for value, kept in ((preds, self.preds), (target, self.targets)):
+            if isinstance(value, Tensor) and len(value) == size:
+                kept += (value.detach().float() if value.is_floating_point() else value.detach()).cpu().unbind()
+
+
+def unreduced(criterion: Criterion, preds: Any, target: Any) -> Tensor | None:
+    """Return the loss of each sample, `(N,)`; None where the criterion does not tell them apart.
+
+    Args:
+        criterion: The loss.
+        preds: Outputs of a model `(N, ...)`.
+        target: Their targets `(N, ...)`.
+    """
+    if not isinstance(criterion, nn.Module) or getattr(criterion, "reduction", None) not in ("mean", "sum"):
+        return None
+    before = criterion.reduction
+    criterion.reduction = "none"  # type: ignore[assignment]
+    try:
+        values = criterion(preds, target)
+    finally:
+        criterion.reduction = before
+    fits = isinstance(values, Tensor) and values.ndim > 0 and len(values) == len(preds)
+    return values.detach().flatten(1).mean(1) if fits and values.ndim > 1 else values.detach() if fits else None
+
+
+def sample_losses(learner: Learner, loader: Loader) -> Tensor:
+    """Compute the loss of each sample, in the order of the loader.
+
+    Args:
+        learner: A trained model with its data.
+        loader: Samples in order, without augmentation.
+
+    Returns:
+        `(N,)` float32.
+
+    Raises:
+        UserError: The loss compares samples, so that none has a loss of its own.
+    """
+    criterion = learner.criterion
+    if getattr(criterion, "compares_samples", False):
+        what = "this loss compares samples with each other: none has a loss of its own"
+        raise UserError(what, key="loss", received=type(criterion).__name__, fix="`lightkit show results` needs none")
+    tried = SampleLosses(criterion)
+    if type(learner.task) in (Supervised, Retrieval):
+        with suppress(NoSampleLosses):
+            pass_over(learner, loader, [tried])
+            return tried.losses()
+    one_by_one = SampleLosses(None)
+    pass_over(learner, loader.with_rows(loader.rows, batch_size=1), [one_by_one])
+    return one_by_one.losses()
+
+
+def results(learner: Learner, split: str, count: int) -> tuple[list[Sample], InputView]:
+    """Choose samples of a split, evenly spaced, with what the model says of them.
+
+    Args:
+        learner: A trained model with its data.
+        split: `train`, `val` or `test`.
+        count: How many at most.
+
+    Raises:
+        UserError: There is no such split.
+    """
+    loader = loader_of(learner.data, split, training=False)
+    loader = loader.with_rows(spread(loader.rows, count))
+    samples, view = answered(learner, loader)
+    if getattr(learner.criterion, "compares_samples", False):
+        return samples, view
+    losses = sample_losses(learner, loader).tolist()
+    return [replace(sample, loss=loss) for sample, loss in zip(samples, losses)], view
+
+
+def worst(learner: Learner, split: str, count: int) -> tuple[list[Sample], InputView, Tensor]:
+    """Find the samples of a split with the largest loss.
+
+    Args:
+        learner: A trained model with its data.
+        split: `train`, `val` or `test`.
+        count: How many at most.
+
+    Returns:
+        The samples, the worst first; how their inputs are shown; and the losses of all, `(N,)`.
+
+    Raises:
+        UserError: There is no such split, or samples have no losses of their own.
+    """
+    loader = loader_of(learner.data, split, training=False)
+    losses = sample_losses(learner, loader)
+    # a loss that is not a number is the worst of all
+    ranked = losses.nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)[:count]
+    samples, view = answered(learner, loader.with_rows(loader.rows[ranked]))
+    return [replace(sample, loss=loss) for sample, loss in zip(samples, losses[ranked].tolist())], view, losses
+
+
+def answered(learner: Learner, loader: Loader) -> tuple[list[Sample], InputView]:
+    """Read the samples of a loader with what the model says of them.
+
+    Args:
+        learner: A trained model with its data.
+        loader: A few samples in order, without augmentation.
+    """
+    kept = SampleOutputs()
+    pass_over(learner, loader, [kept])
+    samples, view = read_in_order(learner.data, loader, loader.rows)
+    info, decode = learner.data.info, view.decode if isinstance(view, TextView) else None
+    if len(kept.preds) != len(samples):
+        return samples, view
+    if samples and info.task == "custom" and len(kept.targets) == len(samples):  # the task knows what they are
+        if len({one.shape for one in kept.preds}) == len({one.shape for one in kept.targets}) == 1:
+            outputs, targets = torch.stack(kept.preds), torch.stack(kept.targets)
+            info = replace(info, task=task_of(info.task, info.class_names, outputs, targets))
+        samples = [replace(sample, y=y, target=target_words(y, info)) for sample, y in zip(samples, kept.targets)]
+    pairs = zip(samples, kept.preds)
+    return [replace(sample, answer=answer(output, sample.y, info, decode)) for sample, output in pairs], view
+
+
+def predicted_numbers(learner: Learner, split: str) -> tuple[Tensor, Tensor] | None:
+    """Return the predictions and targets of a whole split where each is one number, `(N,)` both; else None.
+
+    Args:
+        learner: A trained model with its data.
+        split: `train`, `val` or `test`.
+    """
+    if learner.data.info.task != "regression" or learner.data.info.num_classes != 1:
+        return None
+    kept = SampleOutputs()
+    pass_over(learner, loader_of(learner.data, split, training=False), [kept])
+    if not kept.preds or len(kept.preds) != len(kept.targets):
+        return None
+    both = (torch.stack(kept.preds).flatten(), torch.stack(kept.targets).flatten())
+    outputs, targets = (values * learner.data.info.target_scale for values in both)
+    return (outputs, targets) if outputs.shape == targets.shape == (len(kept.preds),) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.pixels import pixels
 from lightkit.metrics.counts import ClassRow, Counts, per_class
 

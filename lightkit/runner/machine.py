@@ -18,7 +18,7 @@ from lightkit.data import Data
 from lightkit.data.tensors import Taker
 from lightkit.device import Engine
 from lightkit.device.about import cuda_uuids
-from lightkit.device.waiting import waited_for
+from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory, memory_of
 from lightkit.monitor.monitor import PREFIX, Monitor, NoMonitor, Watch
 from lightkit.monitor.usage import Loading, summary

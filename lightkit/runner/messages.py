@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import lightkit.monitor.usage as usage
-import lightkit.trainer.summary as summary
+import lightkit.trainer.report as summary
 from lightkit.assembly import Learner
-from lightkit.common.shards import is_shard
+from lightkit.common.modules import is_shard
 from lightkit.data import Data
 from lightkit.loggers import Logger
 from lightkit.trainer import State

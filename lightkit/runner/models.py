@@ -20,7 +20,7 @@ from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard
+from lightkit.common.modules import is_shard
 from lightkit.config import to_plain, to_yaml
 from lightkit.config.project import located
 from lightkit.data import DataInfo

@@ -73,7 +73,7 @@ def draw_results(run: MemberRun, step: int) -> None:
 
 def draw_file(path: Path) -> Any:
     """Draw a file of `write_results`; None where it cannot be drawn."""
-    from lightkit.metrics.result_drawing import draw  # matplotlib is slow to import
+    from lightkit.metrics.drawing import draw  # matplotlib is slow to import
 
     try:
         with np.load(path, allow_pickle=False) as file:

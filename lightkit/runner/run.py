@@ -23,11 +23,10 @@ from lightkit.runner.ensemble.run import build_plan
 from lightkit.runner.ensemble.validations import forget_validations
 from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
 from lightkit.runner.faults import translate_errors
-from lightkit.runner.fit import Fit, fit
+from lightkit.runner.fit import Fit, Observer, fit
 from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
-from lightkit.runner.observer import Observer
 from lightkit.runner.results import draw_results, evaluation_folder, write_results
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.on_end import followed

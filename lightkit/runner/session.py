@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-import lightkit.trainer.summary as summary
+import lightkit.trainer.report as summary
 from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.assembly.run_rows import ensemble_of

@@ -15,7 +15,7 @@ from lightkit.assembly import Learner
 from lightkit.checkpoint import content
 from lightkit.checkpoint.training_file import TrainingFile, fit_optimizer, fit_weights, read_training_file
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.shards import whole
+from lightkit.common.modules import whole
 from lightkit.common.text import counted
 from lightkit.config import to_plain
 from lightkit.config.origins import shown

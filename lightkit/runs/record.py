@@ -40,7 +40,7 @@ class RunRecord:
         folder: The run's.
         sections: The top-level nodes of its configuration.
         result: Parts of `result.json`; empty as long as the run has not ended.
-        progress: How far a run without a result is; see `lightkit.runs.progress`.
+        progress: How far a run without a result is; see `lightkit.runs.index`.
         overrides: What was typed on the command line.
         noted: When it began, as it wrote that down.
         data: Fingerprint of its data set.

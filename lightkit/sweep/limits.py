@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit.common import run_files
-from lightkit.common.durations import read_duration
 from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.common.lengths import read_duration
 from lightkit.sweep.job import JobOutcome, Status
 
 GRACE_SECONDS = 60.0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.shards import is_shard, like
+from lightkit.common.modules import is_shard, like
 
 
 class NoAverage:

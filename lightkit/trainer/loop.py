@@ -17,10 +17,9 @@ from lightkit.trainer.interrupt import AskedToEnd, Interrupted
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
-from lightkit.trainer.services import Services
+from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
-from lightkit.trainer.validation import Validator
 from lightkit.trainer.watch import NoWatch
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
-from lightkit.trainer.evaluate import ValidationMeter
+from lightkit.trainer.evaluate import ValidationMeter, evaluate
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.report import Clock
+from lightkit.trainer.learner import Learner
+from lightkit.trainer.report import Clock, Reporter
+from lightkit.trainer.watch import NoWatch
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,61 @@ class Services:
     """Keeps results of metrics that are no numbers, such as curves: split and results by name."""
     meters: Sequence[ValidationMeter] = ()
     """Look at validations beside the metrics."""
+
+
+class Validator:
+    """Measures the averaged weights on the validation split, with random numbers of its own.
+
+    It changes nothing that is saved, and its time does not count as training.
+
+    Args:
+        learner: The model and its data.
+        services: Signals, clock, names of stretches of time, and what looks at validations beside the metrics.
+        watch: May look whether everything is as it was afterwards.
+        report: Tells the console how far the validation is.
+    """
+
+    def __init__(self, learner: Learner, services: Services, watch: NoWatch, report: Reporter) -> None:
+        self._learner, self._services, self._watch, self._report = learner, services, watch, report
+
+    def run(self) -> dict[str, float]:
+        """Return the values of the validation split; none without one.
+
+        Raises:
+            AskedToEnd: A signal came while a batch was waited for.
+            Interrupted: A signal came while a batch was computed.
+        """
+        learner, services, state = self._learner, self._services, self._learner.state
+        if learner.data.val is None:
+            return {}
+        began, metrics, meters = perf_counter(), learner.metrics["val"], services.meters
+        with services.spans.span("validation"):
+            learner.engine.seed_validation(state.step)
+            for meter in (metrics, *meters):
+                meter.reset()
+            with self._watch.evaluation(learner), learner.average.applied():
+                evaluate(
+                    learner.network,
+                    learner.data.val,
+                    [metrics, *meters],
+                    task=learner.task,
+                    criterion=learner.criterion,
+                    context=learner.engine,
+                    each=self._after_batch,
+                    interrupt=services.interrupt,
+                    span=services.spans.span,
+                )
+            for meter in meters:
+                meter.validated(state.step, state.epoch + state.samples_done / learner.timetable.epoch_samples)
+            services.clock.leave_out(perf_counter() - began)
+            values: dict[str, float] = metrics.compute()
+            services.results("val", metrics.figures_data)
+        return values
+
+    def _after_batch(self, batch: int) -> None:
+        """End here when a signal asked for it; tell the console how far the validation is."""
+        data, services = self._learner.data.val, self._services
+        services.interrupt.raise_at(self._learner.state.step)
+        if perf_counter() > self._report.next_show and data is not None:
+            with services.spans.span("logging"):
+                self._report.show("val", batch, len(data))

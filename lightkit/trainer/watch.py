@@ -12,12 +12,11 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import AUDIT_FAILED
-from lightkit.common.shards import is_shard, part
+from lightkit.common.modules import is_shard, part
 from lightkit.device.ranks import Ranks
-from lightkit.finetune.audit.formatting import format_line, format_names
+from lightkit.finetune.audit.tables import format_line, format_names
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.step_record import StepRecord
-from lightkit.trainer.watched import EvaluationState, Faults, WatchedModel, WatchedMoment
+from lightkit.trainer.watched import EvaluationState, Faults, StepRecord, WatchedModel, WatchedMoment
 
 ENOUGH_STEPS = 3
 """Optimizer steps after which what trains must have moved: what begins at zero holds the gradients of others back."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.assembly import build
-from lightkit.assembly.lazy import build_sized
+from lightkit.assembly.network import build_sized
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.runner import Runner

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from lightkit.common.csv_cells import CsvWriter, read_csv
+from lightkit.common.csv_lines import CsvWriter, read_csv
 
 
 def written(*rows: list[object]) -> str:

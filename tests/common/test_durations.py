@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lightkit.common.durations import read_duration, read_slurm_time
+from lightkit.common.lengths import read_duration, read_slurm_time
 
 
 @pytest.mark.parametrize(

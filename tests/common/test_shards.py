@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lightkit.common.shards import all_like, is_shard, like, part, reshard, whole
+from lightkit.common.modules import all_like, is_shard, like, part, reshard, whole
 
 
 def test_whole_tensors_are_left_alone() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.split_names import split_named
+from lightkit.common.names import split_named
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from lightkit.common.csv_cells import CsvWriter
+from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.compare.rows import check_alike, compare_rows, is_current, predictions_file, read_predictions
 from lightkit.runs.index import read_record

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device.data_parallel import LossElsewhere, MultiGpu
-from lightkit.device.parallel import DataParallel, Parallel, make_parallel
+from lightkit.device.parallel import DataParallel, LossElsewhere, MultiGpu, Parallel, make_parallel
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 import pytest
 import torch
 
-from lightkit.device.prefetch import PrefetchToDevice
+from lightkit.device.engine import PrefetchToDevice
 
 
 class Stream:

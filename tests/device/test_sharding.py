@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import part
+from lightkit.common.modules import part
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
-from lightkit.device.parallel import Sharded, make_parallel
+from lightkit.device.parallel import Sharded, layers, make_parallel, shard
 from lightkit.device.ranks import joined
-from lightkit.device.sharding import layers, shard
 from lightkit.finetune.peft.injected import Injected
 from tests.runner.processes import together
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.device.support import check_support
+from lightkit.device.engine import check_support
 
 CPU, GPU, APPLE = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
 

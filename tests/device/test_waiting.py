@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.device import waiting
-from lightkit.device.waiting import waited_for
+from lightkit.device import visible
+from lightkit.device.visible import waited_for
 from tests.device.test_visible import Machine, SplitMachine, shown
 from tests.device.test_visible import _environment as _environment
 
@@ -88,7 +88,7 @@ def test_lines_come_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
         "waits for a GPU that is free",
         *(f"waits for a GPU that is free, for {minutes} minutes so far" for minutes in (10, 20, 40, 80)),
     ]
-    assert waiting.POLL_SECONDS == 5.0
+    assert visible.POLL_SECONDS == 5.0
 
 
 def test_an_instance_of_a_split_gpu_is_waited_for_too() -> None:

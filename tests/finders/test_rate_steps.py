@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import lightkit.finders.rate_steps as rate_steps
+import lightkit.finders.lr as rate_steps
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.finders.rate_steps import RateSteps
+from lightkit.finders.lr import RateSteps
 from lightkit.finders.suggestion import LossAtRate
 from tests.runner.test_run import QUICK
 

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.finetune.eval_mode import (
+from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.tuning import (
     frozen_modules,
     frozen_norms,
     frozen_stateful_modules,
@@ -18,8 +20,6 @@ from lightkit.finetune.eval_mode import (
     norms_held_by_model,
     with_norms_held_by_model,
 )
-from lightkit.finetune.names import NetworkNames
-from lightkit.finetune.phases import Phase
 from tests.finetune.spies import Centred, CentredAnyhow, HoldsNorms
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import tests.finetune.strange as strange
-from lightkit.finetune.running_order import running_order
+from lightkit.finetune.tracing import running_order
 from lightkit.optim.layers import layer_depths
 from tests.finetune.outputs import CASES
 

@@ -14,10 +14,9 @@ from lightkit.assembly import build_shared
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.data import DataInfo
-from lightkit.gallery import judged
-from lightkit.gallery.judged import sample_losses, worst
+from lightkit.gallery import show
 from lightkit.gallery.samples import loader_of
-from lightkit.gallery.show import data_page, results_page, worst_page
+from lightkit.gallery.show import data_page, results_page, sample_losses, worst, worst_page
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_run
 from lightkit.trainer import StepOutput, Task
@@ -92,7 +91,7 @@ def test_losses_one_by_one_where_the_criterion_cannot_be_split(wine: Path, monke
     with runner_of(wine).trained() as learner:
         loader = loader_of(learner.data, "test", training=False)
         found = sample_losses(learner, loader)
-        monkeypatch.setattr(judged, "unreduced", lambda *_: None)
+        monkeypatch.setattr(show, "unreduced", lambda *_: None)
         assert sample_losses(learner, loader).tolist() == pytest.approx(found.tolist(), rel=1e-4)
         assert learner.criterion.reduction == "mean"  # type: ignore[attr-defined]
 

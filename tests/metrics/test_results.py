@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification, regression, retrieval, text, wrappers
 
 from lightkit.common.errors import UserError
-from lightkit.metrics.result_drawing import draw
+from lightkit.metrics.drawing import draw
 from lightkit.metrics.results import Shaped, flatten
 from lightkit.metrics.split import SplitMetrics
 

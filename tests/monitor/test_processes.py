@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightkit.monitor.processes import GpuProcess, describe
+from lightkit.monitor.gpus import GpuProcess, describe
 
 HOLD = "import sys; held = open(sys.argv[1]); print('open', flush=True); input()"
 

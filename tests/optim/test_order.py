@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightkit.optim.layers import layer_depths, order_notes
-from lightkit.optim.order import NetworkLayer, in_order
+from lightkit.optim.layers import NetworkLayer, in_order, layer_depths, order_notes
 
 
 def order(*names: str, **more: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.device.ranks import Ranks
-from lightkit.device.waiting import waited_for
+from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl

@@ -18,7 +18,7 @@ from lightkit.config import compose, load_run
 from lightkit.ensemble.module import Ensemble
 from lightkit.runner import Runner
 from lightkit.runner.models import ensemble_model
-from lightkit.trainer.distill import Distillation
+from lightkit.trainer.tasks import Distillation
 from tests.runner.test_run import QUICK, runner
 
 FEW = ("trainer.epochs=1", "logger.tensorboard.enabled=false", "ensemble.size=2")

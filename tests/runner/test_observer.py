@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.observer import Observer
+from lightkit.runner.fit import Observer
 from lightkit.trainer.learner import Learner
 
 

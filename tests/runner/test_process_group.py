@@ -18,7 +18,7 @@ import torch.distributed
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.observer import Observer
+from lightkit.runner.fit import Observer
 from lightkit.runner.proving.job import TracedJob, shortened
 from lightkit.trainer import Callback
 from lightkit.trainer.learner import Learner

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightkit.common.exit_codes import AUDIT_FAILED
-from lightkit.common.shards import part
+from lightkit.common.modules import part
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import BASE, configured, far, go_on, together, train

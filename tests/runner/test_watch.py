@@ -12,7 +12,7 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.observer import Observer
+from lightkit.runner.fit import Observer
 from lightkit.trainer import Callback
 from lightkit.trainer.learner import Learner
 from tests.runner.processes import configured, together, train

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.runs import holder
-from lightkit.runs.holder import holder_of, open_lock
-from lightkit.runs.lock import locked
+from lightkit.runs import lock
+from lightkit.runs.lock import holder_of, locked, open_lock
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells")
 
 
 def test_a_file_system_that_numbers_files_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of the kernel does not name the file then: the process that is told must have it open and locked."""
-    monkeypatch.setattr(holder, "_listed", lambda _: [])
+    monkeypatch.setattr(lock, "_listed", lambda _: [])
     with locked(tmp_path), open_lock(tmp_path / ".lock") as file:
         assert holder_of(file, os.getpid(), is_locked=True) == os.getpid()
         with subprocess.Popen(
@@ -40,6 +39,6 @@ def test_a_file_system_without_locks(tmp_path: Path) -> None:
 
 
 def test_other_systems_believe_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder, "PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(lock, "PROC", tmp_path / "no-proc")
     with locked(tmp_path), open_lock(tmp_path / ".lock") as file:
         assert holder_of(file, 4711, is_locked=True) == 4711

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lightkit.sweep.bracket import Bracket
+from lightkit.sweep.halving import Bracket
 
 
 def at_first_rung(values: dict[str, float | None], **facts) -> Bracket:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.losses import TokenCrossEntropy
-from lightkit.trainer.distill import Distillation
-from lightkit.trainer.tasks import StepOutput, Supervised, Task
+from lightkit.trainer.tasks import Distillation, StepOutput, Supervised, Task
 
 # Kind -> (output shape, targets, loss)
 CASES = {

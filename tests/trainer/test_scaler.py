@@ -14,7 +14,7 @@ from lightkit.checkpoint import content
 from lightkit.device import Engine
 from lightkit.trainer import Trainer
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.summary import result
+from lightkit.trainer.report import result
 from tests.trainer import parts
 from tests.trainer.parts import changed
 

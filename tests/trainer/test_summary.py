@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-import lightkit.trainer.summary as summary
+import lightkit.trainer.report as summary
 from lightkit.trainer import State
 
 

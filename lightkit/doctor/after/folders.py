@@ -9,10 +9,10 @@ from itertools import chain, count
 from pathlib import Path
 
 from lightkit.common import run_files
+from lightkit.common.disk import belongs_to_us
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, opened
 from lightkit.common.shapes import read_row
-from lightkit.common.state import belongs_to_us
 from lightkit.config.marks import provenance
 from lightkit.doctor.finding import Finding, Status
 from lightkit.loggers.files import replace_bytes, write_json

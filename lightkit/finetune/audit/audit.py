@@ -20,11 +20,10 @@ from lightkit.finetune.audit.checks import (
     rate_faults,
     state_faults,
 )
-from lightkit.finetune.audit.formatting import format_names
 from lightkit.finetune.audit.groups import split_by_group
 from lightkit.finetune.audit.plan import Plan, live_table
 from lightkit.finetune.audit.record import EARLY_STEPS, ENOUGH_STEPS, UNUSED, PeerGroup, PhaseRecord, SingleProcess
-from lightkit.finetune.audit.tables import PhaseTable
+from lightkit.finetune.audit.tables import PhaseTable, format_names
 from lightkit.finetune.phases import Phase
 
 

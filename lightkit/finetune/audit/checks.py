@@ -13,11 +13,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from lightkit.common.modules import has_statistics, parameter_aliases
-from lightkit.common.shards import part
+from lightkit.common.modules import has_statistics, parameter_aliases, part
 from lightkit.common.text import counted
-from lightkit.finetune.audit.formatting import format_line, format_names, format_rate
 from lightkit.finetune.audit.groups import base_rate, group_name
+from lightkit.finetune.audit.tables import format_line, format_names, format_rate
 from lightkit.finetune.phases import Phase
 
 OPTIONS = (

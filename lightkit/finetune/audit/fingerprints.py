@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lightkit.common.shards import part
+from lightkit.common.modules import part
 
 # 64-bit elements count as two: of two flipped top bits of 64 nothing would be left in a sum modulo 2^64.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}

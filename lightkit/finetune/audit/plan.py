@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from lightkit.finetune.audit.groups import ParameterGroup, base_rate, split_by_group
 from lightkit.finetune.audit.render import COLUMNS, describe_share, phase_cells, phase_to_json
-from lightkit.finetune.audit.state_sizes import state_sizes
-from lightkit.finetune.audit.tables import GroupRow, PhaseTable
+from lightkit.finetune.audit.tables import GroupRow, PhaseTable, state_sizes
 from lightkit.finetune.phases import Phase
 
 _PROBES = 16

@@ -12,8 +12,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from lightkit.common.text import counted
-from lightkit.finetune.audit.formatting import format_bytes, format_names, format_percent, format_rate, format_rates
-from lightkit.finetune.audit.tables import GroupRow, PhaseTable
+from lightkit.finetune.audit.tables import (
+    GroupRow,
+    PhaseTable,
+    format_bytes,
+    format_names,
+    format_percent,
+    format_rate,
+    format_rates,
+)
 
 COLUMNS = ["group", "tensors", "parameters", "trains", "learning rate", "weight decay", "norms", "set by", "holds"]
 _DECAY = re.compile(r"(^|\.)(no_)?decay(?= |$)")

@@ -26,10 +26,18 @@ from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.finetune.peft import calls
 from lightkit.finetune.peft.blocks import sublayers
 from lightkit.finetune.peft.feature_dims import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim
-from lightkit.finetune.peft.injected import Injected, attach, modules_at, new_parameter_names, reference_tensor
+from lightkit.finetune.peft.injected import (
+    Injected,
+    attach,
+    first_input,
+    first_tensor,
+    modules_at,
+    new_parameter_names,
+    reference_tensor,
+    replace_first_output,
+)
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -181,9 +189,9 @@ def inject_adapters(
 def _add_adapter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Add the adapter's part to the output of its block (forward hook)."""
     adapter: Adapter = block.adapter  # type: ignore[assignment]
-    y = calls.first_tensor(output, adapter.path, "output")
-    x = calls.first_tensor(calls.first_input(args, kwargs), adapter.path, "input") if adapter.parallel else y
-    return calls.replace_first_output(output, y + adapter.delta(x, y))
+    y = first_tensor(output, adapter.path, "output")
+    x = first_tensor(first_input(args, kwargs), adapter.path, "input") if adapter.parallel else y
+    return replace_first_output(output, y + adapter.delta(x, y))
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, axis: int) -> Tensor:

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside
-from lightkit.finetune.peft import calls
 from lightkit.finetune.peft.attention import (
     KNOWN,
     apply_without_bias,
@@ -36,7 +35,16 @@ from lightkit.finetune.peft.attention import (
     is_supported,
     output_projection,
 )
-from lightkit.finetune.peft.injected import Injected, attach, modules_at, new_parameter_names, reference_tensor
+from lightkit.finetune.peft.injected import (
+    Injected,
+    attach,
+    first_input,
+    first_tensor,
+    modules_at,
+    new_parameter_names,
+    reference_tensor,
+    replace_first_output,
+)
 
 
 class Prefix(Injected):
@@ -113,16 +121,16 @@ def _add_to_multihead(attention: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """Add what a prefix of its own reads to the output of a `nn.MultiheadAttention` (forward hook)."""
     dim, bias = attention.embed_dim, attention.in_proj_bias
     weight = attention.in_proj_weight[:dim] if attention._qkv_same_embed_dim else attention.q_proj_weight
-    queries = F.linear(calls.first_input(args, kwargs), weight, None if bias is None else bias[:dim])
+    queries = F.linear(first_input(args, kwargs), weight, None if bias is None else bias[:dim])
     read = attention.prefix.attend(queries.unflatten(-1, head_sizes(attention)))
-    return calls.replace_first_output(output, output[0] + F.linear(read, attention.out_proj.weight))
+    return replace_first_output(output, output[0] + F.linear(read, attention.out_proj.weight))
 
 
 def _add_to_other(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Add what a prefix of its own reads to the output of another attention (forward hook)."""
-    new = attention.prefix.attend(attention_queries(attention, calls.first_input(args, kwargs)))
+    new = attention.prefix.attend(attention_queries(attention, first_input(args, kwargs)))
     projection = output_projection(attention)
-    first = calls.first_tensor(output, "an attention", "output")
+    first = first_tensor(output, "an attention", "output")
     if projection is not None:
         new = apply_without_bias(projection, new)
     if new.shape != first.shape:
@@ -132,4 +140,4 @@ def _add_to_other(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             expected=f"{tuple(new.shape)}",
             received=tuple(first.shape),
         )
-    return calls.replace_first_output(output, first + new)
+    return replace_first_output(output, first + new)

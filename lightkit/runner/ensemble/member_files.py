@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-import lightkit.trainer.summary as summary
+import lightkit.trainer.report as summary
 from lightkit.assembly import build_store
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files

@@ -28,9 +28,8 @@ from lightkit.ensemble.module import Joint
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.evaluation import evaluate_split
-from lightkit.runner.fit import fit
+from lightkit.runner.fit import Observer, fit
 from lightkit.runner.member import MemberRun
-from lightkit.runner.observer import Observer
 from lightkit.runner.session import Session
 from lightkit.trainer.learner import Network
 from lightkit.trainer.report import Clock, Reporter

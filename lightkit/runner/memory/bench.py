@@ -21,7 +21,7 @@ from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
 from lightkit.device.compiling import Compiler
-from lightkit.device.prefetch import Batches
+from lightkit.device.engine import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of

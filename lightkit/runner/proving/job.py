@@ -19,8 +19,8 @@ from lightkit.data import Data
 from lightkit.device.ranks import Ranks
 from lightkit.ensemble.methods.base import ALONE
 from lightkit.metrics import SplitMetrics
+from lightkit.runner.fit import Observer
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
-from lightkit.runner.observer import Observer
 from lightkit.runner.proving.live_state import live_state, metrics_of, objects_of
 from lightkit.runner.proving.trace import Moment, RunTrace, TracedTask
 from lightkit.runner.run import Runner

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.finetune.audit.gradients import GradientListener
+from lightkit.finetune.audit.record import GradientListener
 
 
 def listened(model: nn.Module) -> GradientListener:
