@@ -57,7 +57,7 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
         UserError: There is none, or several are meant.
     """
     for folder in places_of(text, root):
-        if any((folder / mark).is_file() for mark in _MARKS):
+        if any(os.path.lexists(folder / mark) for mark in _MARKS):  # what is no file is told by those that read it
             if sweep_of(folder) is not None:  # a link in a sweep from elsewhere may lead to any other run
                 JobPlaces(folder.parent).place(folder.name)
             return folder.resolve()

@@ -65,3 +65,11 @@ def test_nothing_of_that_name(project: Path) -> None:
     with pytest.raises(UserError, match="no such run or sweep here") as error:
         find_folder("digits_cnn", project)
     assert "digits_mlp" in str(error.value)
+
+
+def test_a_path_to_what_is_damaged_is_found_by_those_that_say_so(project: Path) -> None:
+    folder = project / "outputs" / "sweeps" / "d"
+    (folder / "sweep.jsonl").mkdir(parents=True)
+    assert find_folder("d", project) == find_folder("outputs/sweeps/d", project) == folder.resolve()
+    with pytest.raises(UserError, match="no such run or sweep"):
+        find_folder("outputs/sweeps", project)
