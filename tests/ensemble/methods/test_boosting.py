@@ -69,3 +69,14 @@ def test_the_sum_of_the_rounds_is_the_ensemble(tmp_path: Path) -> None:
     assert torch.equal(predictions(tmp_path / "run", 1), last)
     again = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("val")
     assert again["val/loss"] == pytest.approx(found["metrics"]["val/loss"], abs=1e-6)
+
+
+def test_rounds_end_where_validation_does_by_default(tmp_path: Path) -> None:
+    options = ("data=diabetes", "model.hidden=[64]", "model.norm=none", "trainer.epochs=6", "trainer.test=last")
+    found = train(tmp_path, *options, "ensemble=gradient_boosting")
+    rounds = sorted(path.name for path in (tmp_path / "members").iterdir())
+    values = [result(tmp_path, name)["metrics"]["val/loss"] for name in rounds]
+    best = values.index(min(values))
+    assert len(rounds) == min(best + 3, 5)
+    assert [one.name for one in stored(tmp_path).members] == rounds[: best + 1]
+    assert found["metrics"]["val/loss"] == pytest.approx(values[best], rel=1e-5)
