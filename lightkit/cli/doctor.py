@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +42,16 @@ arguments:
   FILE           a file with a traceback; `-` reads standard input
 
 options:
-  --seconds N    how long the checks may take, 60 by default; what there is no time for is skipped
+  --seconds N    how long the checks may take, 60 by default; what there is no time for is skipped.
+                 The first steps of the run are made in any case
   --mend         of RUN or FOLDER, cut damaged lines out of metrics.jsonl and sweep.jsonl, take out or put aside what
                  cannot be read of result.json and the like, make the index again, and delete what a process that is
                  gone has said of itself. All that is changed is told, and kept as NAME.damaged1 beside it
   --strict       end with status 1 for a warning too
   --json         all findings as JSON, with the numbers that were measured
 
-Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found (a traceback: it is
-not known). 2: the run would be refused, for a reason that is told.
+Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found, or there was time for
+less than half of the checks (a traceback: it is not known). 2: the run would be refused, for a reason that is told.
 
 examples:
   lightkit doctor
@@ -132,7 +134,9 @@ def _examine(options: Any) -> int:
     left = options.seconds - (time.monotonic() - began)  # of a busy machine the imports take their share, too
     with examined(cfg, left, report=complain) as patient:
         if options.json:
-            return _show(examine(patient), options, began=began)
+            with redirect_stdout(sys.stderr):  # what a model or a callback prints is no part of the answer
+                findings = [*examine(patient)]
+            return _show(findings, options, began=began)
         say(patient.title)
         heads = list[str]()
 

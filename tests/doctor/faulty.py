@@ -196,6 +196,132 @@ class Frozen(Plain):
         self.hidden.requires_grad_(False)
 
 
+class Overwriting(Plain):
+    """Writes to its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2.0))
+
+
+class MadeInForward(Plain):
+    """Makes a norm anew at each call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x.flatten(1))
+        return self.head(F.relu(nn.LayerNorm(hidden.shape[1])(hidden)))
+
+
+class Twins(Plain):
+    """Two parameters on one memory."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.middle = nn.Linear(64, 64)
+        self.other = nn.Linear(64, 64)
+        self.other.weight = nn.Parameter(self.middle.weight.data.t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.other(F.relu(self.middle(F.relu(self.hidden(x.flatten(1))))))))
+
+
+class Tied(Twins):
+    """The same, tied as one parameter."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.other.weight = self.middle.weight
+
+
+class Constant(Plain):
+    """Multiplies by a plain tensor."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.scale = torch.full((64,), 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.hidden(x.flatten(1))) * self.scale)
+
+
+class Buffered(Constant):
+    """The same with a buffer, and what is kept of the last batch without its graph."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        del self.scale
+        self.register_buffer("scale", torch.full((64,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = super().forward(x).detach()
+        return super().forward(x)
+
+
+class FrozenNorm(Plain):
+    """A norm that does not train among layers that do."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.norm = nn.LayerNorm(in_features)
+        self.norm.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x.flatten(1)))
+
+
+class Remembering(Plain):
+    """Uses a mean of earlier batches with the graph that it was computed by."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.mean = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.hidden(x.flatten(1)))
+        self.mean = 0.9 * self.mean + 0.1 * hidden.mean(0)
+        return self.head(hidden - self.mean)
+
+
+class FailingInEvaluation(Plain):
+    """Goes through training, and fails at the first validation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and torch.is_grad_enabled() is False and len(x) > 2:
+            raise KeyError("no such mode")
+        return super().forward(x)
+
+
+class HalfHeld(torch.optim.Adam):
+    """Holds the last group's last tensor only."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__([p for group in params for p in group["params"]][-1:], lr)
+
+
+class AddingUp(nn.CrossEntropyLoss):
+    """Returns the sum of all losses so far."""
+
+    total: Any = 0.0
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        self.total = self.total + super().forward(input, target).detach()
+        return super().forward(input, target) + self.total
+
+
+class Summed(nn.Module):
+    """Adds up over the rows of a batch."""
+
+    def forward(self, preds: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(preds, target, reduction="sum")
+
+
+class TargetChanging(nn.Module):
+    """Writes to the targets."""
+
+    def forward(self, preds: Tensor, target: Tensor) -> Tensor:
+        target[target > 8] = 8
+        return F.cross_entropy(preds, target)
+
+
 class Bounded(nn.Module):
     """A regression that ends in a function.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,6 +20,10 @@ OWN = ("data=digits", "trust=[tests]", "model=custom")
 
 def model(name: str) -> tuple[str, ...]:
     return (*OWN, f"model._target_=tests.doctor.faulty.{name}")
+
+
+def loss(name: str) -> tuple[str, ...]:
+    return ("data=digits", "trust=[tests]", "loss=custom", f"loss._target_=tests.doctor.faulty.{name}")
 
 
 def bounded(last: str) -> tuple[str, ...]:
@@ -78,6 +83,30 @@ FAULTS = {
         "val/own",
     ),
     "state not saved": Fault(model("Forgetful"), "checkpoint", "checkpoint", "register_buffer"),
+    "input changed": Fault(
+        model("Overwriting"), "loss of rows", "input changed in place", "Overwriting changes its input"
+    ),
+    "targets changed": Fault(loss("TargetChanging"), "loss of rows", "input changed in place", "the targets"),
+    "loss of all calls": Fault(loss("AddingUp"), "loss of rows", "loss", "`loss.total`"),
+    "sum over rows": Fault(loss("Summed"), "loss of rows", "loss", ".mean() in place of .sum()"),
+    "layer made in forward": Fault(model("MadeInForward"), "structure", "unregistered layers", "a LayerNorm"),
+    "one memory": Fault(model("Twins"), "structure", "shared memory of weights", "`middle.weight` and `other.weight`"),
+    "no buffer": Fault(model("Constant"), "structure", "tensors without a buffer", 'register_buffer("scale", scale)'),
+    "norm that never trains": Fault(model("FrozenNorm"), "structure", "norm layers", "`norm` (LayerNorm) is frozen"),
+    "optimizer holds one": Fault(
+        (
+            "data=digits",
+            "trust=[tests]",
+            "model.hidden=[8]",
+            "optim=custom",
+            "optim._target_=tests.doctor.faulty.HalfHeld",
+        ),
+        "structure",
+        "optimizer",
+        "the optimizer holds 1 of the 6 tensors",
+    ),
+    "graph kept": Fault(model("Remembering"), "training step", "kept graph", "self.mean = self.mean.detach()"),
+    "fails in validation": Fault(model("FailingInEvaluation"), "training step", "training step", "no such mode"),
     "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=100 or less"),
     "rate too small": Fault(("optim.lr=1e-9",), "one batch", "one batch", "lightkit find lr"),
     "uphill": Fault(("optim.maximize=true", "optim.lr=0.01"), "one batch", "one batch", "optim.maximize=false"),
@@ -137,6 +166,36 @@ def test_what_fails_in_a_check_alone_is_no_fault_of_the_run(project: Path, monke
         (found,) = checks.examine(patient)
 
     assert (found.status, found.measured[:24]) == ("note", "the check itself failed:")
+
+
+@pytest.mark.parametrize("name", ["Tied", "Buffered", "Frozen", "Normed"])
+def test_what_looks_alike_and_is_right_is_not_accused(project: Path, name: str) -> None:
+    found = [each for check in ("training step", "structure", "loss of rows") for each in findings(check, *model(name))]
+
+    assert [each for each in found if each.is_bad] == []
+    assert {"training step", "optimizer", "loss"} <= {each.check for each in found}
+
+
+@pytest.mark.parametrize(("late", "code"), [(True, 1), (False, 0)])
+def test_a_run_of_which_nothing_was_looked_at_is_no_sound_one(
+    project: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, late: bool, code: int
+) -> None:
+    few = ("machine", "training step", "splits", "features", "scale")
+    monkeypatch.setattr(checks, "CHECKS", tuple(each for each in checks.CHECKS if each[0] in few))
+    outcome = cli("doctor", "data=wine", "model.hidden=[8]", f"--seconds={1e-3 if late else 600}", "--json")
+    told = {each["check"]: each["status"] for each in json.loads(outcome.out)["findings"]}
+
+    assert outcome.code == code
+    assert told["training step"] == "ok"
+    assert told.get("time") == ("error" if late else None)
+
+
+def test_before_the_data_are_blamed_other_rates_are_tried(project: Path) -> None:
+    slow = ("data=wine", "model.hidden=[16]", "optim.lr=1e-6")
+    (found,) = findings("baselines", *slow)
+
+    assert (found.status, found.key) == ("warning", "optim.lr")
+    assert "a larger optim.lr" in found.why
 
 
 def test_frozen_weights_are_counted(project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,10 +28,10 @@ from lightkit.trainer.callbacks import Callback, Training
 from lightkit.trainer.guard import Guard, SkipGuard
 
 NAME, GRAPH = "training step", "kept graph"
-_STEPS = 4
-"""Steps at the beginning: what grows from each to the next shows by then."""
-_SECONDS = 8.0
-"""Time after which no further step is made, and for the rows of the validation."""
+_STEPS, _FEWEST, _WATCHED = 40, 4, 8
+"""Most steps at the beginning, those that are made however long they take, and those after which graphs are counted."""
+_SECONDS = 1.5
+"""Time after which no further step is made."""
 _VALIDATED = 256
 """Most rows of the validation."""
 ENDS = "a run would end here too"
@@ -40,7 +41,7 @@ class _Look(Callback):
     """Looks at what is still there after each step, and ends training when the time is over."""
 
     def __init__(self, learner: Learner) -> None:
-        self._learner, self._until = learner, time.monotonic() + _SECONDS
+        self._learner, self._until = learner, math.inf
         self.graphs: list[dict[str, int]] = []
         self.alive: list[int] = []
         self.times = [time.perf_counter()]
@@ -48,9 +49,13 @@ class _Look(Callback):
     def on_step(self, trainer: Training) -> None:
         """Count what has a graph."""
         self.times.append(time.perf_counter())
-        self.graphs.append(kept_graphs(self._learner))
-        self.alive.append(sum(issubclass(type(each), torch.Tensor) and _has_graph(each) for each in gc.get_objects()))
-        if time.monotonic() > self._until:
+        if len(self.times) == 2:  # the first step takes what is only once, too
+            self._until = time.monotonic() + _SECONDS
+        if len(self.alive) < _WATCHED:
+            objects = gc.get_objects()
+            self.graphs.append(kept_graphs(self._learner))
+            self.alive.append(sum(issubclass(type(each), torch.Tensor) and _has_graph(each) for each in objects))
+        if time.monotonic() > self._until and len(self.times) > _FEWEST:
             trainer.stop("the time for first steps is over")
 
 
@@ -100,6 +105,7 @@ def _train(patient: Patient, learner: Learner, stop: Length) -> None:
 def _to_last_window(learner: Learner) -> None:
     """Go on at the last optimizer step of the epoch, which may have fewer rows than the others."""
     timetable, state = learner.timetable, learner.state
+    state.stop_reason = None
     size = timetable.accumulate * timetable.batch_size
     last = (timetable.epoch_samples - 1) // size * size
     if state.epoch == 0 and state.samples_done < last:

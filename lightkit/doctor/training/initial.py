@@ -145,7 +145,12 @@ def _already_probabilities(learner: Learner, preds: Tensor, rows: int) -> Iterat
     takes_logits = isinstance(criterion, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, FocalLoss, TokenCrossEntropy))
     if not takes_logits or float(values.std()) == 0:  # as where the output layer begins with zeros
         return
-    fix = "let the model return its logits, the plain outputs of its last layer"
+    ends = (nn.Softmax, nn.Softmax2d, nn.Sigmoid)
+    last = [name for name, module in learner.model.named_modules() if isinstance(module, ends)]
+    fix = "let the model return its logits, the plain outputs of its last layer: no softmax and no sigmoid in forward"
+    if last:
+        kind = type(learner.model.get_submodule(last[-1])).__name__
+        fix = f"leave `{last[-1]}` ({kind}) out of the model, so that it returns its logits"
     sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
     if not sums and bool((_with_weights(learner, rows, times=-1) < 0).any()):
         return  # outputs of a fresh network may lie there by chance

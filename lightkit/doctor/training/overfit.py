@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from lightkit.assembly import Learner
+from lightkit.common.nesting import mapped
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized, without_dropout
@@ -105,16 +106,16 @@ def attempt(learner: Learner, rows: int, *, seconds: float, optimizer: Optimizer
     until = time.monotonic() + seconds
     heard = Heard(learner.criterion)
     without_dropout(learner.network)
-    losses = [float(compute(learner, batch, heard).loss.detach())]
+    losses = [float(compute(learner, mapped(torch.clone, batch), heard).loss.detach())]
     floor = lowest_loss(learner, heard.calls) if math.isfinite(losses[0]) else 0.0
     for number in range(_STEPS):
         if rates is not None:
             for group, rate in zip(stepping.param_groups, rates, strict=True):
                 group["lr"] = rate * min(1.0, (number + 1) / _WARMUP)
-        learner.engine.backward(compute(learner, batch).loss)
+        learner.engine.backward(compute(learner, mapped(torch.clone, batch)).loss)
         learner.engine.step(stepping)
         with torch.no_grad():
-            losses.append(float(compute(learner, batch).loss))
+            losses.append(float(compute(learner, mapped(torch.clone, batch)).loss))
         low = losses[0] - losses[-1] >= (0.5 + 0.5 * _ENOUGH) * (losses[0] - floor)
         if low or not math.isfinite(losses[-1]) or time.monotonic() > until:
             break

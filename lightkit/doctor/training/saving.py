@@ -14,6 +14,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.facts import size_text
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
+from lightkit.common.nesting import mapped
 from lightkit.diagnostics.memory import release
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
@@ -41,20 +42,21 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner.network.train()
     batches = [*training_batches(learner, _STEPS, patient.rows(learner.data.train.batch_size))]
     for number, batch in enumerate(batches):
-        train_step(learner, batch, key=number)
+        train_step(learner, mapped(torch.clone, batch), key=number)
     store = CheckpointStore(patient.folder / run_files.CHECKPOINTS)
     store.prepare()
     path = store.save(content.gather(**stateful(learner), config_text=""), step=_STEPS)
     yield disk(patient, learner.timetable, path.stat().st_size)
     kept = state_of(learner)
-    here, exact = _going_on(learner, batches[-1]), learner.engine.device.type == "cpu"
+    last = batches[-1]
+    here, exact = _going_on(learner, last), learner.engine.device.type == "cpu"
     del learner  # two of a large model may not fit beside each other
     release()
     other = patient.learner()
     content.apply(store.load(path), **stateful(other))
     path.unlink()
     lost = differing(kept, state_of(other))
-    yield _compared(here, _going_on(other, batches[-1]), exact=exact, lost=lost)
+    yield _compared(here, _going_on(other, last), exact=exact, lost=lost)
 
 
 class NextStep(NamedTuple):
@@ -71,9 +73,9 @@ class NextStep(NamedTuple):
 def _going_on(learner: Learner, batch: Any) -> NextStep:
     learner.network.eval()
     with torch.no_grad():
-        evaluated = float(compute(learner, batch).loss)
+        evaluated = float(compute(learner, mapped(torch.clone, batch)).loss)
     learner.network.train()
-    loss = train_step(learner, batch, key=_STEPS)
+    loss = train_step(learner, mapped(torch.clone, batch), key=_STEPS)
     return NextStep(evaluated, loss, {name: each.cpu() for name, each in learner.model.state_dict().items()})
 
 

@@ -35,11 +35,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield from _optimizer(learner)
     yield from _shared(learner)
     learner.network.train()
-    yield from _norms(learner)
     used = _Used()
     batch = next(training_batches(learner, 1, patient.rows(learner.data.train.batch_size)))
     with used.listening(learner):
         compute(learner, batch)
+    yield from _norms(learner)  # after a forward, which may have put them into another mode
     if not hidden:
         yield from _made_in_forward(used.strangers)
     yield from _no_buffers(learner, plain, used.storages)
@@ -146,13 +146,18 @@ def _norms(learner: Learner) -> Iterator[Finding]:
     if still:
         name, said = next(iter(still.items()))
         others = f"; so do {sized(len(still) - 1, 'other')}" if len(still) > 1 else ""
+        kind = type(learner.model.get_submodule(name)).__name__
+        place = "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))
+        fix = f"{place}.train() with the rest: no {place}.eval() in forward or train()"
+        fix = f"nn.{kind}(..., momentum=0.1)" if "momentum" in said else fix
+        fix = f"{place}.requires_grad_(True), or loaded numbers" if "frozen" in said else fix
         yield Finding(
             "norm layers",
             "warning",
-            f"`{name}` ({type(learner.model.get_submodule(name)).__name__}) {said}{others}",
-            "a norm that never trains holds back what others learn, and in evaluation it computes something else",
+            f"`{name}` ({kind}) {said}{others}",
+            "a norm that never trains holds back what others learn: its statistics are not those of the data",
             "model",
-            f"self.{name}.train() and requires_grad_(True), unless its numbers are loaded; momentum=0.1",
+            fix,
             {"norms": still},
         )
 

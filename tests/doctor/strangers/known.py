@@ -6,17 +6,11 @@ ALLOWED_MISSES, ALLOWED_ACCUSED = 35, 5
 """So many names may stand below, of 54 faults and 25 healthy projects; neither number may ever rise."""
 
 KNOWN_MISSES = {
-    "a step that raises after some time",
     "a third of yes and no are swapped",
     "ages as 63 classes",
     "blue channel is empty",
     "days of a stay as classes",
-    "first layer overwrites its input",
     "fourth channel is opacity",
-    "input changed in place",
-    "losses add up from step to step",
-    "norm is always in evaluation",
-    "norm with a momentum of zero",
     "pictures as height, width, channels",
     "two fifths of the labels are wrong",
     "uint8 that wrapped",
