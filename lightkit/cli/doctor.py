@@ -50,8 +50,8 @@ options:
   --strict       end with status 1 for a warning too
   --json         all findings as JSON, with the numbers that were measured
 
-Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found, or there was time for
-less than half of the checks (a traceback: it is not known). 2: the run would be refused, for a reason that is told.
+Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found, or there was time
+for less than half of the checks (a traceback: it is not known). 2: the run would be refused, for a reason that is told.
 
 examples:
   lightkit doctor

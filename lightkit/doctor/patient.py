@@ -20,6 +20,7 @@ from lightkit.assembly import Learner, Shared, build_engine, build_learner, buil
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.ensemble.methods.base import ALONE
+from lightkit.runner.ensemble.run import checked_method
 
 _ALONE: dict[str, Any] = {
     "device.parallel": "none",
@@ -144,6 +145,7 @@ def examined(
         folder = Path(name)
         shared = build_shared(alone, folder, report=report)
         with closing(shared.data):
+            checked_method(cfg, shared)
             patient = Patient(alone, cfg, folder, shared, deadline)
             patient.first = patient.learner()
             yield patient

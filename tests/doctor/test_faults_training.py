@@ -191,7 +191,7 @@ def test_a_run_of_which_nothing_was_looked_at_is_no_sound_one(
 
 
 def test_before_the_data_are_blamed_other_rates_are_tried(project: Path) -> None:
-    slow = ("data=wine", "model.hidden=[16]", "optim.lr=1e-6")
+    slow = ("data=wine", "model.hidden=[16]", "optim.lr=1e-5")
     (found,) = findings("baselines", *slow)
 
     assert (found.status, found.key) == ("warning", "optim.lr")

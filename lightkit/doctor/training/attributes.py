@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,11 +72,11 @@ def state_of(learner: Learner) -> dict[str, Any]:
 
 
 def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return the names of the attributes that are not the same in both."""
-    return [name for name, value in one.items() if name in other and not _same(value, other[name])]
+    """Return the names of the attributes that are not the same in both, or that one of them lacks."""
+    return [name for name in {**one, **other} if not _same(one.get(name, ()), other.get(name, ()))]
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):

@@ -30,7 +30,14 @@ _CAUSES = (
     "one batch",
 )
 """Checks whose findings say why nothing is learnt, before the data are blamed."""
-_RATES = {0.1: "a tenth", 10.0: "ten times", 0.01: "a hundredth", 100.0: "a hundred times", 0.001: "a thousandth"}
+_RATES = {
+    0.1: "a tenth of",
+    10.0: "ten times",
+    0.01: "a hundredth of",
+    100.0: "a hundred times",
+    0.001: "a thousandth of",
+    1000.0: "a thousand times",
+}
 
 
 def explained(patient: Patient, split: str, judged: Finding, plain: Course) -> Finding:
@@ -67,9 +74,7 @@ def explained(patient: Patient, split: str, judged: Finding, plain: Course) -> F
             size = "large: a smaller" if factor < 1 else "small: a larger"
             return replace(
                 judged,
-                measured=f"{judged.measured}; at {words} of the rate, {factor * rate:g}, {course.told()}".replace(
-                    "times of", "times"
-                ),
+                measured=f"{judged.measured}; at {words} the rate, {factor * rate:g}, {course.told()}",
                 why=f"the steps are too {size} optim.lr learns in as many steps",
                 key="optim.lr",
                 fix=f"optim.lr={factor * rate:g}, or what `lightkit find lr` measures",

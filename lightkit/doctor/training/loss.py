@@ -150,7 +150,7 @@ def _adding_up(learner: Learner, batch: Any) -> Iterator[Finding]:
         return
     names = [name for name in differing(before, state_of(learner)) if name.startswith(("loss", "trainer.task"))]
     said = f"of the same rows and weights it is {', '.join(f'{loss:.4g}' for loss in losses)} at three calls"
-    adds = all(abs(step - losses[0]) < _NEAR * abs(losses[0]) for step in steps)
+    adds = steps[0] > 0.1 * abs(losses[0]) and abs(steps[1] - steps[0]) < _NEAR * steps[0]
     if names:
         said += f": {named([f'`{name}`' for name in names])} is kept from one call to the next"
     attribute = names[0].rpartition(".")[2] if names else "total"

@@ -56,19 +56,31 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
         from lightkit.runner.ensemble.library import reopened  # builds on this module
 
         return reopened(run, shared)
-    method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
-    if isinstance(method, NoEnsemble):
+    method, facts = checked_method(run.cfg, shared)
+    if facts is None:
         return OneModel()
-    facts = facts_of(run.cfg, shared)
-    if method.divides:
-        facts = replace(facts, groups=shared.data.together())
-    with keys_under("ensemble"):
-        method.check(facts)
     if isinstance(method, Stacking):
         from lightkit.runner.ensemble.stacking import StackingPlan  # builds on this module
 
         return StackingPlan(run, shared, method, facts)
     return EnsemblePlan(run, shared, method, facts)
+
+
+def checked_method(cfg: DictConfig, shared: Shared) -> tuple[Method, RunFacts | None]:
+    """Build the method of an ensemble and what it has to know of the run; None for that where there is one model.
+
+    Raises:
+        UserError: The method does not go with the data or the rest of the configuration.
+    """
+    method: Method = instantiate(cfg.ensemble, key="ensemble", expected=Method)
+    if isinstance(method, NoEnsemble):
+        return method, None
+    facts = facts_of(cfg, shared)
+    if method.divides:
+        facts = replace(facts, groups=shared.data.together())
+    with keys_under("ensemble"):
+        method.check(facts)
+    return method, facts
 
 
 def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
