@@ -54,7 +54,7 @@ def test_wrong_override(cli: Cli) -> None:
 
 def test_keys_are_shown_with_type_default_and_meaning(cli: Cli) -> None:
     out = cli("config", "trainer").out
-    assert re.search(r"^  trainer\.accumulate \(.*\) = 1\n      Batches whose gradients", out, re.M)
+    assert re.search(r"^  trainer\.accumulate \(.*\) = 1\n      Number of batches whose gradients", out, re.M)
     assert re.search(r"^  trainer\.early_stopping\.patience \(.*null.*\) = null$", out, re.M)
     assert cli("config", "trainer.ema").out.startswith("keys of trainer.ema:\n  trainer.ema.decay (")
 

@@ -61,7 +61,7 @@ def test_what_an_option_changes_of_a_group_with_defaults(toy: Path) -> None:
     found = {name: {item.key: item for item in items} for name, items in describe_arguments("finetune").items()}
     assert found["head"]["finetune.freeze"].value == '["*"]'
     assert found["head"]["finetune.freeze"].type == "a list (text each); [] by default"
-    assert found["gradual"]["finetune.gradual.share"].meaning.startswith("Or: all is unfrozen")
+    assert found["gradual"]["finetune.gradual.share"].meaning.startswith("Or: everything is unfrozen")
     assert "finetune.peft.target_modules" in found["peft"]
     assert "none" not in found
     assert list(describe_arguments("checkpoint")) == ["none"]
