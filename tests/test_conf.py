@@ -12,11 +12,12 @@ import yaml
 from lightkit.common.errors import UserErrors
 from lightkit.config import Composed, compose, to_plain
 from lightkit.config.describe import first_comment
-from lightkit.config.experiments import experiment_names
-from lightkit.config.missing_targets import EXTRAS
+from lightkit.config.missing import EXTRAS
 from lightkit.config.pages import PAGES, page
 from lightkit.config.project import shipped_conf, shipped_experiments
-from lightkit.config.schema import Config, FinetuneConfig
+from lightkit.config.schema import Config
+from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.sources import experiment_names
 
 CONF = shipped_conf()
 FILES = sorted(path for path in CONF.glob("*/**/*.yaml") if not path.name.startswith("_"))

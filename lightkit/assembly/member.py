@@ -21,7 +21,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.saved import saved_group
-from lightkit.config.schema import MemberConfig
+from lightkit.config.schema.learning import MemberConfig
 from lightkit.data import Data, DataInfo
 from lightkit.data.loaders import Loader
 from lightkit.data.prepare import Prepare

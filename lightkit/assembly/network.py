@@ -26,7 +26,7 @@ from lightkit.common.failures import in_short
 from lightkit.common.modules import has_statistics
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
-from lightkit.config.schema import FinetuneConfig
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.module import Joint

@@ -21,7 +21,7 @@ from lightkit.common.lengths import read_length
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
-from lightkit.config.schema import MemberConfig
+from lightkit.config.schema.learning import MemberConfig
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.sources import as_source

@@ -88,10 +88,10 @@ def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust
     import yaml
 
     from lightkit.config import load_run
-    from lightkit.config.marks import is_marked
     from lightkit.config.project import located
+    from lightkit.config.provenance import is_ours
 
-    known = trust or is_marked(path.resolve().parent, found.config)
+    known = trust or is_ours(path.resolve().parent, found.config)
     try:
         refuse_blank(found.config)
         tree = parse_mapping(found.config)

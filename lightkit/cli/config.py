@@ -53,7 +53,7 @@ def config(args: list[str]) -> int:
         return 0
     from lightkit.config import compose
     from lightkit.config.origins import parts_of, shown, with_origins
-    from lightkit.config.project_defaults import choices_in, project_file
+    from lightkit.config.sources import choices_in, project_file
 
     composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
     text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)

@@ -152,7 +152,7 @@ def _method(options: Namespace, folders: Sequence[Path]) -> tuple[dict[str, Any]
     Raises:
         UserError: An option does not go with the method, or is out of its range.
     """
-    from lightkit.config.schema import MemberConfig
+    from lightkit.config.schema.learning import MemberConfig
 
     base: dict[str, Any] = {"size": len(folders), "members": [], "member": asdict(MemberConfig())}
     for given, names in (("weights", ["voting"]), ("rounds", ["greedy", "stacking"]), ("meta", ["stacking"])):

@@ -18,7 +18,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.common.text import counted
-from lightkit.config.received import check_key
+from lightkit.config.provenance import check_key
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.folder import keep_apart, refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
@@ -309,7 +309,7 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
         fix = f"leave {foreign[0]} out: the plain sweep of every combination"
         raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
     from lightkit.config.compose import make_loader
-    from lightkit.config.hydra_compat import split_sweep
+    from lightkit.config.loader import split_sweep
 
     try:
         combinations = split_sweep(make_loader(), own)

@@ -55,7 +55,7 @@ def print_run(composed: Composed, options: argparse.Namespace) -> int:
         raise UserError("the configuration of a run has no part for Hydra", key="--cfg", fix="--cfg job")
     from omegaconf import OmegaConf
 
-    from lightkit.config.hydra_compat import hydra_node
+    from lightkit.config.loader import hydra_node
 
     own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
     for kind, below in (("run", run_files.RUNS), ("sweep", run_files.SWEEPS)):

@@ -83,7 +83,7 @@ def train_job(cfg: DictConfig) -> float | None:
         RuntimeError: One of its processes failed.
     """
     from lightkit.config import to_yaml
-    from lightkit.config.hydra_compat import HydraConfig
+    from lightkit.config.loader import HydraConfig
     from lightkit.config.native import job_overrides
     from lightkit.runs.catalog import has_checkpoints, has_configuration, has_members, status
     from lightkit.runs.placement import check_free

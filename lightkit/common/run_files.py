@@ -50,7 +50,7 @@ WAITING = ".waiting"
 """There while a run waits for a free GPU, before it writes anything else."""
 OUTPUT_LOG = "output.log"
 """What the process of a job of a sweep, or of what is detached, has printed."""
-MARK = ".mark"
+SIGNATURES = ".mark"
 """Signatures of the configurations that this project wrote into the folder."""
 
 CHECKPOINTS = "checkpoints"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
-from lightkit.config.environment import watch_environment
 from lightkit.config.instantiate import instantiate
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
 from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
-from lightkit.config.tree import public, to_plain
+from lightkit.config.tree import public, to_plain, watch_environment
 
 watch_environment()
 

@@ -16,6 +16,14 @@ class Built:
     """Stands for a tensor, which YAML cannot write: a nested `_target_` makes one, or a list of numbers becomes one."""
 
 
+class _Unknown:
+    """Stands for a value that was reported already, so that nothing more is said about it."""
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+
+UNKNOWN = _Unknown()
 _PLAIN = {
     "int": int,
     "float": float,

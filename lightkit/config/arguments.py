@@ -7,16 +7,15 @@ from typing import Any, Literal
 
 from lightkit.common import foreign_names
 from lightkit.common.suggest import nearest
-from lightkit.config.allow import judge
-from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
+from lightkit.config.annotations import UNKNOWN, becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, member
-from lightkit.config.missing_targets import report_missing
+from lightkit.config.missing import report_missing
 from lightkit.config.origins import Key, dotted
+from lightkit.config.policy import judge
 from lightkit.config.report import Report
-from lightkit.config.schema import SIZES
+from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import Signature, read
-from lightkit.config.tree import UNKNOWN
 
 EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
 """Options that set nothing, for a `_target_` of one's own."""

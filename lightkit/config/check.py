@@ -15,26 +15,25 @@ from lightkit.common import foreign_names
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
-from lightkit.config.allow import check_targets, entries_in
-from lightkit.config.annotations import fits, in_words, type_hint
+from lightkit.config.annotations import UNKNOWN, fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.cut_down import cut_down
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.ensembling import ENSEMBLE_RULES
-from lightkit.config.fields import Field, class_in, default_of, field_types, is_required
-from lightkit.config.finetuning import FINETUNE_RULES
-from lightkit.config.guesses import meant_by
-from lightkit.config.labels import check_patterns
+from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
+from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
+from lightkit.config.missing import check_imports
+from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
-from lightkit.config.outside import check_finetune_files, check_outside
+from lightkit.config.policy import Trust, violations
 from lightkit.config.project import project_folders
-from lightkit.config.reach import check_reach
 from lightkit.config.relations import RULES, SWEEP_RULES
 from lightkit.config.report import Node, Report, UnusableError
-from lightkit.config.schema import Config, Range, SweepConfig, Target
-from lightkit.config.tree import UNKNOWN, plain_tree, to_plain
-from lightkit.config.trust import Trust
+from lightkit.config.schema import Config
+from lightkit.config.schema.base import Range, Target
+from lightkit.config.schema.sweeping import SweepConfig
+from lightkit.config.tree import plain_tree, to_plain
 
 
 def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> None:
@@ -76,10 +75,9 @@ def problems(
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
     trust = trust or Trust(roots=project_folders())
-    report.trust = replace(trust, entries=(*trust.entries, *entries_in(tree.get("trust"), report)))
-    for part in (tree, {"hydra": {"callbacks": hooks}}):
-        check_targets(part, report)
-        check_reach(part, report)
+    report.trust = replace(trust, entries=(*trust.entries, *_trusted(tree.get("trust"), report)))
+    for place, what, facts in violations({**tree, "hydra": {"callbacks": hooks}}, report.trust):
+        report.add(place, what, **facts)
     checked = check_values(tree, report)
     report.family = "contradiction"
     for rule in RULES:
@@ -95,10 +93,21 @@ def problems(
             rule(checked, report)
     report.family = None
     if starting:
-        check_outside(tree, report)
+        check_named_files(tree, report)
+        check_imports(tree, report)
         with suppress(UnusableError):
             check_finetune_files(checked, report)
     return report.errors
+
+
+def _trusted(value: Any, report: Report) -> list[str]:
+    """Return the entries of `trust`, where it is a list of texts; one that can name nothing is reported."""
+    listed = value if isinstance(value, list) else []
+    for index, entry in enumerate(listed):
+        if isinstance(entry, str) and not all(part.isidentifier() for part in entry.split(".")):
+            facts = {"expected": "the dotted path of a package, module, class or function", "received": entry}
+            report.add(("trust", index), "can't be trusted", **facts, family="target-not-trusted")
+    return [entry for entry in listed if isinstance(entry, str)]
 
 
 def check_values(tree: dict[str, Any], report: Report) -> Config:

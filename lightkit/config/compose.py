@@ -16,18 +16,15 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
-from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import set_hydra_config
 from lightkit.config.hydra_settings import check_hydra, search_path
 from lightkit.config.hydra_values import fill_choices, fill_values
-from lightkit.config.left_over import drop_left_over
-from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, typed_list
-from lightkit.config.members import Members
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.members import Members, drop_left_over
+from lightkit.config.options import name_options
 from lightkit.config.origins import Sources, parts_of, shown
-from lightkit.config.other_options import name_options
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
-from lightkit.config.project_defaults import adds
+from lightkit.config.sources import GROUP, adds
 from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")

@@ -10,18 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
 
 from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.common.suggest import nearest
-from lightkit.config.entries import absolute, entries, included, options_of, words_of
-from lightkit.config.experiments import GROUP
 from lightkit.config.loader import ConfigLoader
-from lightkit.config.origins import Key, dotted, nodes, shown
+from lightkit.config.origins import Key, absolute, dotted, entries, included, nodes, options_of, shown, words_of
 from lightkit.config.project import shipped_conf
-from lightkit.config.project_defaults import NAME as PROJECT
+from lightkit.config.sources import GROUP, PROJECT
 
 Files = Sequence[tuple[str, Path]]
 """Name and path of every file of a composition, in the order of reading."""
@@ -67,9 +66,8 @@ def check_defaults(loader: ConfigLoader) -> list[UserError]:
             words = words_of(item)
             if name == PROJECT and words and words[-1].removeprefix("/") == GROUP:
                 what = "an experiment is chosen on the command line: it goes over what a project has by default"
-                option, origin = str(item.value[0][1].value), _at(item, path)
-                fix = f"experiment={option}"
-                errors.append(UserError(what, key="defaults", received=option, origin=origin, fix=fix))
+                option = str(item.value[0][1].value)
+                errors.append(_entry_error(what, item, path, received=option, fix=f"experiment={option}"))
     return errors
 
 
@@ -84,11 +82,10 @@ def circle(loader: ConfigLoader) -> UserError | None:
         detour = f": {' → '.join((*way, name))}" if len(way) > 1 else ""
         fix = "take this entry out"
         if "/" not in name:
-            fix += (
-                f"; this {path.name} stands in for the shipped one, so copy from {shipped_conf() / path.name} instead"
-            )
+            shipped = shipped_conf() / path.name
+            fix += f"; this {path.name} stands in for the shipped one, so copy from {shipped} instead"
         item = graph[name][way[1] if len(way) > 1 else name]
-        return UserError(f"{path.name} includes itself{detour}", key="defaults", origin=_at(item, path), fix=fix)
+        return _entry_error(f"{path.name} includes itself{detour}", item, path, fix=fix)
     return None
 
 
@@ -109,9 +106,14 @@ def _at(item: yaml.Node, path: Path) -> str:
     return f"{shown(path)}:{item.start_mark.line + 1}"
 
 
+def _entry_error(what: str, item: yaml.Node, path: Path, **facts: Any) -> UserError:
+    """Make the error for an entry of a defaults list; `facts` are those of `UserError`."""
+    return UserError(what, key="defaults", origin=_at(item, path), **facts)
+
+
 def _wrong_words(item: yaml.Node, path: Path) -> list[UserError]:
     what, unknown = "unknown word in a defaults list", [word for word in words_of(item)[:-1] if word not in _WORDS]
-    return [UserError(what, key="defaults", received=word, choices=_WORDS, origin=_at(item, path)) for word in unknown]
+    return [_entry_error(what, item, path, received=word, choices=_WORDS) for word in unknown]
 
 
 def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, path: Path) -> list[UserError]:
@@ -119,27 +121,17 @@ def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, p
         return _wrong_config(loader, item, folder, path)
     if not isinstance(item, yaml.MappingNode) or len(item.value) != 1:
         what = "an entry of a defaults list is a file name or one `group: option`"
-        return [UserError(what, key="defaults", origin=_at(item, path))]
+        return [_entry_error(what, item, path)]
     words = words_of(item)
     group = absolute(words[-1].partition("@")[0], folder)
     if "optional" in words[:-1]:
         return []
     if not loader.is_group(group):
         near = loader.groups(str(PurePosixPath(group).parent).removeprefix("."))
-        what = "there is no such group"
         meant = words[-1].partition("@")[0]
         fix = f"- override /{meant}: {item.value[0][1].value}" if loader.is_group(meant) else None
-        return [
-            UserError(
-                what,
-                key="defaults",
-                received=group,
-                choices=near,
-                origin=_at(item, path),
-                fix=fix,
-                family="unknown-option",
-            )
-        ]
+        facts = {"received": group, "choices": near, "fix": fix, "family": "unknown-option"}
+        return [_entry_error("there is no such group", item, path, **facts)]
     return [
         unknown_option(loader, group, option, origin=_at(item, path))
         for option in options_of(item.value[0][1])
@@ -157,9 +149,7 @@ def _wrong_config(loader: ConfigLoader, item: yaml.ScalarNode, folder: PurePosix
     group = str(PurePosixPath(config).parent).removeprefix(".")
     choices = [*loader.options(group), "_self_"] if group else ["_self_", *loader.groups()]
     what = "there is no such file" if not group else f"there is no such file in {group}/"
-    return [
-        UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path), family="unknown-option")
-    ]
+    return [_entry_error(what, item, path, received=name, choices=choices, family="unknown-option")]
 
 
 def unknown_option(
@@ -196,11 +186,12 @@ def clashes(files: Files, message: str) -> UserError | None:
     for name, path in sorted(files, key=lambda item: item[0].startswith(f"{GROUP}/")):
         for key, node in _nodes(name, path):
             if seen.setdefault(key, node.id) != node.id:
-                expected, received, origin = _KINDS[seen[key]], _KINDS[node.id], _at(node, path)
-                where = dotted(key) or None
-                return UserError(
-                    "wrong type", key=where, expected=expected, received=received, origin=origin, family="wrong-value"
-                )
+                facts: dict[str, Any] = {
+                    "expected": _KINDS[seen[key]],
+                    "received": _KINDS[node.id],
+                    "origin": _at(node, path),
+                }
+                return UserError("wrong type", key=dotted(key) or None, **facts, family="wrong-value")
     return None
 
 
@@ -215,7 +206,7 @@ def chosen_twice(files: Files, message: str) -> UserError | None:
             if words_of(item) == [entry]:
                 what = "another file has chosen the option of this group already"
                 fix = f"- override {entry}: {item.value[0][1].value}"
-                return UserError(what, key="defaults", received=entry, origin=_at(item, path), fix=fix)
+                return _entry_error(what, item, path, received=entry, fix=fix)
     return None
 
 
@@ -228,14 +219,8 @@ def unreadable_value(files: Files, message: str) -> UserError | None:
         for place, node in _nodes(name, path, scalars=True):
             if dotted(place) == key[1]:
                 what, fix = "the interpolation can't be read", "${name} of another key; for a plain text, \\${"
-                return UserError(
-                    what,
-                    key=key[1],
-                    received=node.value,
-                    origin=_at(node, path),
-                    fix=fix,
-                    family="unreadable-configuration",
-                )
+                facts = {"received": node.value, "origin": _at(node, path), "fix": fix}
+                return UserError(what, key=key[1], **facts, family="unreadable-configuration")
     return None
 
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import yaml
 
-import lightkit.config.schema as schema
 from lightkit.common.errors import UserError
 from lightkit.config.annotations import in_words
 from lightkit.config.compose import make_loader
-from lightkit.config.experiments import GROUP
 from lightkit.config.fields import (
     class_in,
     default_of,
@@ -27,6 +25,10 @@ from lightkit.config.fields import (
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.options import Argument, option_arguments, option_values
 from lightkit.config.origins import shown
+from lightkit.config.schema import Config
+from lightkit.config.schema.base import Target
+from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.sources import GROUP
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def describe_group(group: str) -> list[OptionRow]:
     Args:
         group: Name of a group, or of any node with fields (`trainer.ema`); "" for the top level.
     """
-    kind: Any = schema.Config
+    kind: Any = Config
     for part in group.replace("/", ".").split(".") if group else ():
         found = field_types(kind).get(part)
         if not dataclasses.is_dataclass(found):
@@ -109,7 +111,7 @@ def describe_arguments(
 def _changes(loader: ConfigLoader, group: str, name: str) -> list[Argument]:
     """List what an option changes of the defaults of a group; nothing for groups with a key that has no default."""
     rows = {row.key: row for row in describe_group(group) if "[]" not in row.key}
-    if not all(row.default or row.type == in_words(schema.FinetuneConfig) for row in rows.values()):
+    if not all(row.default or row.type == in_words(FinetuneConfig) for row in rows.values()):
         return []
     values = {key: text for key, text in option_values(loader, group, name).items() if key in rows}
     return [
@@ -149,9 +151,9 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
         default = str(value.get("_target_", "")) if is_mapping else yaml_text(value)
         rows.append(OptionRow(key, field_docs(kind)[field.name], words, default))
         item = class_in(typing.get_args(inner)[0]) if typing.get_origin(inner) is list else None
-        if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), schema.Target):
+        if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), Target):
             rows += _rows(typing.cast(type, inner), f"{key}.", nested=True)
-        elif item is not None and item is not schema.Target:
+        elif item is not None and item is not Target:
             rows += _rows(item, f"{key}[].", nested=True)
     return rows
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from lightkit.common.names import name_problem
 from lightkit.config.report import Report, Rule
-from lightkit.config.schema import Config, MemberConfig
+from lightkit.config.schema import Config
+from lightkit.config.schema.learning import MemberConfig
 
 _METHODS = "lightkit.ensemble.methods."
 

@@ -16,9 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lightkit.common.errors import UserError
-from lightkit.config.entries import entries, words_of
 from lightkit.config.loader import ConfigLoader, typed_list
-from lightkit.config.origins import Key, Sources, command_line, dotted, shown
+from lightkit.config.origins import Key, Sources, command_line, dotted, entries, shown, words_of
 from lightkit.config.plugins import is_plugin
 
 _SEARCHED = "hydra.searchpath"

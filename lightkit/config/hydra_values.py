@@ -15,7 +15,7 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lightkit.config.hydra_compat import set_hydra_config
+from lightkit.config.loader import set_hydra_config
 
 _CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
 _HYDRA = re.compile(r"(?<!\\)\$\{\s*hydra\s*:\s*([\w.]+)\s*\}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import json
-import re
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,17 +15,16 @@ from omegaconf import OmegaConf
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
-from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import becomes_tensor, fits, item_type
+from lightkit.config.arguments import HYDRA_KEYS
 from lightkit.config.fields import class_at, field_types
-from lightkit.config.hydra_compat import build, built_from, locate
-from lightkit.config.origins import dotted, parts_of
+from lightkit.config.loader import locate
+from lightkit.config.origins import Key, dotted, parts_of
+from lightkit.config.policy import Trust, Violation, targets_in, verify, violations
 from lightkit.config.project import project_folders
-from lightkit.config.reach import overreaching
-from lightkit.config.schema import SIZES
+from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import TargetError, read, read_known
 from lightkit.config.tree import to_plain
-from lightkit.config.trust import Trust
 
 _OF_CLASSES = {"num_classes", "num_labels"}
 _KINDS = (
@@ -35,10 +32,9 @@ _KINDS = (
     ({"in_channels", "in_features"}, "a data set of numbers or images, such as data=digits"),
 )
 """Sizes that only some data sets have, and which those are."""
-_PREPARED: dict[str, tuple[functools.partial[Any], dict[str, Any]]] = {}
-"""What was checked and is ready to be called, by what tells its nodes apart: members of an ensemble have the same."""
-_MOST_PREPARED = 256
-_FULL_KEY = re.compile(r"^full_key: (\S+)", re.M)
+_ADMITTED = set[str]()
+"""Nodes whose targets were checked."""
+_MOST_ADMITTED = 256
 
 
 def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -> Any:
@@ -61,82 +57,103 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     if not isinstance(target, str):
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain, family="missing-value")
     entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
-    mark = _mark(plain, key, entries, expected, provided)
-    if mark in _PREPARED:
-        return _called(*_PREPARED[mark], target=target, key=key, expected=expected)
-    _admit(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
+    _admit_once(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
     kind = class_at(parts_of(key))
     own = set(field_types(kind)) - {"_target_"} if kind is not None else set[str]()
-    config = {name: value for name, value in plain.items() if name not in own}
-    keep_partial = config.pop("_partial_", False)
-    if not keep_partial:
+    config, is_partial = {name: value for name, value in plain.items() if name not in own}, plain.get("_partial_")
+    if not is_partial:
         _need_sizes(config, key, provided)
     try:
-        extra = _missing_ones(config, provided)
-        config = _as_annotated(config)
-        call = _bound(config, provided)
-    except Exception as error:
-        raise _as_user_error(error, target, key) from _cause(error)
-    if keep_partial:
-        return functools.partial(call, **extra)
-    if mark and not any(list(targets_in(value)) for value in config.values()):
-        if len(_PREPARED) >= _MOST_PREPARED:
-            _PREPARED.clear()
-        _PREPARED[mark] = call, extra
-    return _called(call, extra, target=target, key=key, expected=expected)
-
-
-def _mark(plain: Any, key: str, entries: Any, expected: Any, provided: dict[str, Any]) -> str:
-    """Return what is equal for two nodes that are built alike; empty where that cannot be told."""
-    if not all(map(_is_plain, provided.values())):
-        return ""
-    facts = [plain, key, entries, str(expected), provided, [str(folder) for folder in project_folders()]]
-    try:
-        return json.dumps(facts, allow_nan=True)
-    except (TypeError, ValueError):
-        return ""
-
-
-def _bound(config: dict[str, Any], provided: dict[str, Any]) -> functools.partial[Any]:
-    """Build the nodes inside of a node, and return the call of its target with them and its other values."""
-    plain_ones = {name: value for name, value in provided.items() if _is_plain(value)}
-    inner = {name: _with_provided(value, plain_ones) for name, value in config.items()}
-    with checked_downloads():
-        call: functools.partial[Any] = build({"_convert_": "all", **inner, "_partial_": True})
-    return call
-
-
-def _called(call: functools.partial[Any], extra: dict[str, Any], *, target: str, key: str, expected: Any) -> Any:
-    """Call a target with arguments of its own, so that none can change those of the next one."""
-    try:
         with checked_downloads():
-            made = call.func(*copy.deepcopy(call.args), **copy.deepcopy(call.keywords), **extra)
-    except Exception as error:
-        raise _as_user_error(error, target, key) from _cause(error)
-    if expected is not None and not isinstance(made, expected):
+            made = _call(config, (), provided)
+    except _CallError as failed:
+        raise _as_user_error(failed.error, target, dotted((*parts_of(key), *failed.place))) from failed.error
+    if expected is not None and not is_partial and not isinstance(made, expected):
         raise _wrong_kind(target, key, expected)
     return made
 
 
+class _CallError(Exception):
+    """A target failed: the place of its node in the outermost one, and what it raised."""
+
+    def __init__(self, place: Key, error: Exception) -> None:
+        super().__init__(place)
+        self.place, self.error = place, error
+
+
+def _call(node: dict[str, Any], place: Key, provided: Mapping[str, Any], *, as_config: bool = False) -> Any:
+    """Call the target of a node with the arguments in it, in which nodes are built first.
+
+    Args:
+        node: The node; of Hydra's keys `_args_`, `_partial_`, `_recursive_` and `_convert_` count.
+        place: Where it is in the outermost node.
+        provided: Arguments that the node may leave out; the plain ones are for those inside it, too.
+        as_config: Lists and mappings are those of OmegaConf (`_convert_: none`).
+    """
+    as_config = node.get("_convert_", "none" if as_config else "all") == "none"
+    inside = {
+        name: list(item) if isinstance(item, tuple) else item for name, item in provided.items() if _is_plain(item)
+    }
+    values = {name: value for name, value in node.items() if name not in HYDRA_KEYS}
+
+    def built(value: Any, key: Key) -> Any:
+        return _build(value, (*place, *key), inside, as_config) if node.get("_recursive_") is not False else value
+
+    given = _as_annotated(values, node["_target_"])
+    positional = [built(value, ("_args_", index)) for index, value in enumerate(node.get("_args_") or ())]
+    named = {name: built(value, (name,)) for name, value in given.items()}
+    try:
+        function, extra = locate(node["_target_"]), _missing_ones(node, provided)
+        call = functools.partial(function, *positional, **named, **extra)
+        return call if node.get("_partial_") else call()
+    except Exception as error:
+        raise _CallError(place, error) from error
+
+
+def _build(value: Any, place: Key, provided: Mapping[str, Any], as_config: bool) -> Any:
+    """Return a value with the nodes in it built; the arguments are those of `_call`."""
+    if isinstance(value, dict) and isinstance(value.get("_target_"), str):
+        return _call(value, place, provided, as_config=as_config)
+    if not isinstance(value, (dict, list)):
+        return value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    built = {name: _build(item, (*place, name), provided, as_config) for name, item in pairs}
+    made = built if isinstance(value, dict) else [*built.values()]
+    return OmegaConf.create(made, flags={"allow_objects": True}) if as_config else made
+
+
+def _admit_once(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
+    """Check every target of a node, but for one that was checked: members of an ensemble have the same."""
+    try:
+        facts = json.dumps([plain, key, trust.entries, str(expected), [str(folder) for folder in trust.roots]])
+    except (TypeError, ValueError):
+        facts = ""
+    if facts not in _ADMITTED:
+        _admit(plain, key, trust, expected)
+        if len(_ADMITTED) >= _MOST_ADMITTED:
+            _ADMITTED.clear()
+        _ADMITTED.update([facts] if facts else [])
+
+
 def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
     """Check every target of a node: all of them by their source, before any is imported, then the objects."""
-    nodes = list(targets_in(plain, parts_of(key)))
-    found = [(place, node["_target_"]) for place, node in nodes]
+    for violation in violations(plain, trust, parts_of(key)):
+        raise _refused(violation)
+    found = [(place, node["_target_"]) for place, node in targets_in(plain, parts_of(key))]
     for place, target in found:
-        refusal = judge(target, trust)
-        if refusal is not None:
-            raise refused(refusal, target, place, trust)
         _must_exist(target, dotted(place))
-    for place, node in nodes:
-        for argument, what, facts in overreaching(node, trust):
-            raise UserError(what, key=dotted((*place, *argument)), **facts, family="target-not-trusted")
     for place, target in found:
         built = _located(target, dotted(place))
         refusal = verify(built, target, trust)
         if refusal is not None:
-            raise refused(refusal, target, place, trust)
+            raise _refused(refusal.at(place, trust))
         if place == parts_of(key) and isinstance(built, type) and expected and not issubclass(built, expected):
             raise _wrong_kind(target, key, expected)
+
+
+def _refused(violation: Violation) -> UserError:
+    place, what, facts = violation
+    return UserError(what, key=dotted(place), **{"family": "target-not-trusted", **facts})
 
 
 def _must_exist(target: str, key: str) -> None:
@@ -174,7 +191,7 @@ def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
     )
 
 
-def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str, Any]:
+def _missing_ones(config: dict[str, Any], provided: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `provided` that the target of a node takes and the node does not set."""
     if not provided:
         return {}
@@ -218,21 +235,16 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         raise UserError(what, key=key, expected=expected, received=received, fix=fix, family="wrong-arguments")
 
 
-def _as_annotated(value: Any) -> Any:
-    """Return a node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
-    if isinstance(value, list):
-        return [_as_annotated(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    inner = {name: _as_annotated(item) for name, item in value.items()}
-    signature = read_known(value["_target_"]) if isinstance(value.get("_target_"), str) else None
+def _as_annotated(values: dict[str, Any], target: str) -> dict[str, Any]:
+    """Return arguments with lists as they are wanted: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
+    made, signature = dict(values), read_known(target)
     for parameter in signature.parameters if signature is not None else ():
-        items, kind = inner.get(parameter.name), item_type(parameter.annotation)
+        items, kind = made.get(parameter.name), item_type(parameter.annotation)
         if becomes_tensor(items, parameter.annotation):
-            inner[parameter.name] = {"_target_": "torch.tensor", "data": _floats(items)}
+            made[parameter.name] = {"_target_": "torch.tensor", "data": _floats(items)}
         elif isinstance(items, list) and kind is not Any and fits(0.5, kind):
-            inner[parameter.name] = _floats(items)
-    return inner
+            made[parameter.name] = _floats(items)
+    return made
 
 
 def _floats(items: Any) -> Any:
@@ -248,37 +260,12 @@ def _is_plain(value: Any) -> bool:
     return all(item is None or isinstance(item, (int, float, str, bool)) for item in inside)
 
 
-def _with_provided(value: Any, provided: dict[str, Any]) -> Any:
-    """Return a value with the missing arguments of all nested targets filled in."""
-    if isinstance(value, list):
-        return [_with_provided(item, provided) for item in value]
-    if not isinstance(value, dict):
-        return value
-    inner = {name: _with_provided(item, provided) for name, item in value.items()}
-    is_target = isinstance(value.get("_target_"), str)
-    extra = _missing_ones(value, provided) if is_target else {}
-    return {**inner, **{name: list(item) if isinstance(item, tuple) else item for name, item in extra.items()}}
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Find what the target itself raised, below what Hydra wraps around it."""
-    while built_from(error) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _as_user_error(error: Exception, target: str, key: str) -> UserError:
-    cause, inner = _cause(error), []
-    current: BaseException | None = error
-    while current is not None and built_from(current):
-        inner += _FULL_KEY.findall(str(current))
-        current = current.__cause__
-    place = f"{key}.{inner[-1]}" if inner else key
+def _as_user_error(cause: Exception, target: str, key: str) -> UserError:
     if isinstance(cause, UserError):
-        cause.put_under(place)
+        cause.put_under(key)
     if isinstance(cause, UserError) or is_dead_worker(cause):
         # Raised again as it is: `raise error from error` would make it its own cause.
         raise cause
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
-    return UserError(what, key=place, origin=user_frame(cause), fix=DEBUG, family="wrong-arguments")
+    return UserError(what, key=key, origin=user_frame(cause), fix=DEBUG, family="wrong-arguments")

@@ -1,11 +1,11 @@
-"""Hydra's configuration loader over the folders of lightkit and a project; it knows what it composed last.
+"""Hydra's configuration loader over the folders of lightkit and a project, and what else is used of Hydra.
 
-What it uses of Hydra's inside is that of 1.3.8, as in `hydra_compat`.
+Beside this module only `plugins` and `sources` know Hydra's inside, which is that of 1.3.8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,20 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.default_element import ResultDefault
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-import lightkit.config.project_defaults as project_defaults
-from lightkit.config.entries import as_typed
-from lightkit.config.experiments import SCHEME, ExperimentSource
+from lightkit.common.errors import UserError
+from lightkit.config.origins import as_typed
 from lightkit.config.plugins import confine, load_plugins
-from lightkit.config.project_defaults import ProjectSource
+from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, register_sources
 
 APP = "lightkit"
 PARAMS = "hydra.sweeper.params"
@@ -46,9 +46,7 @@ def prepare(named: Sequence[str] = ()) -> None:
         named: Entries of `trust` that the user typed, which may name plugins of the project.
     """
     hydra.version.setbase("1.3")
-    plugins = load_plugins(named)
-    plugins.register(ExperimentSource)
-    plugins.register(ProjectSource)
+    register_sources(load_plugins(named))
 
 
 def typed_list(overrides: Sequence[str], key: str) -> list[str]:
@@ -106,10 +104,10 @@ class ConfigLoader(ConfigLoaderImpl):
         path = ConfigSearchPathImpl()
         path.append("hydra", "pkg://hydra.conf")
         for position, folder in enumerate(folders):
-            scheme = project_defaults.SCHEME if folder == adding else "file"
+            scheme = SCHEME if folder == adding else "file"
             path.append("main" if position == 0 else APP, f"{scheme}://{folder}")
         for folder in experiments:
-            path.append("experiments", f"{SCHEME}://{folder}")
+            path.append("experiments", f"{EXPERIMENTS}://{folder}")
         for place in search:
             path.append("search", place)
         path.append("schema", "structured://")
@@ -289,3 +287,73 @@ def _params_of(override: Override) -> Iterator[tuple[str, str]]:
     else:
         typed = override.input_line.partition("=")[2] if override.input_line else ""
         yield key, value if isinstance(value, str) else typed
+
+
+def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of every job that Hydra's basic sweeper makes of `overrides`.
+
+    Raises:
+        ValueError: A sweep that can't be enumerated.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    try:
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        for text, override in zip(overrides, parsed):
+            if not override.is_sweep_override():
+                loader.typed[f"{override.get_key_element()}={override.get_value_element_as_str()}"] = text
+        jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+        return [[loader.typed.get(text, text) for text in job] for job in jobs]
+    except HydraException as error:
+        raise ValueError(str(error)) from error
+
+
+def set_hydra_config(cfg: DictConfig) -> None:
+    """Make `HydraConfig.get()` answer with this configuration."""
+    HydraConfig.instance().set_config(cfg)
+
+
+def hydra_app(loader: ConfigLoader) -> Any:
+    """Make Hydra's application object around our loader, the only one of the process."""
+    from hydra._internal.hydra import Hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    app = Hydra(task_name=APP, config_loader=loader)
+    GlobalHydra.instance().initialize(app)
+    return app
+
+
+def native_parser() -> Any:
+    """Return Hydra's own argument parser."""
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser()
+
+
+def run_multirun(
+    loader: ConfigLoader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]
+) -> Any:
+    """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
+    confine()
+    try:
+        return hydra_app(loader).multirun(
+            config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
+        )
+    except InstantiationException as error:
+        what, fix = f"the sweeper or launcher cannot be built: {str(error).splitlines()[0]}", "see its own manual"
+        raise UserError(what, key="hydra.launcher", fix=fix, family="hydra") from error
+
+
+def locate(path: str) -> Any:
+    """Import the object at a dotted path."""
+    from hydra._internal.utils import _locate
+
+    return _locate(path)
+
+
+def hydra_node(cfg: DictConfig) -> DictConfig:
+    """Return only Hydra's node of a composition, without its long help texts."""
+    from hydra._internal.hydra import Hydra
+
+    return Hydra.get_sanitized_hydra_cfg(cfg)

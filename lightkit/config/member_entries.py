@@ -9,12 +9,12 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.config.defaults import unknown_option
-from lightkit.config.experiments import GROUP
 from lightkit.config.fields import valid_keys
-from lightkit.config.grants import granting_keys
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.member_values import REMOVE, flat
 from lightkit.config.origins import Key, Sources, command_line, dotted
+from lightkit.config.provenance import user_only_keys
+from lightkit.config.sources import GROUP
 
 KEY = "ensemble.members"
 _LIST = ("ensemble", "members")
@@ -30,7 +30,7 @@ SHARED = {
     "sweep": "a sweep runs whole runs",
     "ensemble": "a member is a single model",
     "hydra": "Hydra's own settings are those of the whole run",
-    **{dotted(key): "trust is granted to the whole run" for key in granting_keys()},
+    **{dotted(key): "trust is granted to the whole run" for key in user_only_keys()},
     "on_end": "it follows the end of the whole run",
 }
 """Keys that all members have from the run, and why."""

@@ -16,13 +16,21 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-import lightkit.config.hydra_compat as hydra_compat
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import HydraConfig
-from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, is_param
+from lightkit.config.loader import (
+    COMPOSE_ERRORS,
+    ConfigLoader,
+    HydraConfig,
+    hydra_app,
+    hydra_node,
+    is_param,
+    native_parser,
+    run_multirun,
+    split_sweep,
+)
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
@@ -98,7 +106,7 @@ def _job_overrides(
             errors += more.errors
             texts = [*more.texts, *texts]
             errors += _empty(loader, texts)
-            return hydra_compat.split_sweep(loader, texts)
+            return split_sweep(loader, texts)
         errors += _empty(loader, texts)
         return one_by_one(loader, texts)
     except ValueError as error:
@@ -180,7 +188,7 @@ def run_hydra(
     typed = [text for text in overrides if text.lstrip("+~").startswith(_OF_HYDRA)]
     typed = [text for text in typed if not is_param(loader.parse(text))]
     runs = _Job(task, tuple(typed), config_dir, config_name, loader.time)
-    return hydra_compat.run_multirun(loader, config_name, [*settings, *texts], runs)
+    return run_multirun(loader, config_name, [*settings, *texts], runs)
 
 
 def _sweep_settings(
@@ -262,7 +270,7 @@ def hydra_command(args: Sequence[str]) -> None:
     Raises:
         UserError: Hydra could not do it.
     """
-    parser = hydra_compat.native_parser()
+    parser = native_parser()
     options, _ = parser.parse_known_args(list(args))
     name = options.config_name or "config"
     loader = make_loader(options.overrides, config_dir=options.config_dir, config_name=name)
@@ -283,14 +291,14 @@ def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
         line = os.environ.get("COMP_LINE")
         if line is not None:  # our command and switches are taken out of it
             os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
-        hydra_compat.hydra_app(loader).shell_completion(config_name=name, overrides=options.overrides)
+        hydra_app(loader).shell_completion(config_name=name, overrides=options.overrides)
     elif options.hydra_help:
-        hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
+        hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
     elif options.info:
         checked = rewrite(loader, options.overrides)
         if checked.errors:
             raise UserErrors(checked.errors)
-        hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=checked.texts)
+        hydra_app(loader).show_info(options.info, config_name=name, overrides=checked.texts)
     else:
         text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
         sys.stdout.write(visible(text))
@@ -312,7 +320,7 @@ def config_text(composed: Composed, kind: str = "job") -> str:
     """Write a configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
     if kind == "job" or composed.hydra_cfg is None:
         return OmegaConf.to_yaml(composed.cfg)
-    hydra_part = hydra_compat.hydra_node(composed.hydra_cfg)
+    hydra_part = hydra_node(composed.hydra_cfg)
     return (
         OmegaConf.to_yaml(hydra_part)
         if kind == "hydra"

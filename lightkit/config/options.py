@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,14 +14,14 @@ from typing import cast
 
 import yaml
 
+from lightkit.common.errors import UserError
 from lightkit.config.annotations import in_words
-from lightkit.config.arguments import FILLED, HYDRA_KEYS, provided
-from lightkit.config.entries import absolute, entries
+from lightkit.config.arguments import FILLED, HYDRA_KEYS, REMOVE, provided
 from lightkit.config.fields import argument_range, class_at, class_in, field_types, yaml_text
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own
-from lightkit.config.origins import Key, dotted, nodes, parts_of
-from lightkit.config.schema import Target
+from lightkit.config.origins import Key, absolute, dotted, entries, nodes, parts_of
+from lightkit.config.schema.base import Target
 from lightkit.config.signatures import Parameter, read_known
 
 _ENTRY = re.compile(r"^(\w+)[^:]*:\s*(.*)$")
@@ -209,3 +209,33 @@ def _args_section(text: str) -> dict[str, str]:
             last = hit[1]
         docs[last] = f"{docs.get(last, '')} {hit[2] if hit else line.strip()}".strip()
     return {name: _DEFAULT.sub("", meaning).strip() for name, meaning in docs.items()}
+
+
+_USUAL = {"ensemble": "voting", "model": "mlp", "optim": "sgd"}
+"""The option of a group that is named first."""
+
+
+def name_options(errors: Iterable[UserError], loader: ConfigLoader) -> None:
+    """Change the fix of each error about an argument on the command line that other options of its group take.
+
+    Args:
+        errors: Mistakes of a configuration.
+        loader: Knows the groups and options.
+    """
+    for error in errors:
+        key, origin = error.key or "", error.origin or ""
+        group = key.partition(".")[0]
+        is_typed = origin.startswith("command line") and (error.fix or "").startswith(REMOVE)
+        options = _taking(loader, group, key) if is_typed and loader.is_group(group) else []
+        if options:
+            first = next((option for option in options if option == _USUAL.get(group)), options[0])
+            others = ", ".join(option for option in options if option != first)
+            value = origin.partition("=")[2]
+            error.change_fix(f"{group}={first} {key}={value}" + (f"; also of {others}" if others else ""))
+
+
+def _taking(loader: ConfigLoader, group: str, key: str) -> list[str]:
+    """List the options of a group whose targets take an argument."""
+    return [
+        name for name in loader.options(group) if any(one.key == key for one in option_arguments(loader, group, name))
+    ]

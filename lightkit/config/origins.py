@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
+from omegaconf._utils import get_yaml_loader
 
 Key = tuple["str | int", ...]
 """A place in the configuration: names, and numbers for list items."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OMEGACONF: Any = get_yaml_loader()
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads YAML as OmegaConf does (`1e-3` is a number, dates are texts), but with libyaml where there is one."""
+
+    yaml_implicit_resolvers = _OMEGACONF.yaml_implicit_resolvers
 
 
 def dotted(key: Key) -> str:
@@ -43,21 +52,40 @@ def command_line(text: str) -> str:
     return f"command line: {text}"
 
 
-@lru_cache(maxsize=256)
-def yaml_nodes(path: Path, changed: float = 0.0) -> yaml.Node | None:
-    """Read the YAML of a file with the line of every node; None when it can't be. `changed` only keys the cache."""
+@lru_cache(maxsize=1024)
+def _parsed(path: Path, _changed: int, _size: int) -> tuple[str, yaml.Node | None]:
+    """Parse a file once in a process, as long as it does not change; return its text, and the YAML with its lines."""
+    text = path.read_text(encoding="utf-8")
+    return text, yaml.compose(text, Loader=_Loader)
+
+
+def _as_it_is_now(path: Path) -> tuple[str, yaml.Node | None]:
+    facts = path.stat()
+    return _parsed(path, facts.st_mtime_ns, facts.st_size)
+
+
+def nodes(path: Path) -> yaml.Node | None:
+    """Read the YAML of a file with the line of every node; None when it can't be."""
     try:
-        return yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        return _as_it_is_now(path)[1]
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return None
 
 
-def nodes(path: Path) -> yaml.Node | None:
-    """Read the YAML of a file as it is now."""
-    try:
-        return yaml_nodes(path, path.stat().st_mtime)
-    except OSError:
-        return None
+def file_content(path: Path) -> tuple[str, Any]:
+    """Read a file as text, and as the plain values that `OmegaConf.load` makes of it.
+
+    Raises:
+        OSError: It cannot be read.
+        yaml.YAMLError: It is no YAML; the place in the error names the file.
+    """
+    with suppress(yaml.YAMLError):
+        text, node = _as_it_is_now(path)
+        if "<<" not in text:  # which would change the nodes
+            loader = _OMEGACONF("")
+            return text, loader.construct_document(node) if node is not None else None
+    with path.open(encoding="utf-8") as file:
+        return path.read_text(encoding="utf-8"), yaml.load(file, Loader=_OMEGACONF)
 
 
 def line_of(path: Path, key: Key) -> int | None:
@@ -93,7 +121,7 @@ def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) ->
         below: The key that the text is the value of.
     """
     lines, start = text.splitlines(), f"{shown(file)}:"
-    for key, line in _leaves(yaml.compose(text, Loader=_LOADER), below):
+    for key, line in _leaves(yaml.compose(text, Loader=_Loader), below):
         origin = sources.exact(key)
         if origin is not None and origin.startswith(start):
             lines[line] += f"  # {origin}"
@@ -205,3 +233,62 @@ class Sources:
         """Return the last override that sets a key below this one."""
         texts = (text for place, text in reversed(self.overrides) if place[: len(key)] == key)
         return next(map(command_line, texts), None)
+
+
+def entries(path: Path) -> Iterator[yaml.Node]:
+    """Yield the entries of the defaults list of a file."""
+    root = nodes(path)
+    for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
+            yield from value.value
+
+
+def words_of(entry: yaml.Node) -> list[str]:
+    """Return what stands before the colon of an entry, `override /optim`, word by word; none without a colon."""
+    return str(entry.value[0][0].value).split() if isinstance(entry, yaml.MappingNode) and entry.value else []
+
+
+def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the names of the files that the defaults list of a file includes, with the entries."""
+    folder = PurePosixPath(name).parent
+    for item in entries(path):
+        if isinstance(item, yaml.ScalarNode):
+            yield absolute(str(item.value).partition("@")[0], folder).removesuffix(".yaml"), item
+        elif isinstance(item, yaml.MappingNode) and item.value:
+            words = words_of(item)
+            group = absolute(words[-1].partition("@")[0], folder) if words else ""
+            for option in options_of(item.value[0][1]) if "override" not in words else ():
+                yield f"{group}/{option}", item
+
+
+def chosen_groups(path: Path) -> dict[str, yaml.Node]:
+    """Return the groups that a file at the top of a folder of options chooses by itself, with the entries that do it.
+
+    Overrides of what other files choose are left out.
+    """
+    found: dict[str, yaml.Node] = {}
+    for item in entries(path):
+        words = words_of(item)
+        if isinstance(item, yaml.ScalarNode):
+            found |= {name: item for name in [str(item.value).strip("/").rpartition("/")[0]] if name}
+        elif words and "override" not in words:
+            found[words[-1].removeprefix("/")] = item
+    return found
+
+
+def options_of(node: yaml.Node) -> list[str]:
+    """List the options named by an entry; none for null, `???` and interpolations."""
+    values = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    names = [str(value.value) for value in values if value.tag != "tag:yaml.org,2002:null"]
+    return [name for name in names if "${" not in name and name != "???"]
+
+
+def absolute(name: str, folder: PurePosixPath) -> str:
+    """Return the full name of what an entry of a defaults list names, seen from the folder of its file."""
+    joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
+    return str(joined)
+
+
+def as_typed(options: Sequence[str]) -> str:
+    """Write the options chosen for a group as one would type them: `a`, or `[a,b]` for several."""
+    return options[0] if len(options) == 1 else f"[{','.join(options)}]"

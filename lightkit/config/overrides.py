@@ -14,12 +14,13 @@ from typing import Any
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
+from lightkit.config.annotations import fits
 from lightkit.config.defaults import SWEEPS, of_sweeps, unknown_option
-from lightkit.config.experiments import GROUP
+from lightkit.config.fields import class_at, field_types
 from lightkit.config.loader import PARAMS, ConfigLoader, Override, is_param
-from lightkit.config.origins import command_line
+from lightkit.config.origins import command_line, parts_of
 from lightkit.config.schema import Config
-from lightkit.config.several import DECIMAL_COMMA, wrong_sweep
+from lightkit.config.sources import GROUP
 
 _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"
@@ -108,13 +109,16 @@ def _quoted(text: str) -> str:
     return f'{key}="{value}"' if plain_text else text
 
 
+def _error(what: str, text: str, **facts: Any) -> UserError:
+    """Make the error for an override, as typed; `facts` are those of `UserError`."""
+    return UserError(what, origin=command_line(text), **facts)
+
+
 def _unreadable(text: str, message: str) -> UserError:
     odd = look_alike(text)
     if odd is not None:
         what = f"this override can't be read: {odd}, which it looks like"
-        return UserError(
-            what, received=text, origin=command_line(text), fix=plain_letters(text), family="unreadable-configuration"
-        )
+        return _error(what, text, received=text, fix=plain_letters(text), family="unreadable-configuration")
     reason = message.splitlines()[0] if message else ""
     key, _, value = text.partition("=")
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
@@ -131,30 +135,20 @@ def _unreadable(text: str, message: str) -> UserError:
         reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
         fix = fix or f"""'{key}="{value}"'"""
     fix = fix or "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
-    return UserError(
-        f"this override can't be read: {reason}",
-        received=text,
-        origin=command_line(text),
-        fix=fix,
-        family="unreadable-configuration",
-    )
+    what = f"this override can't be read: {reason}"
+    return _error(what, text, received=text, fix=fix, family="unreadable-configuration")
 
 
 def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:
-    key, origin = override.key_or_group, command_line(text)
+    key = override.key_or_group
     if override.package is not None or "/" in key:
         choices = loader.groups(key.rpartition("/")[0]) if "/" in key else loader.groups()
-        result.errors.append(
-            UserError(
-                "there is no such group", key=key, received=key, choices=choices, origin=origin, family="unknown-option"
-            )
-        )
+        facts = {"received": key, "choices": choices, "family": "unknown-option"}
+        result.errors.append(_error("there is no such group", text, key=key, **facts))
         return
     meant = of_sweeps(loader, key, str(override.value())) if key in SWEEPS and not override.is_delete() else None
     if meant is not None:
-        result.errors.append(
-            UserError("there is no such group", key=key, origin=origin, fix=meant, family="unknown-key")
-        )
+        result.errors.append(_error("there is no such group", text, key=key, fix=meant, family="unknown-key"))
         return
     option, _, rest = key.partition(".")
     is_key = not rest or option in {field.name for field in fields(Config)}
@@ -163,7 +157,7 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
     if group is not None:
         what, value = f"unknown key: {option} is an option of the group {group}", text.partition("=")[2]
         fix = f"{group}={option} {group}.{rest}={value}"
-        result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix, family="unknown-key"))
+        result.errors.append(_error(what, text, key=option, received=key, fix=fix, family="unknown-key"))
         return
     result.values += [(leaf, text) for leaf in _leaves(key, None if override.is_delete() else override.value())]
     result.texts.append(text if override.is_delete() else plain(text))
@@ -188,17 +182,8 @@ def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritt
     if override.is_delete():
         result.texts.append(text)
     elif not options and not override.is_sweep_override():
-        fix, choices = f"{group}=OPTION", loader.options(group)
-        result.errors.append(
-            UserError(
-                "an option is missing",
-                key=group,
-                choices=choices,
-                origin=command_line(text),
-                fix=fix,
-                family="missing-value",
-            )
-        )
+        facts = {"choices": loader.options(group), "fix": f"{group}=OPTION", "family": "missing-value"}
+        result.errors.append(_error("an option is missing", text, key=group, **facts))
     elif wrong:
         origin = command_line(text)
         result.errors += [unknown_option(loader, group, option, origin=origin, several=several) for option in wrong]
@@ -232,24 +217,75 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
         beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
         close = nearest(key, beside, count=1) or nearest(key, names, count=1)
         fix = f"~{close[0]}" if close else None
-        return UserError(
-            "there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix, family="unknown-key"
-        )
+        return _error("there is nothing of that name to remove", text, key=key, fix=fix, family="unknown-key")
     shown = text if text.startswith("~") else plain(text)
     if _UNLIKE in reason:
         is_list = plain(text).partition("=")[2].startswith("[")
         expected, received = ("a mapping", "a list") if is_list else ("a list", "a mapping")
-        return UserError(
-            "wrong type",
-            key=key,
-            expected=expected,
-            received=received,
-            origin=command_line(shown),
-            family="wrong-value",
-        )
+        return _error("wrong type", shown, key=key, expected=expected, received=received, family="wrong-value")
     if re.match(r"Key '.*' (is )?not in ", reason):
         above = key.rpartition(".")[0]
         fix = f"`lightkit train --cfg hydra --package {above}` prints the keys that there are, with the same overrides"
-        return UserError("unknown key", key=key, origin=command_line(shown), fix=fix, family="unknown-key")
+        return _error("unknown key", shown, key=key, fix=fix, family="unknown-key")
     line = next((line for line in reason.splitlines() if line.strip()), "")
-    return UserError(f"can't be set: {line}", key=key, origin=command_line(shown), family="unreadable-configuration")
+    return _error(f"can't be set: {line}", shown, key=key, family="unreadable-configuration")
+
+
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+"""A number with a comma for its point."""
+
+
+def wrong_sweep(override: Override, text: str, *, sweep: bool, choice: bool) -> UserError | None:
+    """Make the error for several values of one key that cannot be.
+
+    Args:
+        override: What was typed.
+        text: As it was typed.
+        sweep: Whether several runs are wanted.
+        choice: Whether it chooses options of a group.
+
+    Returns:
+        None where they can be, or where there is one value.
+    """
+    if not override.is_sweep_override():
+        return None
+    if not sweep:
+        return _needs_multirun(text, override, choice=choice)
+    if override.is_hydra_override():
+        what = "Hydra's own settings can't be swept"
+        return _error(what, text, key=override.key_or_group, family="hydra")
+    return _empty_range(override, text)
+
+
+def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError:
+    what, value = "several values for one key start several runs, which wants -m", text.partition("=")[2]
+    wanted = "options that go together" if choice else "a list"
+    quoted = "" if choice else ", or for a text put quotes around it"
+    fix = f"add -m, or for {wanted} write {override.get_key_element()}=[…]{quoted}"
+    if DECIMAL_COMMA.fullmatch(value) and not _is_whole(override.key_or_group):
+        fix = f"{override.key_or_group}={value.replace(',', '.')}, with a point; for several runs add -m"
+    return _error(what, text, key=override.key_or_group, received=value, fix=fix, family="wrong-command")
+
+
+def _is_whole(key: str) -> bool:
+    """Tell whether the value of a key can be a whole number, and no other one."""
+    *above, name = parts_of(key)
+    kind = class_at(tuple(above))
+    hint = field_types(kind).get(str(name)) if kind is not None else None
+    return hint is not None and fits(1, hint) and not fits(0.5, hint)
+
+
+def _empty_range(override: Override, text: str) -> UserError | None:
+    """Make the error for a range of fractions that is one value, as it counts in steps of 1."""
+    if not override.is_range_sweep():
+        return None
+    counted: Any = override.value()
+    numbers = (counted.start, counted.stop, counted.step)
+    if all(float(number).is_integer() for number in numbers) or len(list(counted.range())) > 1:
+        return None
+    key, (start, stop, step) = override.key_or_group, numbers
+    what = f"this range counts from {start:g} to {stop:g} in steps of {step:g}, which is one value"
+    wanted = f"a start, the number it stops before, and a step: {key}=range(0.1,0.5,0.1)"
+    fix = f"the values themselves: {key}={stop / 100:g},{stop / 10:g},{stop:g}"
+    facts = {"expected": wanted, "received": text.partition("=")[2], "fix": fix}
+    return _error(what, text, key=key, **facts, family="wrong-value")

@@ -12,23 +12,15 @@ from typing import Any
 
 import yaml
 
-from lightkit.config import schema
 from lightkit.config.annotations import choices_of
-from lightkit.config.fields import default_of, field_docs, field_types, first_sentence, is_required, yaml_text
+from lightkit.config.fields import class_at, default_of, field_docs, field_types, first_sentence, is_required, yaml_text
 from lightkit.config.project import shipped_conf
 
-PAGES: dict[str, type] = {
-    "checkpoint/default": schema.CheckpointConfig,
-    "data/_base": schema.DataConfig,
-    "device/_base": schema.DeviceConfig,
-    "finetune/_base": schema.FinetuneConfig,
-    "logger/default": schema.LoggerConfig,
-    "optim/_base": schema.OptimConfig,
-    "resume/none": schema.ResumeConfig,
-    "sweep/default": schema.SweepConfig,
-    "trainer/default": schema.TrainerConfig,
-}
-"""Classes of the schema by the file that spells them out."""
+PAGES = (
+    *("checkpoint/default", "data/_base", "device/_base", "finetune/_base", "logger/default", "optim/_base"),
+    *("resume/none", "sweep/default", "trainer/default"),
+)
+"""Files that spell out the class of the schema of their group."""
 _LEFT_OUT = {"device/_base": ("name",)}
 """Keys that each option of the group sets itself."""
 _WIDTH = 120
@@ -38,7 +30,8 @@ def page(name: str) -> str:
     """Write a file of `PAGES` anew: its first comment as it stands, then what the schema says."""
     text = (shipped_conf() / f"{name}.yaml").read_text(encoding="utf-8")
     head = [line for line in text.partition("\n\n")[0].splitlines() if line.startswith("#")]
-    lines = [line for line in _lines(PAGES[name], "") if line[0].partition(":")[0] not in _LEFT_OUT.get(name, ())]
+    kind: Any = class_at((name.partition("/")[0],))
+    lines = [line for line in _lines(kind, "") if line[0].partition(":")[0] not in _LEFT_OUT.get(name, ())]
     column = max(len(entry) for entry, comment in lines if comment) + 2
     body = (commented(entry, comment, column) for entry, comment in lines)
     return "\n".join([*head, *body]) + "\n"

@@ -20,17 +20,12 @@ from importlib.metadata import distributions
 from importlib.util import module_from_spec
 from inspect import getmembers, isabstract, isclass
 from pathlib import Path
-from typing import Any
 
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.plugins.plugin import Plugin
 
 from lightkit.common.errors import UserError
-from lightkit.config.modules import load
 from lightkit.config.project import project_folders
 
 PACKAGE = "hydra_plugins"
@@ -47,7 +42,6 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     """
     with nullcontext() if Plugins in Singleton._instances else _installed_only():
         found = Plugins.instance()  # which looks for them once in a process
-    SourcesRegistry.instance().types[PackageSource.scheme()] = PackageSource
     for name in _project_plugins():
         if any(name == entry or name.startswith(f"{entry}.") for entry in named):
             _register(found, name)
@@ -56,7 +50,7 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
 
 def confine() -> None:
     """Let Hydra find those of installed distributions only when it looks again, as it does in each job of joblib's."""
-    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if is_installed(entry)])
     if spec is not None and spec.origin is None:
         spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
         sys.modules[PACKAGE] = module_from_spec(spec)
@@ -101,7 +95,7 @@ def _modules(folder: Path, prefix: str) -> Iterator[str]:
 def _installed_only() -> Iterator[None]:
     """Let `hydra_plugins` be the package of installed distributions only, or not be there."""
     before = sys.modules.pop(PACKAGE, None)
-    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if is_installed(entry)])
     if spec is None:
         sys.modules[PACKAGE] = None  # type: ignore[assignment]  # so that importing it fails
     else:
@@ -118,7 +112,7 @@ def _installed_only() -> Iterator[None]:
             sys.modules[PACKAGE] = before
 
 
-def _is_installed(entry: str) -> bool:
+def is_installed(entry: str) -> bool:
     """Tell whether distributions are installed in a place of `sys.path`, or it is the source of one that is."""
     path = Path(entry).resolve()
     if path in _site_folders() or not path.exists():  # finders of distributions in development are no folders
@@ -142,29 +136,3 @@ def _site_folders() -> frozenset[Path]:
             added = {file.parent / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))}
             folders |= {folder.resolve() for folder in added}
     return frozenset(folders)
-
-
-class PackageSource(ImportlibResourcesConfigSource):
-    """Configurations in a package (`pkg://package.conf`); one of the project is read as files, without importing it."""
-
-    def __new__(cls, provider: str = "", path: str = "") -> Any:
-        """Return the source, or one that reads files; without arguments for a copy of this one."""
-        folder = _project_package(path.partition("://")[2])
-        return super().__new__(cls) if folder is None else FileConfigSource(provider, str(folder))
-
-
-# The registry of another process takes it for Hydra's own, which it stands in for.
-PackageSource.__name__ = ImportlibResourcesConfigSource.__name__
-
-
-def _project_package(path: str) -> Path | None:
-    """Return the folder of a package that is not installed, whether it exists or not; None for an installed one."""
-    top, *below = path.replace("/", ".").rstrip(".").split(".")
-    module = load(top)
-    if module is None:
-        return None
-    folders = module.folders or ((module.file.with_suffix(""),) if module.file is not None else ())
-    if all(_is_installed(str(folder.parent)) for folder in folders):
-        return None
-    inner = [folder.joinpath(*below) for folder in folders]
-    return next((folder for folder in inner if folder.is_dir()), inner[0])

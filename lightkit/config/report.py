@@ -6,14 +6,17 @@ import math
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.config.annotations import choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
-from lightkit.config.schema import Config, Range
-from lightkit.config.trust import Trust
+from lightkit.config.schema import Config
+from lightkit.config.schema.base import Range
+
+if TYPE_CHECKING:
+    from lightkit.config.policy import Trust
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 
@@ -25,9 +28,11 @@ class Report:
         sources: Origins of the values.
     """
 
+    trust: Trust
+    """What the configuration may build; set before its targets are judged."""
+
     def __init__(self, sources: Sources) -> None:
         self.sources, self.errors = sources, list[UserError]()
-        self.trust = Trust()
         self.family: str | None = None
         """Family of the problems that name none; None goes by their keys."""
         self._keys = list[Key]()

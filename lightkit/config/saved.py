@@ -23,17 +23,23 @@ from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
-from lightkit.config.experiments import GROUP
-from lightkit.config.grants import changed_around, withdraw
-from lightkit.config.labels import pattern_places
+from lightkit.config.finetuning import pattern_places
 from lightkit.config.loader import ConfigLoader, apply_override
-from lightkit.config.marks import is_marked, mark
 from lightkit.config.member_values import at
 from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
+from lightkit.config.policy import Trust
 from lightkit.config.project import make_importable, project_root
-from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
+from lightkit.config.provenance import (
+    BY_OVERRIDE,
+    changed_around,
+    foreign_targets,
+    is_ours,
+    reset_user_only,
+    sign_run,
+)
+from lightkit.config.sources import GROUP
 from lightkit.config.tree import public
 
 MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
@@ -48,7 +54,7 @@ _HEAD = "# The whole configuration of this run. Values from the environment are 
 
 
 def save(cfg: DictConfig, folder: Path) -> Path:
-    """Write `folder/config.yaml`, from which the run can be repeated, with a mark that this project wrote it.
+    """Write `folder/config.yaml`, from which the run can be repeated, signed as one that this project wrote.
 
     Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
     """
@@ -58,7 +64,7 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 def save_text(text: str, folder: Path) -> Path:
     """Write `folder/config.yaml` from what `to_yaml` gave."""
     path = folder / run_files.CONFIG
-    mark(folder, text)  # before: a run that is killed in between is still known, by the older mark
+    sign_run(folder, text)  # before: a run that is killed in between is still known, by the older signature
     temporary = path.with_name(f".{run_files.CONFIG}.{os.getpid()}")
     temporary.write_text(_HEAD + text, encoding="utf-8")
     temporary.replace(path)
@@ -112,11 +118,11 @@ def load_run(
     path, folder = Path(run) / run_files.CONFIG, Path(run).resolve()
     make_importable(project_root())
     text, tree = _stored(path)
-    loader, errors, known = make_loader(), list[UserError](), known or is_marked(folder, text)
+    loader, errors, known = make_loader(), list[UserError](), known or is_ours(folder, text)
     if text.startswith(_HEAD):  # one without it was made by hand, and means what it says
         tree = as_meant(text, tree)
     offered, in_project = _trust_entries(tree), project_trust()
-    withdraw(tree, changed_around(overrides) if known else None)
+    reset_user_only(tree, changed_around(overrides) if known else None)
     tree["trust"] = [*dict.fromkeys([*(_trust_entries(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
     chosen = [text for text in overrides if new and is_choice(loader, text)]
@@ -127,11 +133,11 @@ def load_run(
     if sources.on_command_line(("metrics", "monitor")) and not sources.on_command_line(("metrics", "mode")):
         forget_mode(cfg)
     fill_mode(cfg)
-    wide = known_trust(folder, () if known else (*offered, *in_project))
-    foreign = None if known else unnamed(cfg, folder, wide, fix=fix)
+    trusted = Trust.of_run(folder, () if known else (*offered, *in_project))
+    foreign = None if known else foreign_targets(cfg, folder, trusted, fix=fix)
     members = Members(cfg, sources, loader, lambda choices: (_with_choices(cfg, loader, choices), sources))
-    errors += problems(cfg, sources, wide, starting=new)
-    errors += members.check(lambda one, where: problems(one, where, wide, starting=new), errors)
+    errors += problems(cfg, sources, trusted, starting=new)
+    errors += members.check(lambda one, where: problems(one, where, trusted, starting=new), errors)
     errors += [foreign] if foreign else []
     if errors:
         raise UserErrors(errors)

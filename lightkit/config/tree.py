@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
+from omegaconf.resolvers import oc
 
-from lightkit.common.secrets import without_secrets
+from lightkit.common.secrets import remember, without_secrets
 from lightkit.common.suggest import nearest
+from lightkit.config.annotations import UNKNOWN
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.report import Report, Silent
 
-
-class _Unknown:
-    """Stands for a value that was reported already, so that nothing more is said about it."""
-
-    def __repr__(self) -> str:
-        return "unknown"
-
-
-UNKNOWN = _Unknown()
 _OF_HYDRA = re.compile(r"(?<!\\)\$\{\s*(hydra|now)\s*:\s*([\w.]*)")
 _NOT_KNOWN = {
     "job.override_dirname": "hydra.job.config.override_dirname.exclude_keys=[KEY] for the key that this is typed for",
@@ -181,3 +175,15 @@ def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictCo
             return None
         container, node = node, node._get_node(part)  # type: ignore[arg-type]
     return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
+
+
+def watch_environment() -> None:
+    """Note every value that a configuration takes from the environment."""
+    OmegaConf.register_new_resolver("oc.env", _read, replace=True)
+
+
+def _read(key: str, *default: Any) -> Any:
+    value = oc.env(key, *default)
+    if key in os.environ:
+        remember(key, os.environ[key])
+    return value

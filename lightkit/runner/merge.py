@@ -10,15 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern, named
 from lightkit.config import from_yaml, public
-from lightkit.config.grants import granting_keys
 from lightkit.config.origins import dotted
+from lightkit.config.provenance import user_only_keys
 
 FREE = (
     "name",
     "profile",
     "extra*",
     "resume*",
-    *(f"{dotted(key)}*" for key in granting_keys()),
+    *(f"{dotted(key)}*" for key in user_only_keys()),
     "device.*",
     "logger.*",
     "checkpoint.*",

@@ -22,8 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.secrets import without_secrets
 from lightkit.config import to_plain
-from lightkit.config.marks import is_marked
-from lightkit.config.received import check_received, without_grants
+from lightkit.config.provenance import is_ours, refuse_foreign_targets, without_user_only
 from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
@@ -237,11 +236,11 @@ def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig,
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")
     text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))
-    known = ranks.shared(lambda: not text or is_marked(place.path, text))
-    text = text if known else without_grants(text)
+    known = ranks.shared(lambda: not text or is_ours(place.path, text))
+    text = text if known else without_user_only(text)
     merged, changes = merge_configs(keep_found_lr(keep_resolved_batch_size(cfg, text), text), text, cfg.resume.override)
     if not known:
-        check_received(merged, place.path)
+        refuse_foreign_targets(merged, place.path)
     return merged, Saved(found, changes) if found else None
 
 

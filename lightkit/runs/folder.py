@@ -20,8 +20,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger, audit
 from lightkit.common.names import folder_below
 from lightkit.config import save
-from lightkit.config.marks import key_problem
 from lightkit.config.project import project_root
+from lightkit.config.provenance import key_problem
 from lightkit.loggers.environment import environment
 from lightkit.loggers.files import bad_lines, replace_bytes, replace_file, write_json
 from lightkit.loggers.rewind import SCRATCH
@@ -53,7 +53,7 @@ _WRITTEN = (
     *_SUBFOLDERS,
     run_files.LOCK,
     run_files.JOB_LOCK,
-    f"{run_files.MARK}*",
+    f"{run_files.SIGNATURES}*",
     run_files.OUTPUT_LOG,
     run_files.LOG,
     f"{run_files.PROGRESS}*",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.errors import UserError
-from lightkit.config.schema import HalvingConfig
+from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.sweep.engines.base import JobEngine, job_command
 from lightkit.sweep.engines.local import build_local
 from lightkit.sweep.halving import Halving, build_halving

@@ -18,7 +18,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config.marks import Mark, is_signed, read_mark, sign
+from lightkit.config.provenance import RunSignature, is_ours, read_signature, sign
 from lightkit.sweep.events import read_events
 from lightkit.sweep.folders import JobPlaces
 from lightkit.sweep.job import Job, JobOutcome
@@ -56,7 +56,7 @@ class Record:
     replanned: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     refused: list[UserError] = field(default_factory=list)
-    _marks: dict[str, list[Mark]] = field(default_factory=dict, repr=False)
+    _marks: dict[str, list[RunSignature]] = field(default_factory=dict, repr=False)
     _heads: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     _folders: JobPlaces | None = field(default=None, repr=False)
     damage: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Record:
             part: Its key.
         """
         line = self._heads.get(part, {})
-        return is_signed(self.folder, _signed_head(line), read_mark(line.get("mark")))
+        return is_ours(self.folder, _signed_head(line), read_signature(line.get("mark")))
 
     def has_planned(self, name: str) -> bool:
         """Tell whether this project planned a job as it is stored: else its configuration came from elsewhere.
@@ -101,7 +101,7 @@ class Record:
         Args:
             name: The job.
         """
-        return name in self.known and is_signed(self.known[name].folder, _signed(self.known[name]), self._marks[name])
+        return name in self.known and is_ours(self.known[name].folder, _signed(self.known[name]), self._marks[name])
 
     def place(self, name: object) -> Path:
         """Return the folder of a job; see `JobPlaces.place`."""
@@ -119,7 +119,7 @@ class Record:
             self.replanned.add(name)
             self.told = [outcome for outcome in self.told if outcome.name != name]
         self.jobs[name] = self.known[name] = job
-        self._marks[name] = read_mark(event.get("mark"))
+        self._marks[name] = read_signature(event.get("mark"))
 
 
 class Journal:

@@ -8,7 +8,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import check_sweep
-from lightkit.config.marks import is_marked
+from lightkit.config.provenance import is_ours
 from lightkit.runs.reading import read_config
 from lightkit.sweep.folders import check_folder, check_home
 from lightkit.sweep.job import Job
@@ -119,7 +119,7 @@ def adopt(record: Record, journal: Journal) -> None:
 def _is_other(job: Job) -> bool:
     """Tell whether the folder of a job holds a run of this user's that no sweep began."""
     config = read_config(job.folder)
-    return bool(config) and is_marked(job.folder, config) and not (job.folder / run_files.JOB_LOCK).exists()
+    return bool(config) and is_ours(job.folder, config) and not (job.folder / run_files.JOB_LOCK).exists()
 
 
 def _not_begun(job: Job) -> UserError:

@@ -95,17 +95,18 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     from omegaconf import OmegaConf, open_dict
 
     from lightkit.config import check
+    from lightkit.config.policy import Trust
     from lightkit.config.project import make_importable, project_root
-    from lightkit.config.received import check_received, known_trust, without_grants
+    from lightkit.config.provenance import refuse_foreign_targets, without_user_only
 
     if not content_of(config):
         what, fix = "the configuration that is planned for this job cannot be read", "`lightkit train -m` plans it anew"
         raise UserError(what, key=str(folder), fix=fix, family="unreadable-configuration")
     make_importable(project_root())
-    cfg: DictConfig | Any = OmegaConf.create(config if known else without_grants(config))
+    cfg: DictConfig | Any = OmegaConf.create(config if known else without_user_only(config))
     if not known:
-        check_received(cfg, folder)
-        check(cfg, trust=known_trust(folder))
+        refuse_foreign_targets(cfg, folder)
+        check(cfg, trust=Trust.of_run(folder))
     if stop_at is not None:
         with open_dict(cfg):
             cfg.trainer.stop_at = int(stop_at) if stop_at.isdecimal() else stop_at

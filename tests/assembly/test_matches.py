@@ -15,7 +15,7 @@ from lightkit.assembly import build
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.config.describe import describe_group
-from lightkit.config.labels import pattern_places
+from lightkit.config.finetuning import pattern_places
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]

@@ -17,8 +17,8 @@ import yaml
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import load_run, signatures
-from lightkit.config.grants import granting_keys
 from lightkit.config.origins import dotted
+from lightkit.config.provenance import user_only_keys
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -246,7 +246,7 @@ def at(tree: Any, key: tuple[str | int, ...]) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("key", granting_keys(), ids=dotted)
+@pytest.mark.parametrize("key", user_only_keys(), ids=dotted)
 def test_no_key_of_a_received_configuration_grants_trust(home: Path, cli: Cli, key: tuple[str | int, ...]) -> None:
     tree = yaml.safe_load(cli("config", *TINY, "--resolve").out)
     default = at(tree, key)

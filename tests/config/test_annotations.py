@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Optional, Union
 import pytest
 
 from lightkit.config.annotations import Built, choices_of, fits, in_words, item_type, read_annotation, type_hint
-from lightkit.config.schema import EmaConfig, Target
+from lightkit.config.schema.base import Target
+from lightkit.config.schema.running import EmaConfig
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from lightkit.common.secrets import forget, without_secrets
-from lightkit.config.environment import watch_environment
+from lightkit.config.tree import watch_environment
 
 
 def test_what_a_configuration_reads_is_noted_and_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

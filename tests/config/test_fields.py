@@ -21,7 +21,11 @@ from lightkit.config.fields import (
     valid_keys,
     yaml_text,
 )
-from lightkit.config.schema import ARGUMENT_RANGES, Config, FinetuneConfig, Range, RuleConfig, TrainerConfig
+from lightkit.config.schema import Config
+from lightkit.config.schema.base import Range, RuleConfig
+from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.schema.learning import ARGUMENT_RANGES
+from lightkit.config.schema.running import TrainerConfig
 
 
 def fields(kind: type = Config) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:

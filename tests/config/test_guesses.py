@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lightkit.config.guesses import meant_by
+from lightkit.config.fields import meant_by
 
 
 def test_a_slip_a_foreign_name_or_another_place() -> None:

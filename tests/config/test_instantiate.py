@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose, instantiate, to_plain
@@ -172,3 +172,17 @@ def test_a_file_that_is_no_python_is_not_imported(toy: Path, write: Write) -> No
     write("worse.py", "def f(:\n")
     with pytest.raises(UserError, match=r"worse\.f can't be read, as its file is no valid Python: worse\.py:1: "):
         instantiate({"_target_": "worse.f"}, key="model")
+
+
+def test_hydras_keys_say_how_a_node_is_built(toy: Path) -> None:
+    inner = {"_target_": "toy.Net", "num_classes": 1, "hidden": [1]}
+    kept = instantiate({"_target_": "toy.anything", "_recursive_": False, "a": [inner]}, key="loss")
+    assert kept == {"a": [inner]}
+    made = instantiate({"_target_": "toy.anything", "_convert_": "none", "a": {"b": [1, inner]}}, key="loss")
+    assert isinstance(made["a"], DictConfig)
+    assert isinstance(made["a"].b, ListConfig)
+    assert isinstance(made["a"].b[1].hidden, ListConfig)
+    later = instantiate({"_target_": "toy.anything", "a": {**inner, "_partial_": True}}, key="loss")["a"]
+    assert later().hidden == [1]
+    text = OmegaConf.create({"loss": {"_target_": "toy.anything", "a": "\\${nope}"}})
+    assert instantiate(text.loss, key="loss") == {"a": "${nope}"}

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose
-from lightkit.config.left_over import drop_inherited
+from lightkit.config.members import drop_inherited
 
 EXPERIMENT = """\
 defaults:

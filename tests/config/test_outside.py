@@ -13,11 +13,12 @@ import pytest
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, load_run, signatures
+from lightkit.config.annotations import UNKNOWN
+from lightkit.config.missing import Failure, check_imports, failing_import
+from lightkit.config.named_files import check_named_files
 from lightkit.config.origins import Sources
-from lightkit.config.outside import Failure, check_outside, failing_import
+from lightkit.config.policy import Trust
 from lightkit.config.report import Report
-from lightkit.config.tree import UNKNOWN
-from lightkit.config.trust import Trust
 from tests.conftest import Outcome
 
 CSV = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=kind")
@@ -143,7 +144,9 @@ def test_what_cannot_be_told_before_the_run(project: Path, dataset: dict[str, An
 
 def found(tree: dict[str, Any]) -> list[UserError]:
     report = Report(Sources())
-    check_outside(tree, report)
+    report.trust = Trust()
+    check_named_files(tree, report)
+    check_imports(tree, report)
     return report.errors
 
 
@@ -241,5 +244,5 @@ def test_nothing_is_imported_and_nobody_elses_module_is_looked_into(find: Find, 
     assert not {"mine", "helper"} & {*sys.modules}
     assert find("import nosuch") is not None
     assert failing_import("mine.Net", Trust()) is None
-    assert failing_import("mine.Net", Trust(roots=(tmp_path,), outside=(tmp_path,))) is None
+    assert failing_import("mine.Net", Trust(roots=(tmp_path,), excluded=(tmp_path,))) is None
     assert failing_import("mine.Nett", Trust(roots=(tmp_path,))) is None, "which the check of targets tells"

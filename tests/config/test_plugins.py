@@ -9,7 +9,7 @@ from pathlib import Path
 import hydra
 import pytest
 
-from lightkit.config.plugins import _is_installed
+from lightkit.config.plugins import is_installed
 from tests.conftest import Outcome
 
 Process = Callable[..., Outcome]
@@ -98,13 +98,13 @@ def test_a_package_on_the_search_path_is_read_and_not_imported(project: Path, pr
 def test_what_counts_as_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     target = tmp_path / "target"
     put(target / "hydra_plugins" / "theirs" / "__init__.py", "")
-    assert not _is_installed(str(target))
+    assert not is_installed(str(target))
     put(target / "theirs-1.0.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     put(target / "theirs-1.0.dist-info" / "RECORD", "hydra_plugins/theirs/__init__.py,,\n")
-    assert _is_installed(str(target))
+    assert is_installed(str(target))
     monkeypatch.chdir(target)
-    assert not _is_installed(str(target))
-    assert not _is_installed("")
-    assert _is_installed(str(Path(hydra.__file__).parents[1]))
-    assert _is_installed("__editable__.theirs-1.0.finder.__path_hook__")
-    assert not _is_installed(str(project))
+    assert not is_installed(str(target))
+    assert not is_installed("")
+    assert is_installed(str(Path(hydra.__file__).parents[1]))
+    assert is_installed("__editable__.theirs-1.0.finder.__path_hook__")
+    assert not is_installed(str(project))

@@ -10,7 +10,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import instantiate
-from lightkit.config.reach import FOLDER
+from lightkit.config.policy import DATASETS
 
 pytest.importorskip("timm")
 pytest.importorskip("torchvision")
@@ -90,7 +90,7 @@ def test_data_sets_write_in_the_project_only(cli: Callable[..., Any], tmp_path: 
     assert refusal.code == 2, refusal.err
     assert "would write outside of the project" in refusal.err
     assert "data.dataset.root" in refusal.err
-    assert FOLDER in refusal.err
+    assert DATASETS in refusal.err
     assert not out.exists()
 
 
@@ -105,7 +105,7 @@ def test_data_sets_write_where_somebody_has_agreed(
     if way == "the project":
         root = "datasets"
     elif way == "a stated folder":
-        monkeypatch.setenv(FOLDER, str(out))
+        monkeypatch.setenv(DATASETS, str(out))
     elif way == "trust":
         more.append("trust=[torchvision.datasets.MNIST]")
     elif way == "a link in the project":

@@ -7,7 +7,7 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config.origins import Sources
 from lightkit.config.report import Node, Report, Silent, UnusableError
-from lightkit.config.schema import Range
+from lightkit.config.schema.base import Range
 
 
 def test_a_problem_is_known_at_its_key_and_above() -> None:

@@ -13,7 +13,7 @@ import torch
 from experiments.custom_task.pairs import DigitPairs
 from experiments.custom_task.task import distribution_of_sum
 from experiments.transfer_text.corpus import language_reference, without_repetitions
-from lightkit.config.experiments import experiment_names
+from lightkit.config.sources import experiment_names
 from tests.conftest import ROOT, Outcome
 
 Cli = Callable[..., Outcome]

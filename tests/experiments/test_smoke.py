@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config.experiments import experiment_names
+from lightkit.config.sources import experiment_names
 from tests.conftest import ROOT, Outcome
 
 Cli = Callable[..., Outcome]

@@ -17,7 +17,7 @@ from lightkit.checkpoint import files
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config.marks import mark
+from lightkit.config.provenance import sign_run
 from tests.faults.harness import TRAIN, Process, assert_same_end, at, log, newest, result, rows
 from tests.warm import Warm
 
@@ -39,7 +39,7 @@ def stopped(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(stopped: Path, project: Path) -> Path:
     """A copy of that run, as if it were of this project; what ended it is mended."""
     shutil.copytree(stopped, project / "run")
-    mark(project / "run", (project / "run" / "config.yaml").read_text(encoding="utf-8"))
+    sign_run(project / "run", (project / "run" / "config.yaml").read_text(encoding="utf-8"))
     (project / "fine").touch()
     return project / "run"
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightkit.config.schema import FinetuneConfig
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.models import TransformerClassifier
 from lightkit.optim.layers import layer_depths

@@ -12,7 +12,7 @@ import pytest
 
 from lightkit.cli import multirun
 from lightkit.config import compose, to_yaml
-from lightkit.config.marks import mark
+from lightkit.config.provenance import sign_run
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal, read_journal
 from tests.conftest import Outcome
@@ -141,7 +141,7 @@ def test_own_runs_below_a_journal_that_was_put_above_them(
 ) -> None:
     mine = a_run(project / "outputs" / "runs" / "mine")
     (mine / "config.yaml").write_text(config)
-    assert mark(mine, config)
+    assert sign_run(mine, config)
     home = theirs(project, config, "runs/mine", "runs/other")
     (home / "sweep.jsonl").rename(project / "outputs" / "sweep.jsonl")
     before = files(mine)

@@ -10,78 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
-from lightkit.config.schema.device import DdpConfig, DeviceConfig, FsdpConfig
+from lightkit.config.schema.base import USER_ONLY, number
+from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
-    ARGUMENT_RANGES,
     DataConfig,
     EnsembleConfig,
     LossConfig,
-    MemberConfig,
     MetricsConfig,
-    MixupConfig,
     ModelConfig,
     OptimConfig,
     SchedulerConfig,
-    SplitConfig,
 )
-from lightkit.config.schema.running import (
-    CheckpointConfig,
-    ConsoleConfig,
-    EarlyStoppingConfig,
-    EmaConfig,
-    LoggerConfig,
-    NonfiniteConfig,
-    OverfitConfig,
-    ProfileConfig,
-    ResumeConfig,
-    SystemConfig,
-    TensorBoardConfig,
-    TrainerConfig,
-    WatchConfig,
-)
-from lightkit.config.schema.sweeping import HalvingConfig, SweepConfig
-
-__all__ = [
-    "ARGUMENT_RANGES",
-    "GRANTS",
-    "LABELS",
-    "SIZES",
-    "CheckpointConfig",
-    "Config",
-    "ConsoleConfig",
-    "DataConfig",
-    "DdpConfig",
-    "DeviceConfig",
-    "EarlyStoppingConfig",
-    "EmaConfig",
-    "EnsembleConfig",
-    "FinetuneConfig",
-    "FsdpConfig",
-    "HalvingConfig",
-    "LoggerConfig",
-    "LossConfig",
-    "MemberConfig",
-    "MetricsConfig",
-    "MixupConfig",
-    "ModelConfig",
-    "NonfiniteConfig",
-    "OptimConfig",
-    "OverfitConfig",
-    "ProfileConfig",
-    "Range",
-    "ResumeConfig",
-    "RuleConfig",
-    "SchedulerConfig",
-    "SplitConfig",
-    "SweepConfig",
-    "SystemConfig",
-    "Target",
-    "TensorBoardConfig",
-    "TrainerConfig",
-    "WatchConfig",
-]
+from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, TrainerConfig
+from lightkit.config.schema.sweeping import SweepConfig
 
 
 @dataclass
@@ -124,12 +66,12 @@ class Config:
     profile: bool = False
     """Record some steps with PyTorch's profiler, and show where the run spends its time; the results do not change. The
     files are in `profile/` of the run's folder; `logger.profile` has the details."""
-    on_end: list[str] = field(default_factory=list, metadata=GRANTS)
+    on_end: list[str] = field(default_factory=list, metadata=USER_ONLY)
     """A command that runs when the run or the sweep ends, with or without success: a list of words, executed without a
     shell. These environment variables describe what happened: `LIGHTKIT_RUN`, `LIGHTKIT_NAME`, `LIGHTKIT_STATUS`,
     `LIGHTKIT_EXIT`, `LIGHTKIT_METRIC`, `LIGHTKIT_BEST`, `LIGHTKIT_REASON`. It does not change the result of the run. It
     is ignored in the file of a run that another user or machine made."""
-    trust: list[str] = field(default_factory=list, metadata=GRANTS)
+    trust: list[str] = field(default_factory=list, metadata=USER_ONLY)
     """Packages, modules, classes or functions that a `_target_` may name in addition to those of lightkit, torch,
     torchmetrics, torchvision, timm, peft and your own project; on the command line also plugins of Hydra in your
     project. It is ignored in the file of a run that another user or machine made."""

@@ -1,7 +1,7 @@
 """How the fields of the schema are written, and the nodes that several groups share.
 
 Metadata of a field: `range`, the numbers that it may hold; `patterns`, where it takes patterns (of a mapping, its keys
-are some), the labels that they may use; `grants`, where it grants trust.
+are some), the labels that they may use; `user_only`, where only the user sets it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
 
-GRANTS: Mapping[str, bool] = MappingProxyType({"grants": True})
-"""Metadata of every field that grants trust: that lets code run which lightkit would refuse otherwise. In the file of a
-run that somebody else wrote such a field counts for nothing."""
+USER_ONLY: Mapping[str, bool] = MappingProxyType({"user_only": True})
+"""Metadata of every field that lets code run which lightkit would refuse otherwise: only the user sets it. In the
+file of a run that somebody else wrote such a field counts for nothing."""
 SIZES = (
     "input_shape",
     "num_classes",

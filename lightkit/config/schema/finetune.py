@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import FREEZE, GRANTS, LABELS, LAYER_LABELS, Range, RuleConfig, Target, number
+from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, Range, RuleConfig, Target, number
 
 _LAYERS = (*LAYER_LABELS, "@head")
 
@@ -39,7 +39,7 @@ class WeightsConfig:
     """What to do with the output layer of the file. `keep` loads it if it fits, and starts a new one if it does not,
     or if the run of the file has other classes. `reset` always starts a new one. `refuse` is an error if it does not
     fit."""
-    trust: bool = field(default=False, metadata=GRANTS)
+    trust: bool = field(default=False, metadata=USER_ONLY)
     """Open a pickle of Python objects, which runs the code in it; use it only for files whose origin you know. It is
     ignored in the file of a run that another user or machine made."""
 

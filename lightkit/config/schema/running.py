@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import GRANTS, Target, number
+from lightkit.config.schema.base import USER_ONLY, Target, number
 
 
 @dataclass
@@ -232,7 +232,7 @@ class ResumeConfig:
     schedule and the length are those of the configuration. `lightkit resume FILE` sets it."""
     epoch: Optional[int] = number(None, low=0)
     """Number of finished epochs of `file`; null uses the value in the file."""
-    trust: bool = field(default=False, metadata=GRANTS)
+    trust: bool = field(default=False, metadata=USER_ONLY)
     """Open a `file` of Python objects, which runs the code in it. Use it only for files whose origin you know."""
     override: list[str] = field(default_factory=list, metadata={"patterns": ()})
     """Keys, or patterns of keys, for which new values are used instead of those of the checkpoint: `[optim.lr]`. A

@@ -13,7 +13,7 @@ from lightkit.common.disk import belongs_to_us
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, opened
 from lightkit.common.shapes import read_row
-from lightkit.config.marks import provenance
+from lightkit.config.provenance import origin_of
 from lightkit.doctor.finding import Finding, Status
 from lightkit.loggers.files import replace_bytes, write_json
 from lightkit.runs.folder import refuse_links
@@ -183,7 +183,7 @@ def _foreign(folder: Path) -> Iterator[Finding]:
     except UserError as error:
         yield Finding("forged", "warning", f"{error.key}: {error.what}", "a resume is refused", fix=error.fix or "")
     text = read_config(folder)
-    where = provenance(folder, text) if text else "ours"
+    where = origin_of(folder, text) if text else "ours"
     if where == "changed":
         measured = f"{folder / run_files.CONFIG} is not what was signed"
         why = "somebody changed it since, or your key is another now; modules of the project are not built for it"

@@ -18,7 +18,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values, with_values
-from lightkit.config.schema import FinetuneConfig
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble

@@ -17,7 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import from_yaml, to_plain
 from lightkit.config.member_values import with_values
-from lightkit.config.schema import MemberConfig
+from lightkit.config.schema.learning import MemberConfig
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import RunMember
 from lightkit.runs.catalog import has_checkpoints

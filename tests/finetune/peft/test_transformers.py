@@ -18,7 +18,7 @@ from lightkit.assembly import build
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.config.schema import FinetuneConfig
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.finetune.head import Head, find_head
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.new_head import outputs_of, replace_head

@@ -14,12 +14,11 @@ from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import arguments, compose, instantiate, load_run, save, signatures
-from lightkit.config.allow import judge, verify
-from lightkit.config.hydra_compat import locate
+from lightkit.config.loader import locate
 from lightkit.config.modules import Module
+from lightkit.config.policy import Trust, judge, verify
 from lightkit.config.project import project_folders
 from lightkit.config.signatures import Signature, TargetError, clear
-from lightkit.config.trust import Trust
 from tests.config.conftest import Write
 
 
@@ -44,7 +43,7 @@ torch.nn.modules.module.functools.partial torch.nn.modules.module.torch.load tor
 torchvision.datasets.utils.download_url torchvision.datasets.utils.extract_archive torchvision.datasets.LSUN
 torchvision.io.write_file torchvision.datasets.folder.os.remove timm.create_model timm.models.load_checkpoint
 lightkit.cli.main lightkit.cli.entry.os.system lightkit.runner.Runner lightkit.config.instantiate
-lightkit.config.hydra_compat.build lightkit.config.hydra_compat.locate lightkit.loggers.files.replace_file
+lightkit.config.loader.split_sweep lightkit.config.loader.locate lightkit.loggers.files.replace_file
 lightkit.metrics.figures.Figures lightkit.models.zoo.importlib.import_module lightkit.models.zoo._package
 lightkit.data.images.Path lightkit.__main__.main
 """
@@ -402,7 +401,7 @@ def test_installed_hidden_and_written_files_are_no_project(toy: Path, folder: st
 
 def test_a_folder_of_the_project_is_no_package_of_that_name(toy: Path) -> None:
     inner = "timm/models/theirs.py"
-    from_elsewhere = Trust((), (), outside=(toy,))
+    from_elsewhere = Trust((), (), excluded=(toy,))
     assert not from_elsewhere.holds(Module("timm.models.theirs", toy / inner))
     assert not from_elsewhere.passes(Module("timm.models", toy / "timm/models/__init__.py"))
     assert trust().holds(Module("timm.models.theirs", toy / inner))  # as a module of the user's own

@@ -6,7 +6,7 @@ import pytest
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose
-from lightkit.config.missing_targets import PACKAGES, package_of
+from lightkit.config.missing import PACKAGES, package_of
 
 
 def said(*overrides: str) -> str:

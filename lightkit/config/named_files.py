@@ -1,4 +1,7 @@
-"""Tables that a configuration names: their columns and cells are judged before anything else is imported."""
+"""Files and folders that a configuration names: whether they are there, and of tables their columns and cells.
+
+Paths are looked at and tables are judged before anything else is imported.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError, keys_under
 from lightkit.config.origins import Key, dotted
+from lightkit.config.policy import targets_in
+from lightkit.config.project import located
 from lightkit.config.report import Report
+from lightkit.config.schema import Config
 
 Node = dict[str, Any]
 TABLE_FILES = ("path", "val_path", "test_path")
@@ -25,7 +32,95 @@ _LARGE = 64 * 2**20
 """Bytes of tables from which on they are judged when the run reads them: twice would take too long."""
 
 
-def check_tables(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
+_CSV, _IMAGES = "lightkit.data.csv_file.csv", "lightkit.data.images.ImageFolder"
+_DATA: dict[str, dict[str, str]] = {
+    _CSV: dict.fromkeys(TABLE_FILES, "a CSV file"),
+    _IMAGES: dict.fromkeys(("root", "test_root"), "a folder with the images of each class in a folder of their own"),
+    "lightkit.data.text.Text": {"path": "a text file, or a folder of text files"},
+}
+"""Arguments of data sets that name a file or folder, seen from the working directory."""
+_WEIGHTS = {"path": "the folder of a run, or a file or folder of weights", "adapter": "an adapter file"}
+_TEACHER = "the folder of the teacher's run"
+
+
+def check_named_files(tree: Node, report: Report) -> None:
+    """Report the data that a run which is about to start would not find."""
+    for key, node in targets_in(tree):
+        _check_data(node, key, report)
+
+
+def check_finetune_files(cfg: Config, report: Report) -> None:
+    """Report weights and a teacher that a run which is about to start would not find."""
+    for name, kind in _WEIGHTS.items():
+        _check_exists(getattr(cfg.finetune.weights, name, None), ("finetune", "weights", name), kind, report)
+    teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
+    found = _check_exists(teacher, key, _TEACHER, report)
+    if teacher is not None and found and not (located(teacher) / run_files.CONFIG).is_file():
+        report.add(
+            key,
+            "not the folder of a run: it has no config.yaml",
+            expected=_TEACHER,
+            received=teacher,
+            family="no-such-run",
+        )
+
+
+def _check_data(node: Node, key: Key, report: Report) -> None:
+    """Check the files and folders of a data set, and the columns of a table."""
+    wanted = _DATA.get(node["_target_"], {})
+    there = [
+        name
+        for name, kind in wanted.items()
+        if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
+    ]
+    for name in there if node["_target_"] == _IMAGES else ():
+        if not Path(node[name]).expanduser().is_dir():
+            facts = {"expected": wanted[name], "received": node[name], "family": "data-not-found"}
+            report.add((*key, name), "a file, not a folder", **facts)
+    if node["_target_"] == _CSV:
+        _check_tables(node, there, key, report)
+
+
+def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
+    """Tell whether there is a file or folder of that name; if not, report it with what is beside it.
+
+    Args:
+        value: The name.
+        key: Where it stands.
+        kind: What it should be.
+        report: Gets the problem.
+        from_project: Whether it is looked for in the project and its `outputs/`, too.
+    """
+    if not isinstance(value, str):
+        return False
+    if not value.strip():
+        report.add(
+            key,
+            "an empty path",
+            expected=f"{kind}, or null" if from_project else kind,
+            received=value,
+            family="missing-value",
+        )
+        return False
+    if Path(value).expanduser().exists() or (from_project and located(value).exists()):
+        return True
+    _report_lost(value, key, kind, report, from_project=from_project)
+    return False
+
+
+def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_project: bool) -> None:
+    """Report a file or folder that is not there, with what is beside its place; the arguments are those above."""
+    parent, elsewhere = str(Path(value).parent), located(value)
+    folder = located(parent) if from_project else Path(parent).expanduser()
+    beside = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+    near = [str(Path(value).with_name(name)) for name in beside if not name.startswith(".")]
+    what = "there is no such file or folder" + ("" if folder.is_dir() else f": there is no folder {folder}")
+    fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
+    family = "data-not-found" if key[0] == "data" else "file"
+    report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
+
+
+def _check_tables(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
     """Report what is wrong with the tables of a data set.
 
     Args:

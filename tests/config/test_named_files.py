@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserErrors
-from lightkit.config import compose, tables
+from lightkit.config import compose, named_files
 
 CSV = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=kind")
 
@@ -22,6 +22,6 @@ def test_cells_are_judged_anew_when_the_file_changes(project: Path) -> None:
 
 
 def test_a_large_table_is_judged_when_it_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_LARGE", 4)
+    monkeypatch.setattr(named_files, "_LARGE", 4)
     (project / "t.csv").write_text("width,kind\n1,a\nx,b\n")
     assert compose(list(CSV)).cfg.data.dataset.target == "kind"
