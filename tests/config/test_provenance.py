@@ -165,7 +165,9 @@ def test_odd_files_are_no_signatures(project: Path, key: Path) -> None:
     assert not is_ours(project, TEXT)
 
 
-SOUNDS_LIKE = re.compile(r"runs the code|only for files whose origin|that a `_target_` may name|a command to run", re.I)
+SOUNDS_LIKE = re.compile(
+    r"runs the code|only for files whose origin|that a `_target_` may name|a command (to run|that runs)", re.I
+)
 
 
 def test_every_key_that_sounds_like_trust_is_marked() -> None:
