@@ -28,7 +28,7 @@ from lightkit.trainer.callbacks import Callback, Training
 from lightkit.trainer.guard import Guard, SkipGuard
 
 NAME, GRAPH = "training step", "kept graph"
-_STEPS, _FEWEST, _WATCHED = 40, 4, 8
+_STEPS, _FEWEST, _WATCHED = 40, 4, 6
 """Most steps at the beginning, those that are made however long they take, and those after which graphs are counted."""
 _SECONDS = 1.5
 """Time after which no further step is made."""
@@ -55,6 +55,7 @@ class _Look(Callback):
             objects = gc.get_objects()
             self.graphs.append(kept_graphs(self._learner))
             self.alive.append(sum(issubclass(type(each), torch.Tensor) and _has_graph(each) for each in objects))
+        self._until += time.perf_counter() - self.times[-1]  # looking takes longer than a small step
         if time.monotonic() > self._until and len(self.times) > _FEWEST:
             trainer.stop("the time for first steps is over")
 
