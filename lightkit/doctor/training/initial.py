@@ -85,6 +85,9 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor], *, sca
         yield Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
         return
     expected, what = guess
+    if expected <= 0:  # a loss that may be below 0 has no size to compare with
+        yield Finding(NAME, "ok", f"{loss:.4g}, where {what} gives {expected:.4g}", numbers={"loss": loss})
+        return
     numbers = {"loss": loss, "expected": expected}
     measured = f"{loss:.4g}, where {what} gives {expected:.4g}"
     pretrained = learner.made.report is not None

@@ -185,6 +185,7 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
         return Finding(NAME, "warning", measured, why, key, fix, numbers)
     told = f"of {rows} rows {best.told}, with {'Adam' if best is usual else 'the optimizer of the run'}"
     falling = len(best.losses) > 20 and best.losses[-1] < 0.98 * best.losses[-10]
+    falling |= learner.data.info.task == "language_modeling"  # alike pieces of text go on in several ways
     if best.progress >= _ENOUGH or (best.progress >= _SOME and falling) or (frozen and best.progress >= _NONE):
         return Finding(NAME, "ok", told, numbers=numbers)
     why = "a network that cannot learn a few rows by heart cannot learn from many: model and loss do not work together"

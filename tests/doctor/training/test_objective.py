@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.doctor.baselines import check as compare
+from lightkit.doctor.training import initial
 from lightkit.doctor.training.objective import check
 from tests.doctor.test_baselines import patient_of
 
@@ -179,7 +180,10 @@ def code(project: Path) -> None:
 
 def said(overrides: Iterable[str]) -> list[tuple[str, str, str]]:
     with patient_of(*overrides) as patient:
-        return [(each.check, each.status, each.measured) for each in (*check(patient), *compare(patient))]
+        return [
+            (each.check, each.status, each.measured)
+            for each in (*initial.check(patient), *check(patient), *compare(patient))
+        ]
 
 
 @pytest.mark.parametrize("name", HEALTHY)
