@@ -188,12 +188,13 @@ def yaml_or_nothing(text: str) -> dict[str, Any]:
 
 
 def data_beside(module: str) -> dict[str, Any]:
-    """Return the data of a module, which are in a YAML file beside it.
+    """Return the data of a module, which are in a file of YAML or JSON beside it.
 
     Args:
-        module: The `__file__` of the module: `gpu_fields.py` has `gpu_fields.yaml`.
+        module: The `__file__` of the module: `known.py` has `known.yaml`. What help needs has JSON, whose reader is there.
     """
-    return parse_mapping(read_text(Path(module).with_suffix(".yaml")))
+    path = Path(module).with_suffix(".json")
+    return parse_object(read_text(path)) if path.is_file() else parse_mapping(read_text(path.with_suffix(".yaml")))
 
 
 def refuse_blank(text: str) -> None:
