@@ -169,7 +169,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     """Train in a new folder, or with `resume=auto` go on in that of an earlier run."""
     from lightkit.config import to_yaml
     from lightkit.config.compose import compose_hydra
-    from lightkit.config.hydra_values import job_environment
+    from lightkit.config.hydra_settings import job_environment
     from lightkit.config.saved import with_values_of
 
     own = [text for text in options.overrides if text.startswith("hydra.")]

@@ -52,30 +52,19 @@ KINDS: dict[Key, tuple[str, ...]] = {
     ("trainer", "callbacks", "*"): ("lightkit.trainer.callbacks.Callback",),
 }
 """Base classes of what is built at a key; `*` stands for any name."""
-_NAMED = {
-    "torch.nn.Module": "a network or layer (torch.nn.Module)",
-    "torch.optim.Optimizer": "an optimizer (torch.optim.Optimizer)",
-    "lightkit.optim.schedulers.Schedule": "a schedule (lightkit.optim.Schedule)",
-    "torchmetrics.Metric": "a metric (torchmetrics.Metric)",
-    "torchmetrics.MetricCollection": "a collection of metrics (torchmetrics.MetricCollection)",
-    "lightkit.trainer.tasks.Task": "a task (lightkit.trainer.Task)",
-    "lightkit.trainer.callbacks.Callback": "a callback (lightkit.trainer.Callback)",
-    "torch.utils.data.Dataset": "a data set (torch.utils.data.Dataset)",
-    "torch.optim.lr_scheduler.LRScheduler": "a schedule of PyTorch",
-    "torch.nn.modules.loss._Loss": "a loss",
-}
 _PLACES = {
-    "torch.optim.Optimizer": "optim",
-    "lightkit.optim.schedulers.Schedule": "scheduler",
-    "torchmetrics.Metric": "metrics.val.NAME",
-    "lightkit.trainer.tasks.Task": "trainer.task",
-    "lightkit.trainer.callbacks.Callback": "trainer.callbacks.NAME",
-    "torch.utils.data.Dataset": "data.dataset",
-    "torch.optim.lr_scheduler.LRScheduler": "scheduler=torch scheduler.scheduler",
-    "torch.nn.modules.loss._Loss": "loss",
-    "torch.nn.Module": "model",
+    "torch.optim.Optimizer": ("an optimizer (torch.optim.Optimizer)", "optim"),
+    "lightkit.optim.schedulers.Schedule": ("a schedule (lightkit.optim.Schedule)", "scheduler"),
+    "torchmetrics.Metric": ("a metric (torchmetrics.Metric)", "metrics.val.NAME"),
+    "torchmetrics.MetricCollection": ("a collection of metrics (torchmetrics.MetricCollection)", "metrics.val.NAME"),
+    "lightkit.trainer.tasks.Task": ("a task (lightkit.trainer.Task)", "trainer.task"),
+    "lightkit.trainer.callbacks.Callback": ("a callback (lightkit.trainer.Callback)", "trainer.callbacks.NAME"),
+    "torch.utils.data.Dataset": ("a data set (torch.utils.data.Dataset)", "data.dataset"),
+    "torch.optim.lr_scheduler.LRScheduler": ("a schedule of PyTorch", "scheduler=torch scheduler.scheduler"),
+    "torch.nn.modules.loss._Loss": ("a loss", "loss"),
+    "torch.nn.Module": ("a network or layer (torch.nn.Module)", "model"),
 }
-"""Where each kind belongs; of the kinds of a class the first counts: a metric is a module, too."""
+"""What each kind is called, and where it belongs; of the kinds of a class the first counts, as a metric is a module."""
 _CLOSURE = {
     "what": "this optimizer computes the loss several times in a step; the training loop does it once",
     "expected": "an optimizer whose step() needs no closure",
@@ -249,17 +238,16 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
     own, lineage = found
     if _takes_output_and_target(own) if key == _OF_LOSS else _derives_from(lineage, wanted):
         return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
-    expected = _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted)
+    expected = _LOSS if key == _OF_LOSS else " or ".join(_PLACES[kind][0] for kind in wanted)
     return {"what": "a class of another kind", "expected": expected, **_better_place(target, key, lineage)}
 
 
 def _better_place(target: str, key: Key, lineage: set[str]) -> dict[str, str]:
     """Say of which kind a class is after all, and where it belongs."""
-    kind = next((kind for kind in _PLACES if _derives_from(lineage, (kind,))), "")
-    home = _PLACES.get(kind, "")
+    name, home = next((facts for kind, facts in _PLACES.items() if _derives_from(lineage, (kind,))), ("", ""))
     is_elsewhere = home and home.partition(".")[0] != key[0]
     return {
-        "received": f"{target}, {_NAMED[kind]}" if kind else target,
+        "received": f"{target}, {name}" if name else target,
         "fix": f"{home}._target_={target}" if is_elsewhere else f"`lightkit config {key[0]}` shows what goes there",
     }
 

@@ -16,8 +16,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
-from lightkit.config.hydra_settings import check_hydra, search_path
-from lightkit.config.hydra_values import fill_choices, fill_values
+from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values, search_path
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
 from lightkit.config.members import Members, drop_left_over
 from lightkit.config.options import name_options

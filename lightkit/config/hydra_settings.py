@@ -5,9 +5,11 @@ Whatever a user sets below `hydra` either holds or is refused before anything st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lightkit.common.errors import UserError
-from lightkit.config.loader import ConfigLoader, typed_list
+from lightkit.config.loader import ConfigLoader, select_value, typed_list
 from lightkit.config.origins import Key, Sources, command_line, dotted, entries, shown, words_of
 from lightkit.config.plugins import is_plugin
 
@@ -237,3 +239,74 @@ def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
             fix = "file://FOLDER or pkg://package.folder"
             raise UserError("there is no such folder", key=_SEARCHED, received=place, fix=fix, family="file")
     return places
+
+
+_CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
+_HYDRA = re.compile(r"(?<!\\)\$\{\s*hydra\s*:\s*([\w.]+)\s*\}")
+_NOW = re.compile(r"(?<!\\)\$\{\s*now\s*:([^${}]*)\}")
+
+
+def fill_choices(node: Any, choices: Mapping[str, str]) -> None:
+    """Put the option chosen for a group where a text asks for it: `${hydra:runtime.choices.GROUP}`.
+
+    Several options are written with commas, `head,lora`; unknown groups are left as they are.
+
+    Args:
+        node: A composed configuration, or a node of it; changed in place.
+        choices: Option by group.
+    """
+    _fill(node, lambda text: _CHOICE.sub(lambda found: choices.get(found[1], found[0]).strip("[]"), text))
+
+
+def fill_values(node: Any, whole: DictConfig, time: datetime) -> tuple[str, ...]:
+    """Put the time, and single values of Hydra's own settings, where a text asks for them.
+
+    What is not known, such as the number of a job where there is one run only, is left as it is.
+
+    Args:
+        node: A configuration without Hydra's node; changed in place.
+        whole: The same with Hydra's node.
+        time: What `${now:…}` tells.
+
+    Returns:
+        The keys whose values tell the time.
+    """
+
+    def known(found: re.Match[str]) -> Any:
+        try:
+            value = select_value(whole, f"hydra.{found[1]}")
+        except (OmegaConfBaseException, RecursionError):  # it may refer to the very text
+            return found[0]
+        return found[0] if value is None or OmegaConf.is_config(value) else value
+
+    def filled(text: str) -> Any:
+        text = _NOW.sub(lambda found: time.strftime(found[1].strip().strip("'\"")), text)
+        alone = _HYDRA.fullmatch(text)  # keeps its type
+        return known(alone) if alone else _HYDRA.sub(lambda found: str(known(found)), text)
+
+    return tuple(str(place._get_full_key(key)) for place, key, text in _fill(node, filled) if _NOW.search(text))
+
+
+def job_environment(whole: DictConfig | None) -> dict[str, str]:
+    """Return the variables that a run has in its environment: `hydra.job.env_set`."""
+    variables = {} if whole is None else select_value(whole, "hydra.job.env_set") or {}
+    return {str(name): str(variables[name]) for name in variables}
+
+
+def _fill(node: Any, filled: Callable[[str], Any]) -> list[tuple[Any, Any, str]]:
+    """Replace the texts of a configuration in place, by values of any type; return node, key and text of each."""
+    replaced = list[tuple[Any, Any, str]]()
+    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
+    for key in keys:
+        child: Any = node._get_node(key)
+        has_items = isinstance(child, (DictConfig, ListConfig)) and not child._is_none()
+        if has_items and not child._is_interpolation() and not child._is_missing():
+            replaced += _fill(child, filled)
+            continue
+        text = child._value()
+        if isinstance(text, str):
+            value = filled(text)
+            if value != text:
+                node[key] = value
+                replaced.append((node, key, text))
+    return replaced

@@ -20,10 +20,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common.errors import UserError
@@ -311,6 +312,13 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
 def set_hydra_config(cfg: DictConfig) -> None:
     """Make `HydraConfig.get()` answer with this configuration."""
     HydraConfig.instance().set_config(cfg)
+
+
+def select_value(whole: DictConfig, key: str) -> Any:
+    """Return a value of a composition with Hydra's node, which may refer to that node; None where it is missing."""
+    setup_globals()  # which makes `${hydra:…}` and `${now:…}` known
+    set_hydra_config(whole)
+    return OmegaConf.select(whole, key)
 
 
 def hydra_app(loader: ConfigLoader) -> Any:

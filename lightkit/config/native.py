@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,14 +13,13 @@ from yaml import YAMLError
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.text import slug, visible
+from lightkit.common.text import slug
 from lightkit.config.compose import Composed, compose_with, make_loader
 from lightkit.config.loader import (
     COMPOSE_ERRORS,
     ConfigLoader,
     HydraConfig,
     hydra_app,
-    hydra_node,
     is_param,
     native_parser,
     run_multirun,
@@ -262,7 +256,7 @@ def _need_named(job: Composed) -> None:
 
 
 def hydra_command(args: Sequence[str]) -> None:
-    """Run shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
+    """Run shell completion, `--hydra-help` and `--info`, printed by Hydra, which sets up logging for it.
 
     Args:
         args: Everything after `lightkit train`.
@@ -274,55 +268,19 @@ def hydra_command(args: Sequence[str]) -> None:
     options, _ = parser.parse_known_args(list(args))
     name = options.config_name or "config"
     loader = make_loader(options.overrides, config_dir=options.config_dir, config_name=name)
+    checked = rewrite(loader, options.overrides if options.info else ())
+    if checked.errors:
+        raise UserErrors(checked.errors)
+    app = hydra_app(loader)
     try:
-        with _logging_restored():
-            _show(loader, name, parser, options)
+        if options.shell_completion:
+            app.shell_completion(config_name=name, overrides=options.overrides)
+        elif options.hydra_help:
+            app.hydra_help(config_name=name, args_parser=parser, args=options)
+        else:
+            app.show_info(options.info, config_name=name, overrides=checked.texts)
     except (UserError, BrokenPipeError):
         raise
     except COMPOSE_ERRORS as error:
-        raise UserError(
-            f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}", family="hydra"
-        ) from error
-
-
-def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
-    """Let Hydra print what its switches ask for."""
-    if options.shell_completion:
-        line = os.environ.get("COMP_LINE")
-        if line is not None:  # our command and switches are taken out of it
-            os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
-        hydra_app(loader).shell_completion(config_name=name, overrides=options.overrides)
-    elif options.hydra_help:
-        hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
-    elif options.info:
-        checked = rewrite(loader, options.overrides)
-        if checked.errors:
-            raise UserErrors(checked.errors)
-        hydra_app(loader).show_info(options.info, config_name=name, overrides=checked.texts)
-    else:
-        text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
-        sys.stdout.write(visible(text))
-
-
-@contextmanager
-def _logging_restored() -> Iterator[None]:
-    """Take back the root logger that Hydra prints through, and that would go on printing everything logged later."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-
-
-def config_text(composed: Composed, kind: str = "job") -> str:
-    """Write a configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
-    if kind == "job" or composed.hydra_cfg is None:
-        return OmegaConf.to_yaml(composed.cfg)
-    hydra_part = hydra_node(composed.hydra_cfg)
-    return (
-        OmegaConf.to_yaml(hydra_part)
-        if kind == "hydra"
-        else OmegaConf.to_yaml(composed.cfg) + OmegaConf.to_yaml(hydra_part)
-    )
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"Hydra: {what}", family="hydra") from error

@@ -88,27 +88,21 @@ def file_content(path: Path) -> tuple[str, Any]:
         return path.read_text(encoding="utf-8"), yaml.load(file, Loader=_OMEGACONF)
 
 
-def line_of(path: Path, key: Key) -> int | None:
-    """Return the line of a key in a file, counted from 1."""
-    found = _node_at(path, key)
-    return None if found is None else found[1]
-
-
-def _node_at(path: Path, key: Key) -> tuple[yaml.Node | None, int] | None:
+def _node_at(path: Path, key: Key | None) -> tuple[yaml.Node | None, int]:
     """Return the node at a key of a file, and its line; None where there is none."""
-    found: tuple[yaml.Node | None, int] | None = nodes(path), 1
-    for part in key:
-        found = None if found is None else _child(found[0], part)
-    return found
+    node, line = None if key is None else nodes(path), 1
+    for part in key or ():
+        node, line = _child(node, part)
+    return node, line
 
 
-def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node | None, int]:
     if isinstance(node, yaml.MappingNode):
         hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
-        return hits[-1] if hits else None
+        return hits[-1] if hits else (None, 0)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part], node.value[part].start_mark.line + 1
-    return None
+    return None, 0
 
 
 def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) -> str:
@@ -170,26 +164,16 @@ class Sources:
     def exact(self, key: Key) -> str | None:
         """Return what `find` does, but only of what sets the key itself."""
         typed = self.on_command_line(key)
-        if typed is not None:
-            return typed
-        for path, package in reversed(self.layers):
-            line = line_of(path, key[len(package) :]) if key[: len(package)] == package else None
-            if line is not None:
-                return f"{shown(path)}:{line}"
-        return None
+        return typed or next((f"{shown(path)}:{line}" for path, _, _, line in self._layers_of(key)), None)
 
     def written(self, key: Key) -> str | None:
         """Return the value of a key as the strongest file has it, before YAML reads it; None where none sets it.
 
         What was typed for it counts before every file, and needs no reading by YAML.
         """
-        if self.on_command_line(key) is not None:
-            return None
-        for path, package in reversed(self.layers):
-            found = _node_at(path, key[len(package) :]) if key[: len(package)] == package else None
-            if found is not None:
-                return str(found[0].value) if isinstance(found[0], yaml.ScalarNode) else None
-        return None
+        node = next((node for _, _, node, _ in self._layers_of(key)), None)
+        is_text = isinstance(node, yaml.ScalarNode) and self.on_command_line(key) is None
+        return str(node.value) if node is not None and is_text else None
 
     def on_command_line(self, key: Key) -> str | None:
         """Return the override that sets the key, or a node around it."""
@@ -205,29 +189,28 @@ class Sources:
                 yield place, command_line(text)
         for path, package in reversed(self.layers):
             below = package if package[:1] == (top,) else (top,)
-            found = _node_at(path, below[len(package) :]) if not package or below is package else None
-            for key, line in _leaves(found[0], below) if found is not None else ():
+            node, _ = _node_at(path, below[len(package) :] if not package or below is package else None)
+            for key, line in _leaves(node, below):
                 if key[len(below) :] != ("defaults",):
                     yield key, f"{shown(path)}:{line + 1}"
 
     def is_of_option(self, key: Key) -> bool:
         """Tell whether the option file of a group sets the key, and nothing stronger that the user runs with."""
-        if self.on_command_line(key) is not None:
-            return False
-        return next((bool(package) for package, _ in self._layers_of(key)), False)
+        typed = self.on_command_line(key) is not None
+        return not typed and next((bool(package) for _, package, _, _ in self._layers_of(key)), False)
 
     def former_option(self, key: Key) -> str | None:
         """Return the text that the strongest option file but the winner sets a key to; None where there is none."""
-        found = [(package, node) for package, node in self._layers_of(key) if isinstance(node, yaml.ScalarNode)]
+        found = [(package, node) for _, package, node, _ in self._layers_of(key) if isinstance(node, yaml.ScalarNode)]
         weaker = found if self.on_command_line(key) is not None else found[1:]
         return next((str(node.value) for package, node in weaker if package), None)
 
-    def _layers_of(self, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
-        """List package and node of every file that sets the key itself, the strongest first."""
+    def _layers_of(self, key: Key) -> Iterator[tuple[Path, Key, yaml.Node, int]]:
+        """List path, package, node and line in every file that sets the key itself, the strongest first."""
         for path, package in reversed(self.layers):
-            found = _node_at(path, key[len(package) :]) if key[: len(package)] == package else None
-            if found is not None and found[0] is not None:
-                yield package, found[0]
+            node, line = _node_at(path, key[len(package) :] if key[: len(package)] == package else None)
+            if node is not None:
+                yield path, package, node, line
 
     def _below(self, key: Key) -> str | None:
         """Return the last override that sets a key below this one."""

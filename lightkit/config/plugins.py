@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import distributions
 from importlib.util import module_from_spec
 from inspect import getmembers, isabstract, isclass
@@ -50,10 +50,17 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
 
 def confine() -> None:
     """Let Hydra find those of installed distributions only when it looks again, as it does in each job of joblib's."""
-    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if is_installed(entry)])
+    spec = _installed_package()
     if spec is not None and spec.origin is None:
-        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
         sys.modules[PACKAGE] = module_from_spec(spec)
+
+
+def _installed_package() -> ModuleSpec | None:
+    """Find the package `hydra_plugins` of installed distributions; None where none has it."""
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if is_installed(entry)])
+    if spec is not None:  # a list: the path of a namespace package would follow `sys.path`
+        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
+    return spec
 
 
 def is_unnamed(target: str) -> bool:
@@ -95,12 +102,10 @@ def _modules(folder: Path, prefix: str) -> Iterator[str]:
 def _installed_only() -> Iterator[None]:
     """Let `hydra_plugins` be the package of installed distributions only, or not be there."""
     before = sys.modules.pop(PACKAGE, None)
-    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if is_installed(entry)])
+    spec = _installed_package()
     if spec is None:
         sys.modules[PACKAGE] = None  # type: ignore[assignment]  # so that importing it fails
     else:
-        # A list: the path of a namespace package would follow `sys.path`.
-        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
         sys.modules[PACKAGE] = module = module_from_spec(spec)
         if spec.loader is not None and spec.origin is not None:
             spec.loader.exec_module(module)

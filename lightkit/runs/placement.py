@@ -107,7 +107,7 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
         return None
     from omegaconf.errors import OmegaConfBaseException
 
-    from lightkit.config.hydra_values import select_value
+    from lightkit.config.loader import select_value
     from lightkit.config.project import project_root
 
     whole, written = found
@@ -164,7 +164,7 @@ def _own_names(wholes: Sequence[Any]) -> list[str]:
     """Work out `hydra.sweep.subdir` of every job, and look whether the jobs get folders of their own."""
     from omegaconf.errors import OmegaConfBaseException
 
-    from lightkit.config.hydra_values import select_value
+    from lightkit.config.loader import select_value
 
     key, taken = "hydra.sweep.subdir", dict[Path, Path]()
     for whole in wholes:

@@ -11,7 +11,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
-from lightkit.config.hydra_values import job_environment
+from lightkit.config.hydra_settings import job_environment
 from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.job import Job, content_of

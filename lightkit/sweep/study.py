@@ -17,7 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.compose import compose_with, make_loader
-from lightkit.config.hydra_values import job_environment
+from lightkit.config.hydra_settings import job_environment
 from lightkit.config.instantiate import instantiate
 from lightkit.loggers.files import replace_file
 from lightkit.sweep.folders import check_folder

@@ -47,13 +47,11 @@ def test_limits_of_the_items_of_a_list() -> None:
     assert "optim.rules[].warmup_steps" in {row.key for row in describe_group("optim")}
 
 
-def test_every_class_of_the_schema_can_be_imported_from_it() -> None:
+def test_every_field_of_the_schema_has_a_docstring() -> None:
     for module in (schema.base, schema.finetune, schema.learning, schema.device, schema.running):
         types = [
             item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__
         ]
-        public = {kind.__name__ for kind in types} if module is not schema.finetune else {"FinetuneConfig"}
-        assert public <= set(schema.__all__)
         assert all(field_docs(kind).keys() >= {field.name for field in dataclasses.fields(kind)} for kind in types)
 
 

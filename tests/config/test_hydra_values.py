@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose, compose_jobs, to_yaml
 from lightkit.config.compose import compose_with, make_loader
-from lightkit.config.hydra_values import fill_choices, job_environment
+from lightkit.config.hydra_settings import fill_choices, job_environment
 from tests.config.conftest import Write
 
 

@@ -70,7 +70,7 @@ def test_one_key_is_explained(toy: Path) -> None:
     assert "  optim=adam     0.001\n" in text
     assert group_text("optim.nesterov").endswith("optim=sgd  false  the default of what is built")
     assert "subclasses of" in group_text("trainer.callbacks")
-    assert "Seed of everything" in group_text("seed")
+    assert "Seed of all random decisions" in group_text("seed")
 
 
 def test_a_key_of_a_group_with_defaults_is_explained(toy: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config.origins import Sources, dotted, line_of, nodes, parts_of, shown
+from lightkit.config.origins import Sources, dotted, nodes, parts_of, shown
 
 
 @pytest.mark.parametrize("text", ["a", "a.b", "a.b[0].c", "a[1][2]", "metrics.val.f1"])
@@ -15,10 +15,11 @@ def test_keys_there_and_back(text: str) -> None:
 def test_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a: 1\nb:\n  c: {d: 2,\n      e: 3}\n  f:\n  - 1\n  - g: 4\nb2: 0\n")
+    sources = Sources([(path, "")])
     for key, line in (("a", 1), ("b", 2), ("b.c.d", 3), ("b.c.e", 4), ("b.f[1]", 7), ("b.f[1].g", 7), ("b2", 8)):
-        assert line_of(path, parts_of(key)) == line
-    assert line_of(path, ("b", "nope")) is None
-    assert line_of(path, ("b", "f", 9)) is None
+        assert sources.exact(parts_of(key)) == f"{path}:{line}"
+    assert sources.exact(("b", "nope")) is None
+    assert sources.exact(("b", "f", 9)) is None
 
 
 def test_the_strongest_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.origins import Sources
+from lightkit.config.policy import Trust
 from lightkit.config.project import shipped_conf
 from lightkit.config.relations import RULES
 from lightkit.config.report import Report as Problems
@@ -28,6 +29,7 @@ Report = Callable[..., str]
 @pytest.mark.parametrize("overrides", [[], ["device=fsdp", "finetune=[lora,gradual]", "data.split.by=fold"]])
 def test_no_rule_reads_what_is_not_there(project: Path, overrides: list[str]) -> None:
     problems = Problems(Sources())
+    problems.trust = Trust()
     cfg = check_values(plain_tree(compose(overrides).cfg, problems), problems)
     for rule in (*RULES, *DEVICE_RULES, *FINETUNE_RULES, *ENSEMBLE_RULES):
         rule(cfg, problems)
