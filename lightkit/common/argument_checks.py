@@ -1,4 +1,8 @@
-"""Checks of a part's arguments: where a part is built without a configuration, no schema has looked at them."""
+"""Checks of a part's arguments: where a part is built without a configuration, no schema has looked at them.
+
+What a rule says of several arguments stands here once, for the part and for the check of configurations, which imports
+no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -64,3 +68,25 @@ def check_range(
         expected += " or more"
     expected += "" if math.isfinite(value) else ", and finite"
     raise UserError(what, argument=argument, expected=expected, received=value, family="wrong-value")
+
+
+def check_norm(clip_type: float | str) -> None:
+    """Refuse the order of a norm that is none.
+
+    Raises:
+        UserError: It is neither a number above 0 nor `inf`.
+    """
+    if not (clip_type == "inf" if isinstance(clip_type, str) else clip_type > 0):
+        what, expected = "no such norm", "a number above 0, or inf"
+        raise UserError(what, argument="clip_type", expected=expected, received=clip_type, family="wrong-value")
+
+
+def check_shares(by: str, val: float, test: float) -> None:
+    """Refuse shares of the rows that leave none for training; those of folds are of equal size.
+
+    Raises:
+        UserError: They leave none.
+    """
+    if by != "fold" and val + test >= 1:
+        what, expected = "val and test leave no training rows", "val + test below 1"
+        raise UserError(what, argument="split", expected=expected, received=val + test, family="split")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightkit.common.argument_checks import check_norm, check_shares
 from lightkit.common.lengths import EXPECTED as EXPECTED_DURATION
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import read_duration, read_length, read_slurm_time
@@ -13,11 +14,7 @@ from lightkit.config.schema import Config
 def shares_of_split(cfg: Config, report: Report) -> None:
     """Refuse shares that leave no training rows."""
     split = cfg.data.split
-    if split.by in ("stratified", "random", "ordered") and split.val + split.test >= 1:
-        what = "val and test leave no training rows"
-        report.add(
-            ("data", "split"), what, expected="val + test below 1", received=split.val + split.test, family="split"
-        )
+    report.ask(("data",), check_shares, split.by, split.val, split.test)
 
 
 def fold_of_split(cfg: Config, report: Report) -> None:
@@ -74,9 +71,7 @@ def start_from_file(cfg: Config, report: Report) -> None:
 def order_of_clipping(cfg: Config, report: Report) -> None:
     """Refuse a norm that is none, and one that limits nothing."""
     key, order = ("trainer", "clip_type"), cfg.trainer.clip_type
-    if not (order == "inf" if isinstance(order, str) else order > 0):
-        report.add(key, "no such norm", expected="a number above 0, or inf", received=order, family="wrong-value")
-    elif order != 2 and cfg.trainer.clip_norm is None:
+    if report.ask(("trainer",), check_norm, order) and order != 2 and cfg.trainer.clip_norm is None:
         what, fix = "this norm limits nothing without trainer.clip_norm", "trainer.clip_norm=1.0"
         report.add(key, what, received=order, fix=fix)
 

@@ -48,6 +48,16 @@ class Report:
         facts = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
         self.add(parts_of(error.key or ""), error.what, family=error.families[0].slug, **facts)
 
+    def ask(self, key: Key, check: Callable[..., object], *values: object) -> bool:
+        """Note what a check of a part refuses, which names an argument below `key`; tell whether it took the values."""
+        try:
+            check(*values)
+        except UserError as error:
+            error.put_under(dotted(key))
+            self.take(error)
+            return False
+        return True
+
     def add_wrong_type(
         self, value: Any, kind: Any, key: Key, *, expected: str | None = None, fix: str | None = None
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.common.argument_checks import check_range
+from lightkit.common.argument_checks import check_range, check_shares
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
@@ -60,13 +60,7 @@ class SplitSpec:
             raise UserError("not a way to split", argument="split.by", received=self.by, choices=WAYS)
         for name in ("val", "test"):
             check_range(f"split.{name}", getattr(self, name), low=0, below=1, what="not a share of the rows")
-        if self.val + self.test >= 1 and self.by != "fold":
-            raise UserError(
-                "nothing is left to train on",
-                argument="split",
-                expected="val + test below 1",
-                received=f"{self.val} + {self.test}",
-            )
+        check_shares(self.by, self.val, self.test)
         if self.by == "fold":
             check_range("split.folds", self.folds, low=2, what="too few folds")
             check_range("split.fold", self.fold, low=0, high=self.folds - 1, what="there is no such fold")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightkit.common.errors import UserError
+from lightkit.common.argument_checks import check_norm
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import is_shard
 
 _CLIP_EPS = 1e-6
@@ -110,9 +111,8 @@ def make_clip(*, norm: float | None = None, value: float | None = None, order: f
     for key, limit in (("trainer.clip_norm", norm), ("trainer.clip_value", value)):
         if limit is not None and not limit > 0:
             raise UserError("no such limit", key=key, expected="a number above 0, or null", received=limit)
-    if not order > 0:
-        expected = "a number above 0, or inf"
-        raise UserError("no such norm", key="trainer.clip_type", expected=expected, received=order)
+    with keys_under("trainer"):
+        check_norm(order)
     if norm is not None:
         return ClipNorm(norm, order)
     return Clip() if value is None else ClipValue(value)

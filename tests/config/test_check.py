@@ -88,6 +88,7 @@ BAD = [
     ("data.split.by=stratifed", ["data.split.by: not one of the choices", "nearest: stratified"]),
     ("data.split.val=1.5", ["data.split.val: out of range"]),
     ("data.split={by: random, val: 0.5, test: 0.6}", ["data.split: val and test leave no training rows"]),
+    ("data.split={by: file, val: 0.5, test: 0.5}", ["data.split: val and test leave no training rows"]),
     ("data.split={by: fold, fold: 5}", ["data.split.fold: out of range", "0 to 4"]),
     ("data.num_workers=-1", ["data.num_workers: out of range"]),
     ("checkpoint.keep_last=0", ["checkpoint.keep_last: out of range"]),

@@ -86,7 +86,7 @@ def test_limit_takes_the_first_of_the_drawn_order() -> None:
         ({"val": -0.1}, "split.val: not a share"),
         ({"test": 1.0}, "split.test: not a share"),
         ({"val": float("nan")}, "split.val: not a share"),
-        ({"val": 0.5, "test": 0.5}, "nothing is left to train on"),
+        ({"val": 0.5, "test": 0.5}, "val and test leave no training rows"),
         ({"by": "fold", "folds": 1}, "too few folds"),
         ({"by": "fold", "fold": 5}, r"there is no such fold\n.*0 to 4"),
         ({"by": "fold", "fold": -1}, "there is no such fold"),
