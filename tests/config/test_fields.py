@@ -18,6 +18,7 @@ from lightkit.config.fields import (
     first_sentence,
     is_required,
     marked_fields,
+    meant_by,
     valid_keys,
     yaml_text,
 )
@@ -103,3 +104,11 @@ def test_the_class_inside_of_an_optional_type() -> None:
     assert class_in(field_types(FinetuneConfig)["peft"]) is not None
     assert class_in(field_types(FinetuneConfig)["lora"]) is field_types(FinetuneConfig)["lora"]
     assert class_in(field_types(FinetuneConfig)["freeze"]) is None
+
+
+def test_a_slip_a_foreign_name_or_another_place() -> None:
+    assert meant_by("epoch_s", 1, ["epochs", "steps"], ("trainer",)) == "did you mean trainer.epochs?"
+    assert meant_by("precision", 1, ["epochs"], ("trainer",)) == "did you mean device.precision?"
+    assert meant_by("learning_rate", 1, ["lr", "match"], ("optim", "rules", 0)) == "did you mean optim.rules[0].lr?"
+    assert meant_by("keep_last", 1, ["epochs"], ("trainer",)) == "did you mean checkpoint.keep_last?"
+    assert meant_by("key", 1, ["seed"], ()) is None

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.config import group_text
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import compose
 from lightkit.config.compose import make_loader
 from lightkit.config.describe import describe_key
 from lightkit.config.options import Argument, option_arguments
@@ -103,3 +104,20 @@ def test_nothing_is_imported(toy: Path) -> None:
         "import sys; from lightkit.cli.config import group_text; group_text('model'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=toy, timeout=PATIENCE_SECONDS).returncode == 0
+
+
+TYPED = [
+    (["ensemble.size=3"], "ensemble=voting ensemble.size=3; also of adversarial, bagging"),
+    (["ensemble.cycle_epochs=3"], "ensemble=fast_geometric ensemble.cycle_epochs=3"),
+    (["model.channels=[3]"], "model=cnn model.channels=[3]"),
+    (["scheduler.gamma=0.5"], "scheduler=step scheduler.gamma=0.5"),
+    (["optim.momentum=0.5"], "optim=sgd optim.momentum"),
+    (["model.zebra=1"], "remove it: ~model.zebra"),
+]
+
+
+@pytest.mark.parametrize(("typed", "fix"), TYPED)
+def test_the_option_that_takes_the_argument_is_named(typed: list[str], fix: str) -> None:
+    with pytest.raises(UserErrors) as raised:
+        compose(typed)
+    assert fix in str(raised.value)
