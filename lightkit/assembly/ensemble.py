@@ -21,11 +21,10 @@ from lightkit.config import load_run, to_plain
 from lightkit.config.saved import from_yaml
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
-from lightkit.ensemble.file import StoredMember, read_ensemble
+from lightkit.ensemble.file import StoredMember, assembled, grouped, read_ensemble
 from lightkit.ensemble.module import Ensemble, members_only
-from lightkit.ensemble.nested import assembled, grouped
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.stacked_ensemble import Inputs, StackedEnsemble
+from lightkit.ensemble.stacking import Inputs, StackedEnsemble
 from lightkit.runs.reading import read_json
 
 _LOG = logging.getLogger(__name__)

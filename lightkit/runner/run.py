@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
 from lightkit.device.ranks import is_main
+from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
-from lightkit.ensemble.uncertainty import MemberOutputs
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.predictions import is_member, keep_predictions
 from lightkit.runner.ensemble.run import build_plan
@@ -175,7 +175,7 @@ class Runner:
 
         Returns:
             One row a sample: its row in the data set, its file or name where it has one, target, prediction, and the
-            probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.uncertainty`.
+            probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.diversity`.
 
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.

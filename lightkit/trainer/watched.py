@@ -77,7 +77,7 @@ Faults = dict[str, list[str]]
 class WatchedModel:
     """What a watch reads of a learner: the plain case of one model, which has no name.
 
-    `lightkit.ensemble.watched.WatchedStack` reads many at once.
+    `lightkit.ensemble.vectorized.WatchedStack` reads many at once.
 
     Args:
         learner: The model, and what trains it.

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.device.casting import weights_as
-from lightkit.ensemble.module import Ensemble, members_only
-from lightkit.ensemble.side_by_side import alone
+from lightkit.ensemble.module import Ensemble, alone, members_only
 
 X = torch.linspace(-2, 2, 7 * 4).view(7, 4)
 TASKS = ("multiclass", "binary", "multilabel", "regression")

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from lightkit.ensemble.combining import soft
-from lightkit.ensemble.file import StoredEnsemble, StoredMember
+from lightkit.ensemble.file import Scaled, StoredEnsemble, StoredMember, assembled, nested
 from lightkit.ensemble.module import Ensemble
-from lightkit.ensemble.nested import Scaled, assembled, nested
 
 
 def networks(*names: str) -> dict[str, nn.Module]:

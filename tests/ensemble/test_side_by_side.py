@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightkit.ensemble.side_by_side import agrees, alike, alone, stack
+from lightkit.ensemble.module import agrees, alike, alone, stack
 
 X = torch.linspace(-1, 1, 5 * 4).view(5, 4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lightkit.ensemble.stacked_ensemble import Inputs, StackedEnsemble
+from lightkit.ensemble.stacking import Inputs, StackedEnsemble
 
 
 def test_a_meta_model_sees_what_its_bases_predict() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lightkit.ensemble.uncertainty import MemberOutputs
+from lightkit.ensemble.diversity import MemberOutputs
 
 HALF = torch.tensor([0.5, 0.5])
 

@@ -13,8 +13,7 @@ from lightkit.assembly import Learner
 from lightkit.common.errors import UserError
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.stacked import StackedTask
-from lightkit.ensemble.vectorized import VectorTrainer
-from lightkit.ensemble.watched import StackFingerprints, WatchedStack
+from lightkit.ensemble.vectorized import StackFingerprints, VectorTrainer, WatchedStack
 from lightkit.trainer.services import Services
 from lightkit.trainer.watch import Watcher
 from tests.ensemble.test_vectorized import KINDS, WINE, goal, maker

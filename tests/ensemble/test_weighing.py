@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.greedy import default_metric
+from lightkit.ensemble.greedy import default_metric, smallest_loss, weigh
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.weighing import smallest_loss, weigh
 
 N = 60
 

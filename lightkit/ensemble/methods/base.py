@@ -13,9 +13,9 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.ensemble.greedy import WEIGHTS, weigh
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.ensemble.weighing import WEIGHTS, weigh
 
 Engine = Literal["auto", "vectorized", "sequential", "processes", "torchensemble"]
 ENGINES = ("auto", "vectorized", "sequential", "processes", "torchensemble")

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.bagging import fold_members
 from lightkit.ensemble.methods.base import UNTRAINED, Engine, Method, RunFacts, member
+from lightkit.ensemble.methods.independent import fold_members
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
 

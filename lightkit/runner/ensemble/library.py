@@ -22,14 +22,14 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.text import counted
 from lightkit.config import instantiate, to_yaml
 from lightkit.config.project import project_root
-from lightkit.ensemble.file import StoredEnsemble, StoredMember, read_ensemble, write_ensemble
+from lightkit.ensemble.file import StoredEnsemble, StoredMember, nested, read_ensemble, write_ensemble
 from lightkit.ensemble.methods import Method, RunFacts, Stacking
-from lightkit.ensemble.nested import nested
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.unseen import unseen_by_all
 from lightkit.loggers.files import write_json
 from lightkit.runner.ensemble.combined import count_weights, counted_checkpoint
+from lightkit.runner.ensemble.doubts import trained_rows
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.library_run import (
     LibraryRun,
@@ -39,7 +39,6 @@ from lightkit.runner.ensemble.library_run import (
     with_values,
 )
 from lightkit.runner.ensemble.run import EnsemblePlan, facts_of
-from lightkit.runner.ensemble.seen import trained_rows
 from lightkit.runner.run import Runner
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.reading import read_ensemble_plan, read_json, read_run

@@ -16,13 +16,12 @@ from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain
-from lightkit.ensemble.file import read_ensemble
-from lightkit.ensemble.nested import PARTS
+from lightkit.ensemble.file import PARTS, read_ensemble
 from lightkit.ensemble.oof import TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.combined import counted_checkpoint
+from lightkit.runner.ensemble.doubts import rows_of_base
 from lightkit.runner.ensemble.predictions import predict_held_out
-from lightkit.runner.ensemble.seen import rows_of_base
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released
 from lightkit.runs.reading import read_facts, read_result

@@ -22,20 +22,19 @@ from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
+from lightkit.ensemble.greedy import weighing_rows
 from lightkit.ensemble.linear import SOLVABLE
 from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.ensemble.validations import read_validations
-from lightkit.ensemble.weighing import weighing_rows
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
 from lightkit.runner.ensemble.combined import SplitMeter, combined, count_weights, counted_checkpoint
-from lightkit.runner.ensemble.doubts import contradictions, lines
+from lightkit.runner.ensemble.doubts import contradictions, lines, rows_of_base, seen_line, unknown_line
 from lightkit.runner.ensemble.figures import ENSEMBLE, draw, over_size
 from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
-from lightkit.runner.ensemble.seen import rows_of_base, seen_line, unknown_line
 from lightkit.runner.ensemble.validations import CurvePoint, over_validations
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session

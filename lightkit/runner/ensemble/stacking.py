@@ -29,11 +29,11 @@ from lightkit.ensemble.methods import RunFacts, Stacking
 from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
-from lightkit.ensemble.stacked_ensemble import Inputs
 from lightkit.ensemble.stacking import (
     GREEDY,
     STACK,
     UNIFORM,
+    Inputs,
     Verdict,
     base_predictions,
     judge,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.ensemble.greedy import weigh
 from lightkit.ensemble.methods import Greedy, Voting
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.weighing import weigh
 from tests.ensemble.methods.running import facts, stored, train
 
 

@@ -1,15 +1,56 @@
-"""Bagging: members that learn from different rows."""
+"""Methods whose members need nothing of each other: voting, bagging, adversarial training, greedy selection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from torch import Tensor
+
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
+from lightkit.ensemble.greedy import weigh
 from lightkit.ensemble.methods.base import Engine, RunFacts, Vote, Weighed, Weights, member
+from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import RunMember
 from lightkit.ensemble.rows import held_out_rows
+
+
+class Voting(Weighed):
+    """Train members on all rows and let them vote (deep ensembles: https://arxiv.org/abs/1612.01474).
+
+    The arguments are those of `Weighed`.
+    """
+
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
+        """See `Method.members`."""
+        return [member(facts, i, label, values) for i, (label, values) in enumerate(self.kinds(facts))]
+
+
+class Greedy(Voting):
+    """Train members as for a vote, then select with replacement those that together have the smallest loss.
+
+    Caruana et al. 2004, https://doi.org/10.1145/1015330.1015432, on rows that no member learnt from. A member may count
+    several times or not at all.
+
+    Args:
+        size: See `Method`.
+        rounds: Selections at most.
+        engine: See `Method`.
+        slots: See `Method`.
+    """
+
+    copies = 10
+
+    def __init__(
+        self, *, size: int | None = None, rounds: int = 25, engine: Engine = "auto", slots: int | None = None
+    ) -> None:
+        super().__init__(size=size, weights="greedy", engine=engine, slots=slots)
+        self.rounds = rounds
+
+    def weigh(self, members: Sequence[MemberPredictions], facts: RunFacts) -> Tensor:
+        """See `Method.weigh`."""
+        return weigh(members, facts.task, how="greedy", rounds=self.rounds)
 
 
 class Bagging(Weighed):
@@ -90,3 +131,53 @@ def fold_members(
                 dealt = {"rows": "folds", "draw": facts.seed, "folds": folds, "fold": fold, "repeat": repeat}
                 found.append(member(facts, first + len(found), own, values, **dealt, **role))
     return found
+
+
+class Adversarial(Weighed):
+    """Train members on inputs and on inputs changed by the sign of the gradient (https://arxiv.org/abs/1612.01474).
+
+    Args:
+        epsilon: Size of the change (fast gradient sign, https://arxiv.org/abs/1412.6572), above 0. Inputs lie in
+            [0, 1], and so do the changed ones.
+        size: See `Method`.
+        vote: See `Weighed`.
+        weights: See `Weighed`.
+        engine: See `Method`.
+        slots: See `Method`.
+
+    Raises:
+        UserError: An argument is out of its range, or there is no such choice.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 0.01,
+        size: int | None = None,
+        vote: Vote = "soft",
+        weights: Weights = "uniform",
+        engine: Engine = "auto",
+        slots: int | None = None,
+    ) -> None:
+        super().__init__(size=size, vote=vote, weights=weights, engine=engine, slots=slots)
+        self.epsilon = epsilon
+
+    def check(self, facts: RunFacts) -> None:
+        """See `Method.check`."""
+        super().check(facts)
+        if facts.inputs is None or facts.inputs[0] < 0 or facts.inputs[1] > 1:
+            seen = (
+                "inputs that are not in memory" if facts.inputs is None else "from {:g} to {:g}".format(*facts.inputs)
+            )
+            raise UserError(
+                "adversarial training needs inputs in [0, 1]",
+                key="data.normalize",
+                received=seen,
+                fix="data.normalize=minmax",
+                family="ensemble",
+            )
+
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
+        """See `Method.members`."""
+        kinds = enumerate(self.kinds(facts))
+        return [member(facts, i, label, values, epsilon=self.epsilon) for i, (label, values) in kinds]
