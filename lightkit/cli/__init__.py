@@ -1,4 +1,4 @@
-"""The command line: one file per command family, each with its own help; nothing heavy is imported to show one."""
+"""The command line: one file per command family, and one text per command in `help/`, which is its table of options."""
 
 from __future__ import annotations
 

@@ -8,22 +8,6 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
 from lightkit.runs.catalog import project
 
-HELP = {
-    "attach": """\
-usage: lightkit attach RUN
-
-Show a running run as if you had started it in this terminal, with its messages and its progress bar. Ctrl-C ends only
-the display; the run continues. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
-
-This also works for runs in another terminal, without -d.
-
-examples:
-  lightkit attach last
-  lightkit attach digits_cnn
-
-Exit status: that of the run if it has ended; 0 after Ctrl-C.""",
-}
-
 
 def attach(args: list[str]) -> int:
     """Show a run until it ends or Ctrl-C is pressed."""

@@ -26,35 +26,6 @@ from lightkit.common.exit_codes import of_signal
 from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, running_boards
 from lightkit.runs.catalog import find_run, places_of, project
 
-HELP = {
-    "board": """\
-usage: lightkit board [RUN|SWEEP|FOLDER] [--detach] [--port N] [--host ADDRESS] [--local-port N] [--via HOST,...]
-       lightkit board --list [--json]
-       lightkit board --stop [RUN|SWEEP|FOLDER]
-
-Show the curves of a run, of a sweep, or of all runs below FOLDER (default: outputs/) in a browser. The command prints
-the address, and the `ssh` command to type on a laptop if the runs are on a server. Ctrl-C ends it. If a board already
-shows these runs, it prints the address of that board. The name of a run begins with the values that differ between
-the runs, then come its name and its start time. `tensorboard --logdir outputs` names runs by their paths.
-
-options:
-  -d, --detach     run in the background, also after you log out
-  --port N         port to listen on (default: 6006, or the next free one)
-  --host ADDRESS   address to listen on (default: 127.0.0.1, only for this machine)
-  --local-port N   port on the laptop (default: the same as on the server)
-  --via HOST,...   machines between the laptop and this one, as for `ssh -J`: USER@HOST:PORT
-  --list           list your boards on this machine
-  --json           print the list as JSON
-  --stop           end the board that shows this
-
-examples:
-  lightkit board
-  lightkit board last --detach
-  lightkit board outputs/sweeps --port 7007
-  lightkit board -d --via ada@login.example.org --local-port 16006
-  lightkit board --stop""",
-}
-
 _HOST = "127.0.0.1"
 _LOOK_SECONDS = 0.5
 _LINES = 20

@@ -19,64 +19,6 @@ from lightkit.common.reading import yaml_or_nothing
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
-HELP = {
-    "ckpt": """\
-usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust] [--json]
-       lightkit ckpt convert RUN|FILE OUT [--to weights|safetensors|model|state] [--key KEY] [--trust] [--overwrite]
-       lightkit ckpt convert RUN OUT --to torchensemble
-       lightkit ckpt convert FILE OUT --to lightkit --like RUN [--trust]
-       lightkit ckpt merge RUN|ADAPTER OUT [--to weights|safetensors|model] [--base FILE] [--overwrite]
-       lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5] [--to KIND] [--overwrite]
-       lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust] [--json]
-       lightkit ckpt prune RUN [--keep-last N] [--keep-best N] [--keep-every N] [--dry-run]
-
-inspect  what is in a file, or which checkpoints a run has and whether they are whole
-convert  write the weights (a moving average where the run kept one) for others to read
-merge    write the full model of a fine-tuning in its plain architecture, with LoRA put into its weights
-average  write the mean of the weights of several models, which were fine-tuned from the same weights
-diff     tensors that differ, and by how much; ends with 1 where any does
-prune    delete checkpoints of a run that has ended, by its manifest and nothing else
-
-RUN is the folder of a run, its name, or `last` for the newest one; its best checkpoint is taken. Of an ensemble inspect
-and convert take the whole, as one module; RUN/members/NAME is one member. FILE is a checkpoint,
-or weights in a file of torch.save (Lightning, timm, ...) or safetensors, or the folder of a Hugging Face model.
-ADAPTER is the file that checkpoint.export=adapter writes; RUN/adapter.pt.
-
-options:
-  --to KIND         weights: a state dict that torch.load opens anywhere; safetensors; model: the model with its class,
-                    which opens only where its code is; state: the whole checkpoint; torchensemble: an ensemble in
-                    the folder OUT, for its io.load; lightkit: a file of torchensemble as the run OUT
-                    (default: safetensors where OUT ends so, otherwise weights)
-  --base FILE       the weights an adapter was trained on (default: where they were then)
-  --weights LIST    how much each model counts, as 0.2,0.8 (default: all the same)
-  --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
-  --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
-                    elsewhere names of your project: only for files whose origin you know
-  --like RUN        a run with the network, data and scaling of a file of torchensemble
-  --pickle-protocol N
-                    convert: 2 to 5, as torch.save takes it (default: 2, the one that torch.load reads everywhere)
-  --overwrite       replace OUT where it exists
-  --tensors         name every tensor; of a run those of its newest checkpoint
-  --json            inspect, diff: print as JSON, with every tensor of a file
-  --all             compare the whole state of two lightkit checkpoints, not only the weights
-  --keep-last N     newest checkpoints that stay (default: 1)
-  --keep-best N     best checkpoints that stay (default: 1)
-  --keep-every N    also the first at or after every N steps
-  --mode MODE       min or max: which values are better (default: what the manifest says)
-  --dry-run         only say what would be deleted
-
-A file that cannot be read ends it with 5, a single checkpoint of a run too; inspect prints before what it can.
-
-examples:
-  lightkit ckpt inspect last
-  lightkit ckpt convert last model.safetensors
-  lightkit ckpt merge last merged.pt
-  lightkit ckpt average last outputs/runs/2026-01-31/12-00-00-a soup.pt
-  lightkit ckpt diff outputs/runs/2026-01-31/12-00-00-a outputs/runs/2026-01-31/12-30-00-b
-  lightkit ckpt prune last --keep-best 3 --dry-run""",
-}
-
-
 _LONGEST_CONFIG = 1 << 20
 _TENSOR = ("tensor", "shape", "type")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 COMMAND_GROUPS = {
@@ -61,8 +62,7 @@ COMMAND_GROUPS = {
         "env": ("lightkit.cli.env", "env", "print versions, devices and machine, for a bug report"),
     },
 }
-"""Commands by what they are for: module, function in it, one line of help. The module's `HELP` holds the command's own
-help."""
+"""Commands by what they are for: module, function in it, one line of help; `help/COMMAND.txt` has the help."""
 COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
 
 
@@ -72,5 +72,5 @@ def module_of(command: str) -> ModuleType:
 
 
 def help_of(command: str) -> str:
-    """Return the help text of a command."""
-    return str(module_of(command).HELP[command])
+    """Return the help text of a command, which is also the table of its options (`lightkit.cli.arguments`)."""
+    return (Path(__file__).with_name("help") / f"{command}.txt").read_text(encoding="utf-8").rstrip("\n")

@@ -25,43 +25,6 @@ if TYPE_CHECKING:
 
 # What computes is imported inside the functions: numpy takes its time, and help needs none.
 
-HELP = {
-    "compare": """\
-usage: lightkit compare [RUN... | SWEEP] [--baseline RUN] [--metric NAMES] [--sort NAME] [--rows SPLIT]
-                        [--status NAMES] [--where CONDITION]... [--html FILE] [--png FILE] [--csv FILE]
-                        [--markdown FILE] [--json] [OVERRIDES]
-
-Compare runs in a table: the keys that differ, and metrics as mean ± standard deviation over the n runs that differ
-only in their seed or fold; the best mean is marked. Validation values are those of the best epoch (so far, if the run
-still trains). With a baseline, the table has the differences to it, and tests over the seeds that both groups have:
-the paired t-test with its 95 % interval and, from six pairs on, the exact Wilcoxon signed-rank and sign tests. With
-fewer than three common seeds, Welch's unpaired test is used. Holm's method adjusts for the number of groups. There is
-no test for fewer than three seeds. RUN is the folder of a run, its name, or `last` for the newest one, with the sweep
-that it is a job of; SWEEP the folder of a sweep, its name, or another folder with runs below it. Without either, the
-newest sweep. Of two groups the first is the baseline.
-
-options:
-  --baseline RUN     a run of the group that others are compared with, or the group as the table calls it, as lr=0.01
-  --metric NAMES     metrics to compare, joined by commas, or patterns, as 'test/*' (default: the monitored one, and
-                     the same of the test)
-  --sort NAME        order by a metric, the best first, or by a key; -NAME turns it round (default: the first metric)
-  --rows SPLIT       also compare row by row on val, test or train: McNemar's exact test, and the mean loss with a
-                     bootstrap of its interval. Reads predictions-<split>.csv of the runs, and predicts where it is
-                     missing or older than the run; OVERRIDES, such as device=cpu, are for that
-  --status NAMES     only runs with one of these, as finished,running
-  --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; see `lightkit runs --help`
-  --html FILE        table, curves and parallel coordinates as one page that needs no network
-  --png FILE         curves and parallel coordinates as a picture
-  --csv FILE         the groups as CSV; `-` prints it
-  --markdown FILE    the tables as Markdown; `-` prints it
-  --json             print everything as JSON
-
-examples:
-  lightkit compare
-  lightkit compare outputs/sweeps/2026-01-31/12-00-00-digits_mlp --baseline lr=0.001 --html compare.html
-  lightkit compare digits_mlp digits_cnn --metric val/accuracy,test/accuracy --rows test""",
-}
-
 _OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _SPLITS = ("val", "test", "train")
 

@@ -13,30 +13,6 @@ from lightkit.cli.terminal import json_text, say, table
 if TYPE_CHECKING:
     from lightkit.config.describe import OptionRow
 
-HELP = {
-    "config": """\
-usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--json] [--config-dir FOLDER]
-
-Without GROUP: check and print the configuration of `lightkit train OVERRIDES`. Values from conf/config.yaml of your
-project are marked with their line. With GROUP: its choices, the arguments of each with what they are set to, and the
-meaning of its keys (`trainer.ema` shows a part of them). With KEY: what it means and what each choice sets it to.
-Groups are data, model, loss, optim, scheduler, device, finetune, ensemble, metrics, trainer, checkpoint, logger,
-experiment and those of your own conf/.
-
-options:
-  --resolve             fill in interpolations
-  --package KEY         print only what is below KEY
-  --json                as JSON: the configuration, or choices, arguments and keys of a group
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from
-
-examples:
-  lightkit config
-  lightkit config data=diabetes optim.lr=0.01
-  lightkit config optim
-  lightkit config optim.lr""",
-}
-
 
 def config(args: list[str]) -> int:
     """Print the composed configuration, or the choices and keys of a group."""

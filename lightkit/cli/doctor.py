@@ -20,48 +20,6 @@ from lightkit.runs.catalog import find_run, project
 if TYPE_CHECKING:
     from lightkit.doctor.finding import Finding
 
-HELP = {
-    "doctor": """\
-usage: lightkit doctor [OVERRIDES] [--seconds N] [--strict] [--json]
-       lightkit doctor RUN [--mend] [--strict] [--json]
-       lightkit doctor FOLDER [--mend] [--strict] [--json]
-       lightkit doctor [FILE | -] < traceback.txt
-
-What is wrong with a run before it costs a night. With OVERRIDES (or nothing) it builds the run that `lightkit train`
-would start, in memory and in a temporary folder, and looks at machine, data, model and training in less than a minute:
-the first loss, the gradients, whether one batch is learnt by heart, whether an evaluation gives the same twice, whether
-a checkpoint brings everything back, what holds training up. Nothing is left behind.
-With RUN it reads what a run of before has written down: how it ended, how its loss went, where it was best.
-With a folder of runs, such as outputs/, it names what is damaged there, what another user owns or nobody signed, and
-what was changed since it was signed.
-With a traceback, from a file or from standard input, it explains errors of PyTorch and CUDA that are known.
-
-arguments:
-  RUN            folder or name of a run, or `last`
-  FOLDER         a folder with runs or a sweep in it
-  FILE           a file with a traceback; `-` reads standard input
-
-options:
-  --seconds N    how long the checks may take, 60 by default; what there is no time for is skipped.
-                 The first steps of the run are made in any case
-  --mend         of RUN or FOLDER, cut damaged lines out of metrics.jsonl and sweep.jsonl, take out or put aside what
-                 cannot be read of result.json and the like, make the index again, and delete what a process that is
-                 gone has said of itself. All that is changed is told, and kept as NAME.damaged1 beside it
-  --strict       end with status 1 for a warning too
-  --json         all findings as JSON, with the numbers that were measured
-
-Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found, or there was time
-for less than half of the checks (a traceback: it is not known). 2: the run would be refused, for a reason that is told.
-
-examples:
-  lightkit doctor
-  lightkit doctor experiment=digits_cnn optim.lr=0.01
-  lightkit doctor last
-  lightkit doctor outputs/ --mend
-  lightkit train 2>&1 | lightkit doctor -
-  lightkit doctor < traceback.txt""",
-}
-
 
 def doctor(args: list[str]) -> int:
     """Examine a run that is to be, one that was, or a traceback."""

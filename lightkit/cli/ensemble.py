@@ -19,37 +19,6 @@ from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_b
 from lightkit.runs.placement import discard_if_empty, new_run_folder
 from lightkit.runs.reading import read_ensemble_plan
 
-HELP = {
-    "ensemble": """\
-usage: lightkit ensemble RUN RUN... | SWEEP [--method voting|greedy|stacking] [OPTIONS] [OVERRIDES]
-
-Combine finished runs into one model, in a new run folder, for `lightkit eval`, `predict` and other commands. Nothing
-is trained except the meta-model of a stack. The runs may have any networks and seeds, but need the same data and
-classes; a run may be an ensemble itself. Weights, metrics and the meta-model use only rows that no run was trained
-on. RUN is the folder of a run, its name, or `last` for the newest one. SWEEP is the folder of a sweep, or another
-with runs below it, and stands for all that have finished.
-
-options:
-  --method METHOD   voting: all runs; greedy: select runs with replacement that do best together; stacking: a
-                    meta-model learns from what the runs predict (default: voting)
-  --vote KIND       soft: mean of probabilities; hard: share of votes (default: soft)
-  --weights HOW     of a vote: uniform; validation: those with the smallest loss; greedy; or one number a run, as
-                    0.5,0.3,0.2 (default: uniform)
-  --rounds N        selections of greedy at most, which also judges a stack (default: 25)
-  --meta MODEL      the meta-model of a stack, such as mlp (default: a linear model)
-  --name NAME       ends the name of the new run's folder (default: the method)
-  --json            print what result.json holds
-
-OVERRIDES are of device, metrics, logger and the loading of data, such as device=cpu or data.eval_batch_size=256; of a
-stack also ensemble.meta, ensemble.passthrough and ensemble.holdout, the share of the rows that judge it (1/3).
-
-examples:
-  lightkit ensemble digits_mlp digits_cnn --method greedy
-  lightkit ensemble outputs/sweeps/2026-01-31/12-00-00-run --weights validation --name best
-  lightkit ensemble digits_mlp digits_cnn --method stacking ensemble.meta.trainer.steps=500
-  lightkit eval best""",
-}
-
 METHODS = ("voting", "greedy", "stacking")
 WEIGHTS = ("uniform", "validation", "greedy")
 _OVERRIDE = re.compile(r"[+~]*[\w.@]+=")

@@ -16,21 +16,6 @@ from lightkit.cli.terminal import json_text, say
 from lightkit.common.processes import usable_cpus
 from lightkit.runs.catalog import project
 
-HELP = {
-    "env": """\
-usage: lightkit env [--json]
-
-Print versions, devices and their connections, processor, memory and git commit, for a bug report. Of the environment
-variables, it prints only those that affect devices and threads.
-
-options:
-  --json  as JSON
-
-examples:
-  lightkit env
-  lightkit env --json > environment.json""",
-}
-
 VARIABLES = (
     "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "LD_PRELOAD",
     "LIGHTKIT_DEBUG", "LIGHTKIT_PROJECT", "MKL_NUM_THREADS", "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME",

@@ -20,48 +20,6 @@ from lightkit.runs.catalog import find_run, project
 if TYPE_CHECKING:
     from lightkit.runner import Runner
 
-HELP = {
-    "eval": """\
-usage: lightkit eval RUN [--split val,test,train] [--checkpoint best|last|FILE] [--members NAMES]
-                    [--json] [OVERRIDES]
-
-Compute the metrics of a run's model on one or more splits, print them, and write them to RUN/eval-<split>.json. RUN
-is the folder of a run, its name, or `last` for the newest one; RUN/members/NAME is one member of an ensemble.
-
-options:
-  --split NAMES         splits to measure on, joined by commas (default: test)
-  --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
-  --members NAMES       of an ensemble only these members, as 00,03 (default: all)
-  --json                print what the files hold, a list with one entry a split
-
-examples:
-  lightkit eval last
-  lightkit eval last --split train,val,test --json
-  lightkit eval last --split val --checkpoint last data.eval_batch_size=256""",
-    "predict": """\
-usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--members NAMES]
-                        [--output FILE.csv] [OVERRIDES]
-
-Write the predictions of a run's model on one split as CSV: the row in the data set, the file or name of the sample if
-it has one, the target, the prediction and, for classes, the probability of each. RUN is the folder of a run, its
-name, or `last` for the newest one.
-
-For a voting ensemble, the file also has the uncertainty: for regression, the standard deviation over the members
-(std); for classes, the entropy of the mean prediction and its part from differences between members
-(mutual_information), both in nats, and the share of members that predict another class (disagreement). For several
-labels these are the sum, the sum and the mean over the labels.
-
-options:
-  --split NAME          split to predict (default: test)
-  --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
-  --members NAMES       of an ensemble only these members, as 00,03 (default: all)
-  --output FILE         file to write, `-` for standard output (default: RUN/predictions-<split>.csv)
-
-examples:
-  lightkit predict last
-  lightkit predict last --split val --output predictions.csv""",
-}
-
 SPLITS = ("train", "val", "test")
 
 

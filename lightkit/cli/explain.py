@@ -11,31 +11,6 @@ from lightkit.cli.terminal import json_text, say, table
 from lightkit.common.error_families import FAMILIES, Family
 from lightkit.common.errors import UserError
 
-HELP = {
-    "explain": """\
-usage: lightkit explain [CODE ...] [--json]
-       lightkit explain TEXT | FILE | - [--json]
-
-Explain what an error means, what usually causes it, and how to fix it. The code is in the last line of an error.
-Errors of PyTorch and other packages have no code: give their text in quotes, in a file, or on standard input. Without
-arguments, the command lists all codes.
-
-arguments:
-  CODE    a code such as LK101, or its name such as unknown-key; several are explained one after the other
-  TEXT    an error message or a traceback
-  FILE    a file with one; `-` reads standard input
-
-options:
-  --json  as JSON
-
-examples:
-  lightkit explain                 every code with its name
-  lightkit explain LK101
-  lightkit explain unknown-key LK403 --json
-  lightkit explain "RuntimeError: expected device cuda:0 but got device cpu"
-  lightkit explain < traceback.txt""",
-}
-
 PAGE = "reference/errors.md"
 """The page of the manual, with a section for each code."""
 _HEADING = re.compile(r"^## (?P<title>.+) \{#(?P<anchor>lk\d+)\}$")

@@ -20,39 +20,6 @@ from lightkit.runs.catalog import project
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-HELP = {
-    "find": """\
-usage: lightkit find lr|batch|workers [OVERRIDES] [OPTIONS]
-
-Try values of a key in short trainings of the configuration OVERRIDES, and suggest one, with the reason, a table and a
-picture. The trainings use copies in a separate process: they start no run and change no file of one.
-
-  lr       a rate that rises until the loss diverges, then short trainings       suggests optim.lr
-  batch    larger and larger batches, as far as memory goes and speed grows      suggests data.batch_size
-  workers  training with more and more loader processes                          suggests data.num_workers
-
-In a run, `trainer.find_lr=true` searches for a rate before the training, and `device.batch_size=max` (or `auto`) for
-the largest batch that fits, regardless of its speed.
-
-options:
-  --from RUN            start from the configuration of an earlier run
-  --low LR, --high LR   lr: the rates to begin and to end with (default: 1e-6 and 10)
-  --steps N             lr: the number of steps in between (default: 100); short trainings have half as many
-  --try N,N,…           workers: the numbers to try (default: 0, 1, 2, 4, … up to that of the CPUs)
-  --plot FILE           where the picture goes (default: outputs/find/NAME-lr.png)
-  --json                what was found, as JSON
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from
-
-examples:
-  lightkit find lr experiment=digits_cnn
-  lightkit find lr data=wine optim=sgd --high 100
-  lightkit find batch experiment=shapes device=cuda
-  lightkit find workers data=image_folder data.dataset.root=photos
-
-Exit status: 0 where something is suggested, 1 where nothing is, else that of `lightkit train`.""",
-}
-
 _ROWS = 12
 """Rows of the table of rates."""
 

@@ -19,38 +19,6 @@ from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpu_fields import FIELDS
 
-HELP = {
-    "gpus": f"""\
-usage: lightkit gpus [-i GPUS] [--watch [SECONDS]] [--json | --csv | -q] [--query FIELDS] [--no-header]
-       lightkit gpus --explain [FIELDS]
-
-Show the NVIDIA GPUs of this machine: temperature, power, memory, utilisation, and their processes with users and, for
-runs of lightkit, folders. `torch` is the device name for a process started in this terminal; it depends on
-CUDA_VISIBLE_DEVICES. The values come from the driver.
-
-options:
-  -i, --id GPUS       only these, joined by commas: numbers, the beginnings of UUIDs, places on the PCI bus, or
-                      names of torch (cuda:0). A number means a GPU with its MIG instances
-  -q, --detail        all that is known of each, with units, a line for each field
-  --watch [SECONDS]   draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise; Ctrl-C ends it
-  --json              as JSON, all that is known; with --watch one line each time
-  --csv               as CSV, all that is known; with --watch more lines each time
-  --query FIELDS      only these fields, joined by commas
-  --no-header         a table or CSV without the names of the columns
-  --explain [FIELDS]  what fields mean, and what nvidia-smi calls them
-
-fields:
-{textwrap.fill(", ".join(FIELDS), 116, initial_indent="  ", subsequent_indent="  ")}
-
-examples:
-  lightkit gpus
-  lightkit gpus --watch 1
-  lightkit gpus -q -i 0
-  lightkit gpus --query index,torch,uuid
-  lightkit gpus --csv --query timestamp,index,power_w,utilisation --watch 10 > gpus.csv
-  lightkit gpus --explain throttle""",
-}
-
 
 def gpus(args: list[str]) -> int:
     """Show the GPUs, once or until it is interrupted."""

@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightkit.cli.inspected import OPTIONS, built_model, parser_of_model, read_depth, read_shape
+from lightkit.cli.inspected import built_model, parser_of_model, read_depth, read_shape
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
 
-HELP = {
-    "graph": f"""\
-usage: lightkit graph [OVERRIDES] [--from RUN] [--output FILE] [--depth N] [--direction TB|LR] [--input SHAPE]
-
-Draw the model of `lightkit train OVERRIDES`. Each layer is a box with its name, class, parameters and output shape
-for one sample: blue if it trains, grey if it is frozen. Small boxes are functions, and frames are layers that contain
-others. Needs the packages of `pip install 'lightkit[graph]'`, and Graphviz for all formats but .dot. Everything is
-built on the CPU and drawn without computing it; nothing but the picture is written.
-
-options:
-  --output FILE         file to write: .svg, .png, .pdf, or .dot for Graphviz (default: model.svg)
-  --depth N             levels of layers below the model (default: as many as 60 boxes can show)
-  --direction WHICH     TB from top to bottom, LR from left to right (default: TB)
-{OPTIONS}
-
-examples:
-  lightkit graph experiment=digits_cnn
-  lightkit graph data=digits model=resnet18 --depth 2 --output resnet18.png
-  lightkit graph model=transformer --direction LR --output transformer.dot""",
-}
 DIRECTIONS = ("TB", "LR")
 FORMATS = ("svg", "png", "pdf", "dot")
 

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
     from lightkit.assembly import Learner
 
-OPTIONS = """\
-  --from RUN            start from the configuration of an earlier run, such as a member of an ensemble
-  --input SHAPE         shape of a sample's input, such as 3,224,224 (default: that of the data)
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from"""
-
 
 def parser_of_model(command: str) -> Parser:
     """Make the parser of a command that looks at a model before it trains."""

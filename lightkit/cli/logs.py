@@ -10,27 +10,6 @@ from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
 
-HELP = {
-    "logs": """\
-usage: lightkit logs [-f] [-n N] [--log | --output] RUN
-
-Show the last lines of a run's log. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
-
-For detached runs and jobs of a sweep, this is their terminal output (output.log), which includes the error of a
-crash. For other runs, it is the file of messages, warnings and errors (run.log).
-
-options:
-  -f, --follow   follow the log until the run ends; Ctrl-C ends only the display
-  -n, --lines N  number of last lines; `all` for all lines (default: 50)
-  --log          show the messages with their times: run.log
-  --output       show the terminal output: output.log
-
-examples:
-  lightkit logs last
-  lightkit logs -f digits_cnn
-  lightkit logs -n all --log digits_cnn""",
-}
-
 
 def logs(args: list[str]) -> int:
     """Show the end of a log, and go on with it where that is asked for."""

@@ -15,26 +15,6 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 
-HELP = {
-    "new": """\
-usage: lightkit new NAME [--from own|csv|images|timm|text]
-
-Make a folder with a project: data, a model, an experiment, tests and a script that predicts, all of which work at
-once. Then replace data and model by your own, one after the other. Existing files are never overwritten.
-
-options:
-  --from KIND  own     a data set and a model in Python (default)
-               csv     a table: the columns to predict from, and the one to predict
-               images  a folder of pictures for each class, and a small network
-               timm    the same pictures, and a model of timm to fine-tune
-               text    a text, and a network that continues texts
-
-examples:
-  lightkit new birds
-  lightkit new flowers --from csv
-  lightkit new work/photos --from timm""",
-}
-
 TEMPLATES = {
     "own": (("_mlp", "own"), ["0.3", "-0.5"]),
     "csv": (("_mlp", "csv"), ["data/table.csv"]),

@@ -11,32 +11,6 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import find_run, project
 
-HELP = {
-    "params": """\
-usage: lightkit params RUN [--checkpoint best|last|FILE] [--grads] [--match PATTERN]... [--buffers]
-                       [--output PICTURE] [--json] [OVERRIDES]
-
-Show the weights of a trained model by name: shape, mean, standard deviation, smallest and largest value, norm, share
-of zeros, and a histogram from the smallest to the largest value. --grads adds the gradients of the loss of one
-training batch: norm, norm divided by that of the weight, share of zeros, histogram. Lines below report problems:
-values that are not finite, and trained parameters without a gradient or with only zeros. RUN is the folder of a run,
-its name, or `last` for the newest one; of an ensemble RUN/members/NAME is one member. Everything is computed on the
-CPU; nothing is written but the picture.
-
-options:
-  --checkpoint WHICH    weights of the best validation, of the last step, or of a file (default: best)
-  --grads               gradients of the first batch of training too
-  --match PATTERN       only names that it fits, such as blocks.0 or 'head.*'; may be given several times
-  --buffers             buffers too, such as the running means of batch norm
-  --output PICTURE      draw the histograms: .png, .svg or .pdf
-  --json                as JSON, with the numbers of the histograms
-
-examples:
-  lightkit params last
-  lightkit params last --grads --match head
-  lightkit params last --grads --output params.png data.batch_size=16""",
-}
-
 
 def params(args: list[str]) -> int:
     """Print the weights of a run, and their gradients."""

@@ -14,30 +14,6 @@ if TYPE_CHECKING:
     from lightkit.assembly.matches import Match
     from lightkit.finetune.audit.plan import Plan
 
-HELP = {
-    "plan": """\
-usage: lightkit plan [OVERRIDES] [--from RUN] [--long | --json]
-
-Show what `lightkit train OVERRIDES` would train, without training. For every phase and every parameter group: size,
-whether it trains, learning rate at the start of each epoch (first, highest, last), weight decay, mode of its norm
-layers with running statistics, the keys of the configuration that made the group, and its parameters (`layer3.*` is
-everything in layer3). Then: the share that trains, the memory of the optimizer state, the output layer, the modules,
-tensors and parameters that each pattern matches, and what was loaded from pretrained weights. Later phases show only
-what changes; unchanged groups with the same rate are combined. Everything is built on the CPU; nothing is written.
-
-options:
-  --from RUN            start from the configuration of an earlier run, such as a member of an ensemble
-  --long                every group in every phase
-  --json                all of it as JSON, with every rate and the names of all parameters
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from
-
-examples:
-  lightkit plan experiment=digits_cnn
-  lightkit plan finetune=gradual finetune.weights.path=outputs/runs/2026-01-31/12-00-00-run
-  lightkit plan finetune=lora optim.lr=1e-3 --json""",
-}
-
 
 def plan(args: list[str]) -> int:
     """Print what would be trained."""

@@ -19,31 +19,6 @@ from lightkit.runs.catalog import no_project_note, project
 if TYPE_CHECKING:
     from lightkit.detached.listing import ListedRun
 
-HELP = {
-    "ps": f"""\
-usage: lightkit ps [--all] [--watch [SECONDS]] [--json]
-
-List the running runs and sweeps of this project with their progress, and those that ended within the last day. A run
-counts as running only while its process holds the lock of its folder.
-
-states:
-  starting, running              a process works on it, in any terminal or in the background
-  finished, paused, pruned       it reached its end, reached trainer.stop_at, or was stopped by its sweep
-  interrupted, failed            a signal ended it after it saved, or an error ended it
-  died                           its process disappeared without a message: killed, or crashed
-  lost                           the same, and the machine was rebooted since then
-  damaged                        its result.json, or the journal of a sweep, cannot be read: `lightkit doctor outputs/`
-
-options:
-  --all              all runs and sweeps, also the jobs of sweeps; else what is alive or ended within a day
-  --watch [SECONDS]  draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise; Ctrl-C ends it
-  --json             as a JSON list, with all that is known; with --watch one line each time
-
-examples:
-  lightkit ps
-  lightkit ps --watch
-  lightkit ps --all --json""",
-}
 _AROUND = 10
 """Lines of a terminal that a table which is drawn again and again leaves to what stands around it."""
 TITLES = ("run", "state", "step", "left", "started", "process", "folder")

@@ -19,29 +19,6 @@ from lightkit.common.patterns import named
 from lightkit.common.processes import lightkit_command
 from lightkit.runs.catalog import all_runs, find_run, has_members, no_project_note, project, status
 
-HELP = {
-    "resume": """\
-usage: lightkit resume RUN [OVERRIDES] [-d]
-       lightkit resume FILE [OVERRIDES] [-d]
-       lightkit resume -d --all-lost
-
-Continue a run from its newest checkpoint, in the same folder and with its own configuration. RUN is the folder of a
-run, its name, or `last` for the newest one. OVERRIDES change values, such as a larger `trainer.epochs`; without them,
-a finished run does not train further. FILE is a checkpoint of another program with `model`, `optimizer` and `epoch`.
-It starts a new run with the configuration of OVERRIDES and with the weights, the optimizer state and the epoch of the
-file.
-
-options:
-  -d, --detach  run in the background: the run survives a closed terminal, logout and a lost connection
-  --all-lost    with -d: continue all runs and sweeps of this project that ended because the machine went down
-
-examples:
-  lightkit resume last
-  lightkit resume -d last
-  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50
-  lightkit resume checkpoint.pt experiment=digits_cnn trainer.epochs=50""",
-}
-
 
 def resume(args: list[str]) -> int:
     """Go on with a stopped run."""

@@ -14,32 +14,6 @@ from lightkit.runs.catalog import no_project_note, project
 from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
 from lightkit.runs.index import all_records
 
-HELP = {
-    "runs": """\
-usage: lightkit runs [--status NAMES] [--where CONDITION]... [--sort NAME] [--limit N] [--json]
-
-List the runs in outputs/, newest last: time, name, seed, status, best monitored value (so far, if the run still
-trains), epochs, folder. An ensemble is one run, with a column for the number of members. Other commands take the name
-of a run; if several runs have the same name, they take the newest. Long names are shortened to fit the terminal, but
-not in a pipe.
-
-options:
-  --status NAMES     only runs with one of these, joined by commas: running, finished, paused, pruned, interrupted,
-                     failed, unfinished (killed), damaged (config.yaml or result.json cannot be read)
-  --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; may be given several times. Left stands a
-                     key, a metric (val/accuracy) or a column; a group (model) stands for its class. Then = != < <= >
-                     >= or ~ for a pattern, such as 'name~wine*'
-  --sort NAME        by a metric, the best first, or by a key, the smallest first; -NAME turns it round. N are the
-                     first ones then
-  --limit N          at most the N newest (default: 20; 0 shows all)
-  --json             as a JSON list
-
-examples:
-  lightkit runs
-  lightkit runs --limit 3 --json
-  lightkit runs --status finished --where 'optim.lr>0.01' --sort val/accuracy""",
-}
-
 COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "folder")
 
 

@@ -21,37 +21,6 @@ if TYPE_CHECKING:
     from lightkit.gallery.page import Page
     from lightkit.gallery.samples import Sample
 
-HELP = {
-    "show": """\
-usage: lightkit show data [OVERRIDES] [--from RUN] [OPTIONS]
-       lightkit show results|worst RUN [OVERRIDES] [OPTIONS]
-
-Write a page to look at: one HTML file that opens without a server, and a picture (PNG).
-
-  data     samples as the network gets them, after augmentation and with the scaling undone; what the augmentation
-           makes of the same rows; how classes and inputs are distributed in each split
-  results  predictions of a run's model beside the targets, samples spread evenly over the split
-  worst    the samples with the largest loss, with their rows (and files, where the data set knows them)
-
-Images, tables, texts and curves are drawn; for other inputs, the page shows their shapes.
-
-options:
-  --split NAME        train, val or test (default: train for data, else test)
-  --count N           samples on the page, 1 to 1000 (default: 32)
-  --epoch N           data: the training epoch whose order and augmentation are shown, from 0 (default: 0)
-  --from RUN          data: start from the configuration of an earlier run
-  --checkpoint WHICH  results, worst: best, last or a checkpoint file (default: best)
-  --output FOLDER     where the files go (default: outputs/show/NAME, or RUN/show)
-  --json              print the samples as JSON: row, target, file, prediction, loss
-  --config-dir FOLDER, --config-name NAME   data: as for `lightkit train`
-
-examples:
-  lightkit show data experiment=digits_cnn
-  lightkit show data data=wine --split val --count 12
-  lightkit show results last
-  lightkit show worst last --split val --count 50 --json""",
-}
-
 KINDS = ("data", "results", "worst")
 _IN_TABLE = 10
 _MOST = 1000

@@ -12,38 +12,6 @@ from lightkit.cli.live import Hint
 from lightkit.cli.terminal import complain, say
 from lightkit.runs.catalog import path_from, project
 
-HELP = {
-    "stop": """\
-usage: lightkit stop RUN... [--now]
-
-Stop runs: each finishes its current step, saves a checkpoint and ends; `lightkit resume` continues from there. The
-command waits until they have ended. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
-
-The run gets the signal SIGTERM and ends with status 143. A second call has no further effect. SWEEP/JOB stops one job
-of a sweep, on any machine. The sweep continues with the other jobs, and does not restart this one.
-
-options:
-  --now  kill the run, or the sweep with its jobs; steps since the last checkpoint are lost
-
-examples:
-  lightkit stop last
-  lightkit stop last/seed=3
-  lightkit stop digits_cnn wine_mlp
-  lightkit stop --now digits_cnn
-
-Exit status: 0 when all have ended; 1 if one runs on another machine, or belongs to another user.""",
-    "wait": """\
-usage: lightkit wait RUN...
-
-Wait until runs have ended, and return their exit status, for use in scripts. Waiting uses no processor time. RUN is
-the folder of a run or a sweep, its name, or `last` for the newest.
-
-examples:
-  lightkit wait last && lightkit eval last --split test
-  lightkit wait digits_cnn wine_mlp
-
-Exit status: that of the run; for several runs, the first that is not 0; 1 for a run that was killed or crashed.""",
-}
 _POLL_SECONDS = 2.0
 
 

@@ -33,51 +33,6 @@ from lightkit.runs.placement import (
 if TYPE_CHECKING:
     from lightkit.config import Composed
 
-HELP = {
-    "train": """\
-usage: lightkit train [OVERRIDES] [OPTIONS]
-
-Compose the configuration from conf/, experiments/ and OVERRIDES, check it, and train.
-The run writes to outputs/runs/<date>/<time>-<name>/.
-
-overrides (all of Hydra's syntax):
-  group=option          pick a file of conf/<group>/          data=wine model=cnn
-  key=value             set a value                           optim.lr=0.01 trainer.epochs=50
-  key=a,b,c             with -m: one run per value            seed=0,1,2
-  ~key                  remove                                ~metrics.val.f1
-  name=base             the end of the run's folder name; other commands take it: `lightkit eval base`
-  hydra.run.dir=FOLDER  write the run to this folder
-  device=ddp device.nproc=4   four processes, one for each GPU; torchrun -m lightkit train device.parallel=ddp works too
-
-options:
-  -d, --detach          go on without this terminal: the run survives hang-up, logout and a closed ssh. It is checked
-                        here first, and this command ends, with 0, as soon as it trains; with -m, the whole sweep is
-                        detached
-  -m, --multirun        one run per combination of the values separated by commas; the same command goes on with a
-                        sweep that was stopped (see `lightkit sweep`), sweep.slots=N runs N jobs at once
-  --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
-  --cfg job|hydra|all   print the configuration (with -m, of every job) and stop; with --resolve (interpolations
-                        filled in), --package KEY
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from
-  --info, --hydra-help  what Hydra knows about the composition
-  -sc install=bash      completion: eval "$(lightkit -sc install=bash)" (also zsh, fish)
-
-examples:
-  lightkit train
-  lightkit train data=diabetes model.hidden=[64,64] trainer.epochs=100
-  lightkit train experiment=digits_cnn seed=1
-  lightkit train -d experiment=digits_cnn on_end=[notify-send,done]
-  lightkit train -m data=wine,breast_cancer seed=0,1,2
-
-`lightkit config` prints the configuration, `lightkit config GROUP` the choices of a group.
-Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
-configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
-what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
-interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
-}
-
-
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 

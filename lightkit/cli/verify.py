@@ -18,41 +18,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 PHASES = ("micro", "step", "save", "validation", "test")
-HELP = {
-    "verify-resume": """\
-usage: lightkit verify-resume [OVERRIDES] [OPTIONS]
-
-Check that a run of this configuration can be killed and resumed without a difference. The command trains a run,
-trains it again and kills it (SIGKILL), resumes it, and compares all results bit by bit: the last checkpoint,
-metrics.jsonl, TensorBoard's files and result.json. It reports the first difference and its cause. It also reports
-state of callbacks, task, loss, model, metrics, data set, transforms and schedule that changes but is not saved,
-because it may cause a difference later.
-
-The runs are shortened: epochs and evaluations have fewer rows, the same ones in all runs, so that there are several
-ends of epochs and validations even with large data; checkpoints are saved more often. Batches and randomness are not
-changed. For an ensemble, at most three members are trained, one after the other, and compared together with the
-ensemble. OVERRIDES are those of `lightkit train`; if they set a shorter length (trainer.epochs, trainer.steps,
-data.split.limit), that is used.
-
-options:
-  --at STEP|random      optimizer step to kill it at (default: random)
-  --phase PHASE         what it is doing then: micro (before a batch), step (after an optimizer step), save, validation,
-                        test (default: random)
-  --member NAME         the member of an ensemble that it is training then (default: random)
-  --epochs N            epochs to run at most (default: 3)
-  --steps N             optimizer steps to run at most (default: 75)
-  --json                print what came of it as JSON
-  --keep                keep the folders of the runs, and say where they are
-  --config-dir FOLDER   one more folder of options, searched first
-  --config-name NAME    another file than config.yaml to start from
-
-examples:
-  lightkit verify-resume data=wine
-  lightkit verify-resume experiment=my_idea --at 12 --phase save
-  lightkit verify-resume data=shapes data.num_workers=2 --steps 200 --epochs 5
-
-Exit status: 0 the same, 1 different, 2 wrong configuration or no such moment.""",
-}
 
 
 def verify_resume(args: list[str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lightkit.cli import gpus, gpus_page, live
+from lightkit.cli.commands import help_of
 from tests.cli.test_live import Interrupted
 from tests.conftest import ROOT, Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
@@ -161,7 +162,7 @@ def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str) -> 
 
 
 def test_help_names_every_field() -> None:
-    assert all(f"{name}," in gpus.HELP["gpus"] or name == "processes" for name in gpus.FIELDS)
+    assert all(f"{name}," in help_of("gpus") or name == "processes" for name in gpus.FIELDS)
 
 
 @pytest.mark.parametrize(
