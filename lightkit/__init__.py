@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightkit.common.errors import UserError as UserError
     from lightkit.config.compose import compose as compose
+    from lightkit.loggers import Logger as Logger
     from lightkit.runner import Runner as Runner
     from lightkit.runner.loaded import load_ensemble as load_ensemble
     from lightkit.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
-__all__ = ["Runner", "Trainer", "UserError", "__version__", "compose", "load_ensemble"]
+__all__ = ["Logger", "Runner", "Trainer", "UserError", "__version__", "compose", "load_ensemble"]
 
 _HOME = {
+    "Logger": "lightkit.loggers",
     "Runner": "lightkit.runner",
     "Trainer": "lightkit.trainer",
     "UserError": "lightkit.common.errors",

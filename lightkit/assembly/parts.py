@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,16 @@ from lightkit.data.sources import as_source
 from lightkit.device import Engine, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
-from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, ProgressFile, TensorBoardLogger
+from lightkit.loggers import (
+    ConsoleLogger,
+    JsonlLogger,
+    Logger,
+    Loggers,
+    LogLogger,
+    OwnLogger,
+    ProgressFile,
+    TensorBoardLogger,
+)
 from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
@@ -227,23 +237,33 @@ def build_console(cfg: DictConfig) -> ConsoleLogger:
         return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
 
 
-def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None) -> Loggers:
-    """Build the loggers of a run: console, run.log, metrics.jsonl, progress and TensorBoard.
+def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None, strict: bool = True) -> Loggers:
+    """Build the loggers of a run: console, run.log, metrics.jsonl, progress, TensorBoard, and those of `logger.more`.
 
     Args:
         cfg: The configuration.
         folder: The run's folder.
         console: Shows the run; None builds the console that the configuration asks for.
+        strict: Whether a logger of the user's that fails before the first step ends the run; see `OwnLogger`.
+
+    Raises:
+        UserError: A logger of the user's cannot be built.
     """
-    loggers: list[Logger] = [
-        console or build_console(cfg),
-        LogLogger(folder / run_files.LOG),
-        JsonlLogger(folder / run_files.METRICS),
-        ProgressFile(folder / run_files.PROGRESS),
-    ]
-    if cfg.logger.tensorboard.enabled:
-        loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))
-    return Loggers(loggers)
+    goal = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+    more = {f"logger.more.{name}": node for name, node in (cfg.logger.get("more") or {}).items()}
+    return Loggers(
+        [
+            console or build_console(cfg),
+            LogLogger(folder / run_files.LOG),
+            JsonlLogger(folder / run_files.METRICS),
+            ProgressFile(folder / run_files.PROGRESS),
+            *([TensorBoardLogger(folder, **goal)] if cfg.logger.tensorboard.enabled else []),
+            *(
+                OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, folder=folder, **goal), strict)
+                for key, node in more.items()
+            ),
+        ]
+    )
 
 
 def check_fit(cfg: DictConfig, data: Data) -> None:

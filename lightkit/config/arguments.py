@@ -37,6 +37,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("data", "augment"): SIZES,
     ("optim",): ("params",),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
+    ("logger", "more"): ("folder", "monitor", "mode"),
 }
 """Arguments that the build fills in, by the node they are below."""
 FILLED = frozenset({"params", "optimizer"})
@@ -50,6 +51,7 @@ KINDS: dict[Key, tuple[str, ...]] = {
     ("metrics", "*", "*"): ("torchmetrics.Metric", "torchmetrics.MetricCollection"),
     ("trainer", "task"): ("lightkit.trainer.tasks.Task",),
     ("trainer", "callbacks", "*"): ("lightkit.trainer.callbacks.Callback",),
+    ("logger", "more", "*"): ("lightkit.loggers.base.Logger",),
 }
 """Base classes of what is built at a key; `*` stands for any name."""
 _PLACES = {
@@ -59,6 +61,7 @@ _PLACES = {
     "torchmetrics.MetricCollection": ("a collection of metrics (torchmetrics.MetricCollection)", "metrics.val.NAME"),
     "lightkit.trainer.tasks.Task": ("a task (lightkit.trainer.Task)", "trainer.task"),
     "lightkit.trainer.callbacks.Callback": ("a callback (lightkit.trainer.Callback)", "trainer.callbacks.NAME"),
+    "lightkit.loggers.base.Logger": ("a logger (lightkit.Logger)", "logger.more.NAME"),
     "torch.utils.data.Dataset": ("a data set (torch.utils.data.Dataset)", "data.dataset"),
     "torch.optim.lr_scheduler.LRScheduler": ("a schedule of PyTorch", "scheduler=torch scheduler.scheduler"),
     "torch.nn.modules.loss._Loss": ("a loss", "loss"),

@@ -1,6 +1,6 @@
 """Where numbers, figures and messages go: TensorBoard, files and the console behind one interface."""
 
-from lightkit.loggers.base import Logger, Loggers, Progress
+from lightkit.loggers.base import Logger, Loggers, OwnLogger, Progress
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.files import JsonlLogger
 from lightkit.loggers.members import MembersTable
@@ -15,6 +15,7 @@ __all__ = [
     "Logger",
     "Loggers",
     "MembersTable",
+    "OwnLogger",
     "Progress",
     "ProgressFile",
     "TensorBoardLogger",

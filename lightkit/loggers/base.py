@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
+
+from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,14 +41,20 @@ class Progress:
 
 
 class Logger:
-    """Takes everything a run has to tell; subclasses keep what concerns them."""
+    """Takes everything a run has to tell; subclasses keep what concerns them.
+
+    One of your own is named in the configuration: `logger.more.NAME._target_: my_project.MyLogger`. Where its
+    constructor takes `folder`, `monitor` and `mode`, it gets the run's folder, and the name and mode of the monitored
+    value. Of several processes only the first one has loggers.
+    """
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         """Begin before the first value; on a resume, forget what was written after the checkpoint at step `step`.
 
         Args:
             step: Optimizer steps already taken; 0 for a new run.
-            kept: The rows of `metrics.jsonl` written before that checkpoint; all others are forgotten.
+            kept: The rows of `metrics.jsonl` written before that checkpoint; all others are forgotten. Each has
+                `step`, `epoch`, `time` and the values by name, None where one was not finite.
         """
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
@@ -107,71 +120,13 @@ class Loggers(Logger):
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self.loggers = list(loggers)
 
-    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        """See `Logger`."""
+    def _each(self, method: str, *args: Any, **kwargs: Any) -> None:
         for logger in self.loggers:
-            logger.start(step, kept)
-
-    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """See `Logger.scalars`."""
-        for logger in self.loggers:
-            logger.scalars(values, step=step, epoch=epoch)
-
-    def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
-        """See `Logger.hparams`."""
-        for logger in self.loggers:
-            logger.hparams(params, overrides)
-
-    def end(self, status: str) -> None:
-        """See `Logger.end`."""
-        for logger in self.loggers:
-            logger.end(status)
-
-    def figure(self, name: str, figure: Any, *, step: int) -> None:
-        """See `Logger.figure`."""
-        for logger in self.loggers:
-            logger.figure(name, figure, step=step)
-
-    def text(self, name: str, markdown: str, *, step: int) -> None:
-        """See `Logger.text`."""
-        for logger in self.loggers:
-            logger.text(name, markdown, step=step)
-
-    def images(self, name: str, images: Any, *, step: int) -> None:
-        """See `Logger.images`."""
-        for logger in self.loggers:
-            logger.images(name, images, step=step)
-
-    def graph(self, model: Any, example: Any) -> None:
-        """See `Logger.graph`."""
-        for logger in self.loggers:
-            logger.graph(model, example)
-
-    def progress(self, progress: Progress) -> None:
-        """See `Logger.progress`."""
-        for logger in self.loggers:
-            logger.progress(progress)
-
-    def message(self, text: str) -> None:
-        """See `Logger.message`."""
-        for logger in self.loggers:
-            logger.message(text)
+            getattr(logger, method)(*args, **kwargs)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """See `Logger.table`."""
-        rows = [tuple(row) for row in rows]
-        for logger in self.loggers:
-            logger.table(title, columns, rows)
-
-    def flush(self) -> None:
-        """See `Logger.flush`."""
-        for logger in self.loggers:
-            logger.flush()
-
-    def sync(self) -> None:
-        """See `Logger.sync`."""
-        for logger in self.loggers:
-            logger.sync()
+        self._each("table", title, columns, [tuple(row) for row in rows])
 
     def close(self) -> None:
         """Close all, even where one fails; the first failure is raised at the end."""
@@ -183,3 +138,65 @@ class Loggers(Logger):
                 failures.append(error)
         if failures:
             raise failures[0]
+
+
+def _handed_on(method: str) -> Callable[..., None]:
+    @wraps(getattr(Logger, method))
+    def each(self: Loggers, *args: Any, **kwargs: Any) -> None:
+        self._each(method, *args, **kwargs)
+
+    return each
+
+
+for _method in [name for name in vars(Logger) if not name.startswith("_") and name not in vars(Loggers)]:
+    setattr(Loggers, _method, _handed_on(_method))
+
+
+class OwnLogger(Loggers):
+    """A logger of the user's. What it raises before the first value ends the run; later it is left out, with a warning.
+
+    Args:
+        key: Where it stands in the configuration.
+        make: Builds it.
+        strict: Whether an error may end the run at all: not where models were trained already.
+
+    Raises:
+        UserError: It cannot be built.
+    """
+
+    def __init__(self, key: str, make: Callable[[], Logger], strict: bool = True) -> None:
+        super().__init__([])
+        self._key, self._strict, self._failure = key, strict, ""
+        try:
+            self.loggers = [make()]
+        except UserError as error:
+            if strict:
+                raise
+            self._leave_out("its constructor", error)
+
+    def _each(self, method: str, *args: Any, **kwargs: Any) -> None:
+        self._strict = self._strict and method in _BEFORE_TRAINING
+        try:
+            super()._each(method, *args, **kwargs)
+        except Exception as error:
+            if not self._strict:
+                self._leave_out(method, error)
+                return
+            what = f"{type(self.loggers[0]).__name__}.{method} fails: {in_short(error)}"
+            raise UserError(what, key=self._key, fix=f"mend it, or leave it out: ~{self._key}") from error
+
+    def _leave_out(self, method: str, error: Exception) -> None:
+        self.loggers, self._failure = [], f"{self._key} is left out: {method} fails: {in_short(error)}"
+        _LOG.warning("%s; the run goes on", self._failure)
+
+    def close(self) -> None:
+        """Close it; say once more where it was left out."""
+        self._strict = False
+        self._each("close")
+        if self._failure:
+            _LOG.warning("%s; what came after that is not in it", self._failure)
+            self._failure = ""
+
+
+_BEFORE_TRAINING = ("start", "hparams", "message", "table", "text", "images", "graph")
+"""Methods that are called before the first step; values, progress and files of checkpoints come later."""

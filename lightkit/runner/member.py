@@ -178,7 +178,9 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
             raise UserError(what, key=str(place.path), fix=fix, family="no-checkpoint")
         session.memory.cfg, session.memory.parts = cfg, None
         shown = session.members.logger(member.name) if member.name else None
-        logger = build_logger(cfg, place.path, console=shown) if session.ranks.main else Loggers([])
+        strict = session.resumes or not session.place.is_begun  # a later member must not end what others have trained
+        made = session.ranks.main
+        logger = build_logger(cfg, place.path, console=shown, strict=strict) if made else Loggers([])
         yield MemberRun(session, cfg, place, saved, logger, stack)
 
 

@@ -21,6 +21,7 @@ from tests.docs.conftest import CheckPage
         pytest.param("docs/guides/devices.md", marks=pytest.mark.thorough),
         "docs/guides/doctor.md",
         pytest.param("docs/guides/ensembles.md", marks=pytest.mark.thorough),
+        pytest.param("docs/guides/extend.md", marks=pytest.mark.thorough),
         "docs/guides/find.md",
         "docs/guides/fine-tuning.md",
         pytest.param("docs/guides/halving.md", marks=pytest.mark.thorough),

@@ -218,6 +218,8 @@ class LoggerConfig:
     flops: dict[str, Target] = field(default_factory=dict)
     """Functions that count the operations of modules of other packages, for `lightkit summary`, by class name:
     `DeformConv2d: {_target_: my_rules.count_deform, _partial_: true}`."""
+    more: dict[str, Target] = field(default_factory=dict)
+    """Further loggers by name: subclasses of `lightkit.Logger`."""
 
 
 @dataclass

@@ -307,7 +307,7 @@ class EnsemblePlan:
         """Show what mean member, best member and ensemble reach; write values, settings and figures."""
         cfg, members, folder = self.run.cfg, self.run.members, self.run.place.path
         members.close()
-        logger = build_logger(cfg, folder, console=Logger())  # the table on the console says it all
+        logger = build_logger(cfg, folder, console=Logger(), strict=False)  # the table on the console says it all
         logger.start(0)
         step, epoch = (max(int(found.result.get(key) or 0) for found in outcome.members) for key in ("steps", "epochs"))
         curve = self._over_epochs(outcome)

@@ -207,6 +207,8 @@ class MemberGroup:
         shown = cfg.logger.tensorboard
         if cfg.profile:
             return "profile=true watches one model"
+        if more := cfg.logger.get("more"):
+            return f"logger.more.{next(iter(more))} follows one model"
         return "logger.tensorboard shows the inputs or the graph of a model" if shown.images or shown.graph else ""
 
     def _first(self) -> Learner:
