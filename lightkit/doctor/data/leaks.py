@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightkit.common.randomness import mix
-from lightkit.doctor.data.order import is_series
+from lightkit.doctor.data.order import cut_splits, is_series
 from lightkit.doctor.data.relation import explained_by, goal_of, is_date, whole_numbers
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
@@ -75,7 +75,11 @@ def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     elif related:
         why = "the number or the date of a row has nothing to do with new rows, but is the easiest thing to learn"
         measured = f"{_list(related)} numbers or dates the rows and is related to the target"
-        yield _warning(sample, measured, why, related, numbers)
+        if cut_splits(sample) and is_series(sample):
+            why = "in a series that is a trend: new rows lie beyond all values that the network has seen"
+            yield Finding(LEAKS, "note", measured, why, numbers=numbers)
+        else:
+            yield _warning(sample, measured, why, related, numbers)
     elif counting:
         measured = f"{_list(list(counting.values()))} numbers or dates the rows; {measured}"
         why = "it says nothing of new rows"

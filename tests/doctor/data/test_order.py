@@ -48,6 +48,15 @@ def test_a_series_that_is_drawn_at_random_is_told_once(examine: Examine) -> None
     assert "ordered" in told.fix
 
 
+@pytest.mark.parametrize("by", ["ordered", "random"])
+def test_a_trend_is_a_feature_of_a_series_that_is_cut_in_order(by: str, examine: Examine) -> None:
+    hour = torch.arange(800) * 6.28 / 24
+    load = 0.002 * torch.arange(800) + hour.sin() + 0.3 * torch.randn(800, generator=torch.Generator().manual_seed(6))
+    x = torch.stack([hour.sin(), hour.cos(), torch.arange(800) / 800, load.roll(24)], 1)
+    told = [finding.status for finding in examine(TensorData(x[24:], load[24:]), "leaks", split={"by": by})]
+    assert told == (["note"] if by == "ordered" else ["warning"])
+
+
 @pytest.mark.parametrize("kind", ["targets", "classes", "a feature"])
 def test_sorted_rows_are_no_series(kind: str, examine: Examine) -> None:
     base = table(600)
