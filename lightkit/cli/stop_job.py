@@ -14,7 +14,7 @@ from lightkit.common.exit_codes import FAILED
 from lightkit.runs.catalog import path_from, places_of, project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.build import IN_A_QUEUE
+from lightkit.sweep.build import survives
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.limits import ask_job, forget_request, read_request
 from lightkit.sweep.plan import find_sweep
@@ -66,7 +66,7 @@ def stop_job(record: Record, name: str, *, now: bool) -> bool:
         UserError: The jobs train at once, or the folder cannot be written.
     """
     is_run = lock_holder(record.folder) is not None
-    if not is_run and counting_options(record, {})[0]["engine"] not in IN_A_QUEUE:
+    if not is_run and not survives(counting_options(record, {})[0]):
         return False
     job = record.jobs[name]
     before = look(job, record, controlled=is_run)

@@ -19,7 +19,7 @@ from lightkit.common.shapes import TEXTS
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.build import IN_A_QUEUE
+from lightkit.sweep.build import survives
 from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep
@@ -167,7 +167,7 @@ def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) ->
 def stop_sweep(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
     holder, record = lock_holder(folder), read_journal(folder)
-    if holder is None and counting_options(record, {})[0]["engine"] in IN_A_QUEUE:
+    if holder is None and survives(counting_options(record, {})[0]):
         from lightkit.cli.multirun import go_on
 
         go_on(folder, {}, end=True)

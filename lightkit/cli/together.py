@@ -14,6 +14,7 @@ from lightkit.cli.ranks import start
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
+from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_result
@@ -46,7 +47,7 @@ def build_together(options: Mapping[str, Any], folder: Path) -> TogetherEngine:
     set_ = {"sweep.engine": options.get("engine"), **{f"sweep.halving.{key}": halving.get(key) for key in _PAUSING}}
     set_ |= {f"sweep.{key}": options.get(key) for key in _OF_ONE}
     for key, value in set_.items():
-        if value not in (None, "local"):
+        if value not in (None, SweepConfig().engine):
             what = "jobs that train at once do so in the process of the sweep, and each to its end"
             fix = f"leave {key} out, or hydra/launcher=vectorized"
             raise UserError(what, key=key, received=value, fix=fix, family="hydra")

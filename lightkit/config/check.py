@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +20,7 @@ from lightkit.config.arguments import check_arguments
 from lightkit.config.cut_down import cut_down
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
+from lightkit.config.doors import names, problems_of
 from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
@@ -144,13 +145,28 @@ class _Checker:
         fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "_target_"}
         for name, value in tree.items():
             if name in fields:
-                values[name] = self.value(value, types[name], (*key, name), _allowed(fields[name], tree))
+                door = fields[name].metadata.get("door")
+                if door and isinstance(value, str) and not fits(value, types[name]):
+                    values[name] = self.own_part(value, door, (*key, name))
+                else:
+                    values[name] = self.value(value, types[name], (*key, name), _allowed(fields[name], tree))
             elif not issubclass(kind, Target):
                 self.unknown(name, value, [*fields], key)
         for name, field in fields.items():
             if name not in tree:
                 values[name] = self.default(field, types[name], (*key, name))
         return values
+
+    def own_part(self, name: str, door: str, key: Key) -> Any:
+        """Check a name that lightkit does not bring; return it where a project or package does and it may be used."""
+        try:
+            refused = [*problems_of(door, name, self.report.trust)]
+            for _, what, facts in refused:
+                self.report.add(key, what, **facts)
+            return UNKNOWN if refused else self.value(name, Literal[tuple(names(door))], key, None)
+        except UserError as error:
+            self.report.take(error)
+            return UNKNOWN
 
     def default(self, field: Field, kind: Any, key: Key) -> Any:
         """Return the default of a field that is not given; `UNKNOWN` where it has none, which is reported."""
@@ -276,6 +292,7 @@ def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
         UserErrors: Everything that is wrong, in one report.
     """
     report = Report(Sources())
+    report.trust = Trust(roots=project_folders())
     checked = _Checker(report).node(dict(options), SweepConfig, ("sweep",))
     for rule in SWEEP_RULES:
         with suppress(UnusableError):

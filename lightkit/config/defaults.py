@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from lightkit.common.doors import SHIPPED
 from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.common.suggest import nearest
@@ -30,7 +31,7 @@ _FULL_KEY = re.compile(r"^\s*full_key: (\S+)", re.M)
 SWEEPS = ("sweep", "sweeper", "launcher", "engine")
 """What a sweep is asked for by, of which only the first is a group."""
 _OF_SWEEPS = {
-    **{engine: f"sweep.engine={engine}" for engine in ("local", "slurm", "ray")},
+    **{engine: f"sweep.engine={engine}" for engine in SHIPPED["sweep.engine"]},
     "submitit": "sweep.engine=slurm",
     "submitit_slurm": "sweep.engine=slurm",
     **{method: f"sweep.halving.method={method}" for method in ("successive", "hyperband")},

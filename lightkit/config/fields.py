@@ -13,6 +13,7 @@ from typing import Any
 
 import lightkit.config.schema as schema
 from lightkit.common import foreign_names
+from lightkit.common.doors import SHIPPED
 from lightkit.common.suggest import nearest
 from lightkit.common.text import plain_letters
 from lightkit.config.origins import Key, dotted
@@ -25,8 +26,12 @@ Field = dataclasses.Field[Any]
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a schema class by name."""
-    return typing.get_type_hints(kind)
+    """Return the types of the fields of a schema class by name; a name of a part is one that lightkit brings."""
+    doors = {field.name: field.metadata["door"] for field in dataclasses.fields(kind) if "door" in field.metadata}
+    return {
+        **typing.get_type_hints(kind),
+        **{name: typing.Literal[tuple(SHIPPED[door])] for name, door in doors.items()},
+    }
 
 
 def is_required(field: Field) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from lightkit.common.argument_checks import check_norm, check_shares
+from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_DURATION
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import read_duration, read_length, read_slurm_time
 from lightkit.common.text import in_one_line
-from lightkit.config.report import Report, Rule
+from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
 
 
@@ -138,8 +139,8 @@ def name_of_run(cfg: Config, report: Report) -> None:
 
 def texts_of_engines(cfg: Config, report: Report) -> None:
     """Refuse line breaks and control characters in what a queue or a cluster is told: they would begin another line."""
-    told = [(part, name, value) for part in ("slurm", "ray") for name, value in vars(getattr(cfg.sweep, part)).items()]
-    for part, name, value in told:
+    nodes = {part: node for part in SHIPPED["sweep.engine"] if isinstance(node := vars(cfg.sweep).get(part), Node)}
+    for part, name, value in [(part, *item) for part, node in nodes.items() for item in vars(node).items()]:
         odd = [text for text in (value if isinstance(value, list) else [value]) if _acts(text)]
         if odd:
             what, fix = "a line break or another control character", "an item of the list for each line"
@@ -163,13 +164,14 @@ def times_of_sweep(cfg: Config, report: Report) -> None:
 def time_of_slurm(cfg: Config, report: Report) -> None:
     """Refuse a time limit that YAML has misread, and one that leaves no time before a job is told to save."""
     asked, key = cfg.sweep.slurm, ("sweep", "slurm", "time")
+    counts = vars(cfg.sweep).get(cfg.sweep.engine) is asked
     written = report.sources.written(key)
     if isinstance(asked.time, int) and written is not None and ":" in written:
         what, fix = "YAML reads this time as a number of seconds, and Slurm would count minutes", f'time: "{written}"'
         report.add(key, what, expected="a text in quotes", received=f"{written} = {asked.time}", fix=fix)
         return
     seconds = read_slurm_time(asked.time)
-    if cfg.sweep.engine == "slurm" and seconds is not None and asked.save_before >= seconds:
+    if counts and seconds is not None and asked.save_before >= seconds:
         report.add(
             ("sweep", "slurm", "save_before"),
             "a job would be told to save before it has begun",

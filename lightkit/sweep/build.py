@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.errors import UserError
+from lightkit.config.doors import load
 from lightkit.config.schema.sweeping import HalvingConfig
-from lightkit.sweep.engines.base import JobEngine, job_command
-from lightkit.sweep.engines.local import build_local
+from lightkit.sweep.engines.base import JobEngine, Plan
 from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.search import Grid, JobSearch
 
-IN_A_QUEUE = ("slurm",)
-"""Engines whose jobs go on when the process of the sweep ends."""
+ENGINE = "sweep.engine"
+
+
+def survives(options: Mapping[str, Any]) -> bool:
+    """Tell whether the jobs of a sweep with these options go on when its process ends, as in a queue."""
+    return bool(load(ENGINE, options["engine"], JobEngine)[0].survives)
 
 
 def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, *, study: bool = False) -> JobEngine:
@@ -31,24 +35,11 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, 
     Raises:
         UserError: It cannot run these jobs.
     """
-    if options["engine"] == "slurm":
-        from lightkit.sweep.engines.slurm import SlurmEngine
-        from lightkit.sweep.engines.slurm_script import SlurmOptions
-
-        gpus = float(options["gpus_per_job"] or 0)
-        if not gpus.is_integer():
-            what, fix = "Slurm gives a job whole GPUs", "a whole number, or 0 for none"
-            raise UserError(what, key="sweep.gpus_per_job", received=gpus, fix=fix)
-        # What comes next may depend on what came before: then the queue gets no more than there are slots.
-        ahead = not study and options["on_error"] == "continue" and _race(options, jobs) is None
-        asked = SlurmOptions(**options["slurm"], gpus=int(gpus), slots=options["slots"], ahead=ahead)
-        return SlurmEngine(folder, job_command, asked, name=folder.name)
-    if options["engine"] == "ray":
-        from lightkit.sweep.engines.ray import RayEngine
-
-        share = float(options["gpus_per_job"] or 0)
-        return RayEngine(folder, job_command, **options["ray"], gpus=share, slots=options["slots"])
-    return build_local(options, jobs)
+    # What comes next may depend on what came before: then a queue gets no more than there are slots.
+    ahead = not study and options["on_error"] == "continue" and _race(options, jobs) is None
+    engine, own = load(ENGINE, options["engine"], JobEngine)
+    made: JobEngine = engine.build(Plan(options, jobs, folder, ahead), **own)
+    return made
 
 
 def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record) -> JobSearch:

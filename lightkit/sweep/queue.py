@@ -73,8 +73,7 @@ def in_queue(record: Record, name: str) -> Queued | None:
         record: The journal of the sweep.
         name: The job.
     """
-    options = record.head.get("options")
-    if not isinstance(options, dict) or options.get("engine") != "slurm":
+    if not (record.folder / run_files.SWEEP_QUEUE).is_dir():
         return None
     key = str(record.folder)
     asked, found = _ASKED.get(key, (0.0, {}))

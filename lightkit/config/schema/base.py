@@ -1,7 +1,8 @@
 """How the fields of the schema are written, and the nodes that several groups share.
 
 Metadata of a field: `range`, the numbers that it may hold; `patterns`, where it takes patterns (of a mapping, its keys
-are some), the labels that they may use; `user_only`, where only the user sets it.
+are some), the labels that they may use; `user_only`, where only the user sets it; `door`, what its value is the name of
+(see `lightkit.common.doors`).
 """
 
 from __future__ import annotations
@@ -81,6 +82,11 @@ def number(
     """Make a field of the schema for a number, or for a number or null; beside its default stand those of `Range`."""
     made: Any = field(default=default, metadata={"range": Range(low, high, above, below, instead_of_zero)})
     return made
+
+
+def named(door: str, default: str) -> Any:
+    """Make a field of the schema for the name of a part: one of lightkit's, or one that a project or a package adds."""
+    return field(default=default, metadata={"door": door})
 
 
 @dataclass

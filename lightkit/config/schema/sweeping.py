@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import number
+from lightkit.config.schema.base import named, number
 
 
 @dataclass
@@ -71,9 +71,9 @@ class HalvingConfig:
 class SweepConfig:
     """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
 
-    engine: Literal["local", "slurm", "ray"] = "local"
+    engine: str = named("sweep.engine", "local")
     """Where the jobs run. `local` uses slots on this machine; `slurm` submits them to Slurm; `ray` uses the nodes of a
-    Ray cluster."""
+    Ray cluster. A project or a package can add others."""
     slots: Optional[int] = number(None, low=1, high=4096)
     """Number of jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` GPUs. On the CPU,
     null takes as many as fit with `device.threads` each, or one if `device.threads` is null, because each job then uses

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 from lightkit.common.processes import lightkit_command
-from lightkit.sweep.job import Start
+from lightkit.sweep.job import Job, Start
 
 
 def job_arguments(start: Start) -> list[str]:
@@ -20,7 +23,21 @@ def job_command(start: Start) -> list[str]:
     return lightkit_command(*job_arguments(start))
 
 
-class JobEngine(Protocol):
+@dataclass(frozen=True)
+class Plan:
+    """What an engine is built for."""
+
+    options: Mapping[str, Any]
+    """The section `sweep`."""
+    jobs: Sequence[Job]
+    """What is to run; the first one tells what each of them takes."""
+    folder: Path
+    """Folder of the sweep."""
+    ahead: bool
+    """Whether all jobs may be handed over at once: none depends on what came of others."""
+
+
+class JobEngine(ABC):
     """Start jobs, end them by a signal that saves, and tell which have ended. One thread asks it.
 
     A job is the process of `job_command`, wherever it runs. It holds the lock of its folder, reads the configuration
@@ -28,40 +45,45 @@ class JobEngine(Protocol):
     prints belongs into the file `run_files.OUTPUT_LOG` of its folder, which exists before `start`.
     """
 
-    survives: bool
+    survives: ClassVar[bool] = False
     """Whether jobs go on when the process of the sweep ends, as those in a queue do."""
 
+    @classmethod
+    def build(cls, plan: Plan, **options: Any) -> JobEngine:
+        """Build the engine for a sweep; `options` are those that the project gives it in `conf/plugins.yaml`."""
+        made: JobEngine = cls(plan, **options)  # type: ignore[call-arg]
+        return made
+
+    @abstractmethod
     def room(self) -> int:
         """Return how many jobs more can be started now; of a queue, how many it takes."""
-        ...
 
+    @abstractmethod
     def start(self, start: Start) -> None:
         """Start a job, or let it go on."""
-        ...
 
+    @abstractmethod
     def stop(self, name: str, *, now: bool = False) -> None:
         """Tell a job to save a checkpoint and to end, or kill it `now`."""
-        ...
 
+    @abstractmethod
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until jobs have ended, at most so long; return the exit status of each by name, as shells count it."""
-        ...
 
     def attach(self, names: Sequence[str]) -> Sequence[str]:
         """Return which of these jobs, started by an earlier process of the sweep, are still queued or running.
 
-        They count as started: `wait` tells their end.
+        They count as started: `wait` tells their end. Without a method of its own, an engine has none.
         """
-        ...
+        return ()
 
     def place(self, name: str) -> str:
         """Say where a job runs, in a word or two: `slot 1`, `gpu 0`, `node7`, `queued`."""
-        ...
+        return ""
 
     def why(self, name: str) -> str:
         """Say why a job has ended that `wait` has just told, where it was ended from outside; empty elsewhere."""
-        ...
+        return ""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # there may be nothing to give back
         """Give back what was taken; jobs that still run are told to save and to end where nothing would watch them."""
-        ...

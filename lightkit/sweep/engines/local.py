@@ -20,7 +20,7 @@ from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
 from lightkit.runs.reading import read_result
-from lightkit.sweep.engines.base import job_arguments, job_command
+from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
 from lightkit.sweep.job import Job, Start, content_of, section_of
 from lightkit.sweep.state import reached, read_outcome
 from lightkit.sweep.warm import HANG_SECONDS, TIED_TO, WarmJob, WarmServer, can_fork
@@ -60,7 +60,7 @@ class _Running:
     """Whether it was told to end."""
 
 
-class LocalEngine:
+class LocalEngine(JobEngine):
     """Run a process for each job. It saves and ends when this process does, however that ends.
 
     Args:
@@ -70,8 +70,6 @@ class LocalEngine:
             once more in a fresh process, as all jobs after it.
     """
 
-    survives = False
-
     def __init__(self, slots: Sequence[Slot], *, warm: bool = False, hang_seconds: float = HANG_SECONDS) -> None:
         self.slots = list(slots)
         self._warm = warm and can_fork()
@@ -79,6 +77,11 @@ class LocalEngine:
         self._server: WarmServer | None = None
         self._free = list(slots)
         self._running = dict[str, _Running]()
+
+    @classmethod
+    def build(cls, plan: Plan, **options: Any) -> LocalEngine:
+        """Build it with slots for what each job takes."""
+        return build_local(plan.options, plan.jobs)
 
     def room(self) -> int:
         """Return the number of free slots."""
@@ -114,17 +117,9 @@ class LocalEngine:
             time.sleep(min(_POLL_SECONDS, left))
         return {name: self._freed(name, of_process(code)) for name, code in ended.items()}
 
-    def attach(self, names: Sequence[str]) -> Sequence[str]:
-        """Return nothing: jobs end with the process that has started them."""
-        return ()
-
     def place(self, name: str) -> str:
         """Return the name of the job's slot."""
         return self._running[name].slot.name if name in self._running else ""
-
-    def why(self, name: str) -> str:
-        """Say nothing: a job has ended by itself, or by a signal that its status tells."""
-        return ""
 
     def close(self) -> None:
         """End jobs that still run: those that were told to save already end at once, those that hang are killed."""

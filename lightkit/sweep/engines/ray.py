@@ -20,6 +20,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.sweep.engines import guard
+from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.job import Start
 
 _IN_USE_SECONDS = 120.0
@@ -74,7 +75,7 @@ def _run(command: Sequence[str], cwd: str, env: Mapping[str, str], log: str, sto
                     told.add(asked)
 
 
-class RayEngine:
+class RayEngine(JobEngine):
     """Run jobs as tasks of Ray, each with its processors and GPUs. A job whose node is lost goes on on another one.
 
     Jobs are told to save and end when the process of the sweep ends.
@@ -91,8 +92,6 @@ class RayEngine:
     Raises:
         UserError: Ray is missing, the cluster does not answer, or no node is large enough for a job.
     """
-
-    survives = False
 
     def __init__(
         self,
@@ -118,6 +117,12 @@ class RayEngine:
         except UserError:
             self.close()
             raise
+
+    @classmethod
+    def build(cls, plan: Plan, **options: Any) -> RayEngine:
+        """Build it with the options of `sweep.ray`."""
+        share = float(plan.options["gpus_per_job"] or 0)
+        return cls(plan.folder, job_command, **plan.options["ray"], gpus=share, slots=plan.options["slots"])
 
     def room(self) -> int:
         """Return how many jobs more fit on the nodes that are alive."""

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, of_signal
 from lightkit.common.text import in_one_line
+from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
 from lightkit.sweep.queue import Queued, ask_queue, ids_of
@@ -51,7 +53,7 @@ class _Queue:
     answers: bool = True
 
 
-class SlurmEngine:
+class SlurmEngine(JobEngine):
     """Submit jobs to Slurm and watch them there; they go on when the process of the sweep ends.
 
     Jobs that start together are an array. Before its time limit a job gets SIGUSR1, saves, and is queued again to go
@@ -90,6 +92,17 @@ class SlurmEngine:
         self._pending: list[Start] = []
         self._queue = _Queue()
         self._why: dict[str, str] = {}
+
+    @classmethod
+    def build(cls, plan: Plan, **options: Any) -> SlurmEngine:
+        """Build it with the options of `sweep.slurm`."""
+        gpus = float(plan.options["gpus_per_job"] or 0)
+        if not gpus.is_integer():
+            what, fix = "Slurm gives a job whole GPUs", "a whole number, or 0 for none"
+            raise UserError(what, key="sweep.gpus_per_job", received=gpus, fix=fix)
+        more = {"gpus": int(gpus), "slots": plan.options["slots"], "ahead": plan.ahead}
+        asked = SlurmOptions(**plan.options["slurm"], **more)
+        return cls(plan.folder, job_command, asked, name=plan.folder.name)
 
     def room(self) -> int:
         """Return how many jobs more the queue takes."""

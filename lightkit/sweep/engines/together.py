@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lightkit.common import run_files
 from lightkit.common.exit_codes import of_signal
+from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Start
 
 _POLL_SECONDS = 0.2
@@ -20,15 +21,13 @@ Train = Callable[[Sequence[str]], Mapping[str, int]]
 """Trains jobs by name; returns the exit status that a process of each would have."""
 
 
-class TogetherEngine:
+class TogetherEngine(JobEngine):
     """Train all jobs that are started in one go: `wait` comes back when they have ended.
 
     Args:
         folder: Folder of the sweep.
         train: Trains jobs. A signal makes it save and return.
     """
-
-    survives = False
 
     def __init__(self, folder: Path, train: Train) -> None:
         self._stop_file, self._train = folder / run_files.SWEEP_STOP, train
@@ -58,20 +57,9 @@ class TogetherEngine:
         with self._stoppable():
             return self._train(names)
 
-    def attach(self, names: Sequence[str]) -> Sequence[str]:
-        """Return nothing: jobs end with the process that trains them."""
-        return ()
-
     def place(self, name: str) -> str:
         """Say that a job trains with others."""
         return "at once"
-
-    def why(self, name: str) -> str:
-        """Say nothing: jobs end as their runs say."""
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: no job trains outside of `wait`."""
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:

@@ -1,0 +1,96 @@
+"""Parts that are chosen by a name: those of a project, those of a package, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.doors import SHIPPED, import_path
+from lightkit.config import doors
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+ENGINE = """
+import subprocess
+from lightkit.sweep.engines.base import JobEngine, job_command
+
+class Turns(JobEngine):
+    def __init__(self, plan, mark="ended"):
+        self.mark, self.jobs = mark, {}
+    def room(self):
+        return 0 if self.jobs else 1
+    def start(self, start):
+        self.jobs[start.job.name] = subprocess.Popen(job_command(start), cwd=".", stdout=-3, stderr=-3)
+    def stop(self, name, *, now=False):
+        self.jobs[name].kill() if now else self.jobs[name].terminate()
+    def wait(self, seconds):
+        ended = {name: process.wait() for name, process in self.jobs.items()}
+        self.jobs.clear()
+        print(self.mark, *ended)
+        return ended
+
+class Odd:
+    pass
+"""
+
+
+@pytest.fixture
+def own(project: Path) -> Callable[[str], None]:
+    """Writes `conf/plugins.yaml` of a project with some modules."""
+    (project / "conf").mkdir()
+    (project / "own_engines.py").write_text(ENGINE)
+    return lambda text: (project / "conf" / "plugins.yaml").write_text(text) and None
+
+
+@pytest.mark.parametrize(("door", "name"), [(door, name) for door, parts in SHIPPED.items() for name in parts])
+def test_what_is_shipped_is_found_by_the_same_way(door: str, name: str) -> None:
+    assert doors.load(door, name)[0] is import_path(SHIPPED[door][name])
+
+
+def test_a_sweep_runs_by_an_engine_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
+    own("sweep.engine: {turns: {_target_: own_engines.Turns, mark: over}}\n")
+    done = cli("train", "-m", "data=wine", "trainer.steps=1", "trainer.epochs=null", "seed=0", "sweep.engine=turns")
+    assert done.code == 0, done.err
+    assert "over run" in done.out
+    assert "1 of 1" in cli("sweep", "status", "last").out
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "words"),
+    [
+        ("sweep.engine: {turns: own_engines.Turns}", "turn", ["local, slurm, ray, turns", "nearest: turns"]),
+        ("sweep.engine: {turns: own_engines.Truns}", "turns", ["own_engines.Truns does not exist", "Turns"]),
+        ("sweep.engine: {turns: os.system}", "turns", ["os.system is not among what may be built"]),
+        ("sweep.engine: {turns: own_engines.Odd}", "turns", ["another kind", "JobEngine"]),
+        ("sweep.engine: {turns: {mark: 1}}", "turns", ["plugins.yaml: sweep.engine.turns", "`NAME: module.Class`"]),
+        ("sweep.engine: [turns]", "turns", ["plugins.yaml: sweep.engine", "module.Class"]),
+        ("sweep.engin: {turns: own_engines.Turns}", "turns", ["plugins.yaml", "nearest: sweep.engine"]),
+        ("[", "turns", ["plugins.yaml: cannot be read"]),
+        ("sweep.engine: {local: own_engines.Turns}", "locl", ["choices:  local, slurm, ray (nearest: local)"]),
+    ],
+)
+def test_what_is_wrong_is_told(cli: Cli, own: Callable[[str], None], file: str, name: str, words: list[str]) -> None:
+    own(file)
+    done = cli("train", "-m", "data=wine", "seed=0,1", f"sweep.engine={name}")
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert not [word for word in words if word not in done.err], done.err
+
+
+def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Callable[[str], None]) -> None:
+    from lightkit.config.policy import Trust
+
+    own("sweep.engine: {turns: own_engines.Turns}\n")
+    assert not [*doors.problems_of("sweep.engine", "turns", Trust(roots=(Path.cwd(),)))]
+    [(_, what, _)] = doors.problems_of("sweep.engine", "turns", Trust().of_stranger(()))
+    assert "not among what may be built" in what
+
+
+def test_a_package_adds_a_name_by_an_entry_point(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("sweep.engine.again", "lightkit.sweep.engines.local:LocalEngine", doors.GROUP)
+    monkeypatch.setattr(doors, "entry_points", lambda group: [point] if group == doors.GROUP else [])
+    assert doors.names("sweep.engine") == ["local", "slurm", "ray", "again"]
+    assert doors.load("sweep.engine", "again")[0].__name__ == "LocalEngine"
