@@ -21,8 +21,8 @@ import torch
 from benchmarks.harness import Bar, Results, Sample, judge, options, show
 from benchmarks.work import BATCH, HIDDEN
 from lightkit.trainer import Callback
+from lightkit.trainer.audit.watch import NoWatch, Watcher
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.watch import NoWatch, Watcher
 
 ON, OFF = "watched every 200 steps", "not watched"
 EVERY = 200

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 
+from lightkit.device.ranks import Ranks
 from lightkit.device.stepping import take_step
-from lightkit.finetune.audit.audit import FinetuneAudit
-from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
-from lightkit.finetune.audit.record import PeerGroup
 from lightkit.finetune.phases import Phase
+from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.preview import alters, due, rate_scale, rates
+from lightkit.trainer.audit.phases import FinetuneAudit
 from lightkit.trainer.learner import Learner
 
 
@@ -61,7 +61,7 @@ def build_tuning(
     report: Callable[[str], None],
     skipped: Callable[[], int],
     on_phase_end: Callable[[], None] = lambda: None,
-    peers: PeerGroup | None = None,
+    ranks: Ranks | None = None,
 ) -> NoTuning:
     """Build what freezes and unfreezes the network by its phases, and audits it; in plain training it does nothing.
 
@@ -72,7 +72,7 @@ def build_tuning(
         report: Takes lines for people.
         skipped: Tells how many optimizer steps were left out so far.
         on_phase_end: Called when the audit has looked at a phase that ended.
-        peers: The processes that audit together, where each holds a part of the model.
+        ranks: The processes that audit together, where each holds a part of the model.
 
     Raises:
         UserError: A new output layer is never trained.
@@ -94,6 +94,6 @@ def build_tuning(
         gradient_scale=lambda: parts.engine.vitals().get("amp/scale", 1.0),
         skipped=skipped,
         on_phase_end=on_phase_end,
-        peers=peers,
+        ranks=ranks,
     )
     return Tuning(parts.model, prepared.phases, auditor=None if audit == "none" else auditor)

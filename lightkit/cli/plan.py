@@ -12,7 +12,7 @@ from lightkit.cli.terminal import json_text, say, table
 if TYPE_CHECKING:
     from lightkit.assembly import Learner
     from lightkit.assembly.matches import Match
-    from lightkit.finetune.audit.plan import Plan
+    from lightkit.finetune.plan import Plan
 
 
 def plan(args: list[str]) -> int:

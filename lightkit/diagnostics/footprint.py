@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lightkit.common.nesting import tensors
 from lightkit.device.recompute import recompute, recomputes
-from lightkit.finetune.audit.tables import state_sizes
+from lightkit.finetune.tables import state_sizes
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 

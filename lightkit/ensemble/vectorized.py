@@ -22,12 +22,12 @@ from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.stacked import seeders
-from lightkit.finetune.audit.fingerprints import row_fingerprints
 from lightkit.trainer import Trainer
+from lightkit.trainer.audit.fingerprints import row_fingerprints
+from lightkit.trainer.audit.watch import NoWatch, WatchedModel
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
-from lightkit.trainer.watch import NoWatch, WatchedModel
 
 
 class VectorStepper:

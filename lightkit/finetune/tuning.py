@@ -16,7 +16,7 @@ from lightkit.finetune.phases import Phase
 
 
 class Auditor(Protocol):
-    """Checks whether a phase did what it says: see `lightkit.finetune.audit.audit.FinetuneAudit`."""
+    """Checks whether a phase did what it says: see `lightkit.trainer.audit.phases.FinetuneAudit`."""
 
     def begin(self, phase: Phase, *, epoch: int, step: int) -> None:
         """Begin to watch a phase, before this step."""

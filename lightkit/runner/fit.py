@@ -20,8 +20,8 @@ from lightkit.common.modules import is_shard
 from lightkit.common.shapes import OBJECTS
 from lightkit.config import to_plain, to_yaml
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.finetune.audit.plan import Plan
-from lightkit.finetune.audit.tables import format_names
+from lightkit.finetune.plan import Plan
+from lightkit.finetune.tables import format_names
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file, write_json
@@ -33,9 +33,9 @@ from lightkit.runner.restore import start_logging, stateful
 from lightkit.runner.results import result_writer
 from lightkit.runs.reading import read_json
 from lightkit.trainer import State, Trainer
+from lightkit.trainer.audit.watch import NoWatch, Watcher
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.services import Services
-from lightkit.trainer.watch import NoWatch, Watcher
 
 
 def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
@@ -289,7 +289,7 @@ class FinetuneRecord:
             report=logger.message,
             skipped=lambda: state.skipped + parts.engine.skipped(),
             on_phase_end=self._try_write,
-            peers=ranks if sharded else None,
+            ranks=ranks if sharded else None,
         )
 
     def introduce(self) -> None:

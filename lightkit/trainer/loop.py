@@ -11,6 +11,7 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.tuning import NoTuning
+from lightkit.trainer.audit.watch import NoWatch
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.guard import Guard, RollBack
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted
@@ -20,7 +21,6 @@ from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
 from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
-from lightkit.trainer.watch import NoWatch
 
 
 class Trainer:

@@ -9,11 +9,11 @@ from typing import Any
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
+from lightkit.trainer.audit.watch import NoWatch
 from lightkit.trainer.evaluate import ValidationMeter, evaluate
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.report import Clock, Reporter
-from lightkit.trainer.watch import NoWatch
 
 
 @dataclass(frozen=True)

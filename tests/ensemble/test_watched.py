@@ -14,8 +14,8 @@ from lightkit.common.errors import UserError
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.stacked import StackedTask
 from lightkit.ensemble.vectorized import StackFingerprints, VectorTrainer, WatchedStack
+from lightkit.trainer.audit.watch import Watcher
 from lightkit.trainer.services import Services
-from lightkit.trainer.watch import Watcher
 from tests.ensemble.test_vectorized import KINDS, WINE, goal, maker
 
 SGD = [*WINE, "optim=sgd", "optim.lr=0.05", "optim.momentum=0", "optim.nesterov=false", "optim.weight_decay=0"]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from lightkit.device.stepping import take_step
-from lightkit.trainer.watched import StepRecord
+from lightkit.trainer.audit.gradients import StepRecord
 from tests.trainer.test_watch import Own, Twice
 
 

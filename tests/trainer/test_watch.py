@@ -13,8 +13,8 @@ from torch.optim import SGD, Adam, Optimizer
 from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
 from lightkit.trainer import Callback, Ema, StepOutput, Supervised
+from lightkit.trainer.audit.watch import Watcher
 from lightkit.trainer.guard import SkipGuard
-from lightkit.trainer.watch import Watcher
 from tests.trainer.parts import CPU, network, trainer
 from tests.trainer.test_guard import Bad, bad_run, rollback
 

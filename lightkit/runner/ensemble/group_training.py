@@ -36,10 +36,10 @@ from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import export_run
 from lightkit.runner.session import Session
+from lightkit.trainer.audit.watch import NoWatch, Watcher
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted
 from lightkit.trainer.services import Services
-from lightkit.trainer.watch import NoWatch, Watcher
 
 SECONDS_BETWEEN_SAVES = 20.0
 """Seconds of training that a kill may cost: a file with the state of all members is larger than those of one."""

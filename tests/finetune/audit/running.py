@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from lightkit.finetune.audit.audit import FinetuneAudit
-from lightkit.finetune.audit.plan import build_plan, phase_steps
 from lightkit.finetune.phases import Phase
+from lightkit.finetune.plan import build_plan, phase_steps
 from lightkit.finetune.tuning import Tuning
+from lightkit.trainer.audit.phases import FinetuneAudit
 
 EPOCH = 4
 

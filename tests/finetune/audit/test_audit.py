@@ -12,9 +12,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.audit.audit import AuditError, FinetuneAudit
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tuning import Tuning
+from lightkit.trainer.audit.phases import FinetuneAudit
 from tests.finetune.audit.running import (
     EPOCH,
     HEAD,
@@ -98,7 +98,7 @@ def test_what_never_trains_needs_no_group() -> None:
 def test_norm_statistics_that_drift() -> None:
     model = network()
     run = Run(model, grouped(model), phases(model))
-    with pytest.raises(AuditError, match=r"should be in eval mode but is in train mode: 1, 4") as caught:
+    with pytest.raises(UserError, match=r"should be in eval mode but is in train mode: 1, 4") as caught:
         # What a validation does that puts everything back into training mode.
         run.go(after_entering=lambda step: model.train() if step else None)
     assert caught.value.exit_code == 6
@@ -114,7 +114,7 @@ def test_norm_statistics_that_drift_behind_a_right_mode() -> None:
         if step == 5:
             model[1].running_var += 1e-6
 
-    with pytest.raises(AuditError, match=r"epoch 0, until step 8\)\n.*should rest but moved: 1.running_var"):
+    with pytest.raises(UserError, match=r"epoch 0, until step 8\)\n.*should rest but moved: 1.running_var"):
         run.go(before=drift)
 
 
@@ -134,7 +134,7 @@ def test_learning_rate_of_zero(moment: str) -> None:
         "later": r"epoch 2, before step 8\)\n.*trains with a learning rate of 0: head",
         "planned otherwise": r"group head: learning rate 0 at step 0, planned 0.1",
     }
-    with pytest.raises(AuditError, match=expected[moment]):
+    with pytest.raises(UserError, match=expected[moment]):
         run.go(before=stop)
 
 
@@ -143,16 +143,14 @@ def test_learning_rate_of_zero_in_a_schedule() -> None:
     optimizer = grouped(model)
     schedule = LambdaLR(optimizer, [lambda step: 1.0, lambda step: 0.0])
     run = Run(model, optimizer, phases(model))
-    with pytest.raises(
-        AuditError, match=r"head: should move but did not, although gradients reached it: 5.weight, 5.b"
-    ):
+    with pytest.raises(UserError, match=r"head: should move but did not, although gradients reached it: 5.weight, 5.b"):
         run.go(schedule=schedule)
 
 
 def test_new_head_that_no_phase_trains() -> None:
     model = network()
     listed = [Phase(names(model, "0"), epoch=0), Phase(names(model, "0", "3"), epoch=1)]
-    with pytest.raises(AuditError, match="new, but no phase trains it: 5.bias, 5.weight"):
+    with pytest.raises(UserError, match="new, but no phase trains it: 5.bias, 5.weight"):
         FinetuneAudit(model, grouped(model), phases=listed, must_train=sorted(names(model, "5")))
     FinetuneAudit(model, grouped(model), phases=[*listed, Phase(names(model), epoch=2)], must_train=names(model, "5"))
 
@@ -162,11 +160,11 @@ def test_phase_at_the_wrong_moment() -> None:
     listed = phases(model)
     run = Run(model, grouped(model), listed)
     run.go(5)
-    with pytest.raises(AuditError, match=r"the phase begins with epoch 2, but this is epoch 1, step 5: too early"):
+    with pytest.raises(UserError, match=r"the phase begins with epoch 2, but this is epoch 1, step 5: too early"):
         Tuning(model, [listed[1]], auditor=run.audit)._begin(listed[1], 1, 5)
     run = Run(model, grouped(model), listed)
     run.go(5)
-    with pytest.raises(AuditError, match=r"begins with epoch 2, but this is epoch 3, step 12: too late"):
+    with pytest.raises(UserError, match=r"begins with epoch 2, but this is epoch 3, step 12: too late"):
         Tuning(model, [listed[1]], auditor=run.audit)._begin(listed[1], 3, 12)
 
 
@@ -177,7 +175,7 @@ def test_unfreezing_in_the_middle_of_a_phase() -> None:
         if step == 5:
             model[0].weight.requires_grad_()
 
-    with pytest.raises(AuditError) as caught:
+    with pytest.raises(UserError) as caught:
         Run(model, grouped(model), phases(model)).go(before=thaw)
     assert "until step 8" in str(caught.value)
     assert "should rest but trains: 0.weight" in str(caught.value)
@@ -193,7 +191,7 @@ def test_unfreezing_that_did_not_happen() -> None:
         if step == 9:
             model[0].weight.requires_grad_(False)
 
-    with pytest.raises(AuditError, match=r"epoch 2, after step 10\)\n.*should train but is frozen: 0.weight"):
+    with pytest.raises(UserError, match=r"epoch 2, after step 10\)\n.*should train but is frozen: 0.weight"):
         run.go(before=freeze)
 
 
@@ -245,7 +243,7 @@ def test_steps_that_were_left_out(kind: str) -> None:
 
 def test_optimizer_that_never_steps_is_found() -> None:
     model = network()
-    with pytest.raises(AuditError, match="head: should move but did not, although gradients reached it"):
+    with pytest.raises(UserError, match="head: should move but did not, although gradients reached it"):
         Run(model, grouped(model), phases(model)).go(8, skips=lambda step: True)
 
 
@@ -278,7 +276,7 @@ def test_rates_after_going_back_with_lower_ones() -> None:
         group["initial_lr"] = group["lr"]
         group["lr"] *= 0.5
     Run(model, optimizer, listed, plan=plan, rate_scale=lambda: 0.5).go(8)
-    with pytest.raises(AuditError, match="learning rate 0.05 at step 0, planned 0.1"):
+    with pytest.raises(UserError, match="learning rate 0.05 at step 0, planned 0.1"):
         Run(model, optimizer, listed, plan=plan).go(8)
     Run(model, optimizer, listed, plan=plan, rate_scale=lambda: None).go(8)
 
@@ -305,7 +303,7 @@ def test_settings_that_change_in_the_middle_of_a_phase(option: str, value: Any, 
         if step == 2:
             group[option] = value
 
-    with pytest.raises(AuditError, match=rf"{when}\)\n *{text}"):
+    with pytest.raises(UserError, match=rf"{when}\)\n *{text}"):
         Run(model, optimizer, listed, plan=planned(model, optimizer, listed)).go(before=change)
 
 
@@ -343,7 +341,7 @@ def test_groups_that_change_in_the_middle_of_a_phase() -> None:
             body, head = optimizer.param_groups
             body["params"].append(head["params"].pop())
 
-    with pytest.raises(AuditError, match=r"after step 4\)\n *group body: also with 5.bias"):
+    with pytest.raises(UserError, match=r"after step 4\)\n *group body: also with 5.bias"):
         Run(model, optimizer, listed, plan=planned(model, optimizer, listed)).go(before=change)
 
 
@@ -369,10 +367,10 @@ def test_nothing_is_looked_at_when_it_is_off() -> None:
 def test_exit_status_and_kind_of_error() -> None:
     model = network()
     with pytest.raises(UserError) as caught:
-        FinetuneAudit(model, grouped(model), exit_code=9).begin(
-            Phase(names(model), epoch=0), epoch=0, step=0
-        ) or FinetuneAudit(model, grouped(model), exit_code=9).begin(Phase(names(model), epoch=3), epoch=0, step=0)
-    assert caught.value.exit_code == 9
+        FinetuneAudit(model, grouped(model)).begin(Phase(names(model), epoch=0), epoch=0, step=0) or FinetuneAudit(
+            model, grouped(model)
+        ).begin(Phase(names(model), epoch=3), epoch=0, step=0)
+    assert caught.value.exit_code == 6
     assert caught.value.key == "finetune.audit"
     assert "finetune.audit=warn" in str(caught.value)
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import SGD, AdamW
 
-from lightkit.finetune.audit.audit import AuditError
-from lightkit.finetune.audit.checks import group_options, option_faults, rate_faults
+from lightkit.common.errors import UserError
 from lightkit.finetune.phases import Phase
+from lightkit.trainer.audit.rules import group_options, option_faults, rate_faults
 from tests.finetune.audit.running import (
     Run,
     grouped,
@@ -69,7 +69,7 @@ def test_gradient_of_before_that_still_moves_what_is_frozen() -> None:
             model[1].training = model[4].training = False
             run.audit.begin(phase, epoch=3, step=14)
 
-    with pytest.raises(AuditError, match="frozen but still has a gradient of before.*0.weight, 0.bias, 1.weight"):
+    with pytest.raises(UserError, match="frozen but still has a gradient of before.*0.weight, 0.bias, 1.weight"):
         run.go(before=forgotten)
 
 
@@ -80,7 +80,7 @@ def test_stale_gradient_that_comes_after_the_beginning() -> None:
     def plant(step: int) -> None:
         model[0].weight.grad = torch.zeros_like(model[0].weight)  # weight decay alone moves it
 
-    with pytest.raises(AuditError, match=r"after step 2\)\n.*body: should rest but moved: 0.weight\n"):
+    with pytest.raises(UserError, match=r"after step 2\)\n.*body: should rest but moved: 0.weight\n"):
         run.go(after_entering=plant)
 
 
@@ -98,7 +98,7 @@ def test_optimizer_built_before_something_was_put_in() -> None:
     optimizer = grouped(model)
     parametrize.register_parametrization(model[3], "weight", Scaled())
     model[5] = nn.Linear(8, 4)
-    with pytest.raises(AuditError) as caught:
+    with pytest.raises(UserError) as caught:
         Run(model, optimizer, [Phase(frozenset(dict(model.named_parameters())), epoch=0)]).go(4)
     text = str(caught.value)
     assert "trains but is not in the optimizer (was the optimizer built before the network was changed?): " in text
@@ -120,7 +120,7 @@ class Tied(nn.Module):
 def test_tied_weights_frozen_and_trained_at_once() -> None:
     model = Tied()
     wrong = Phase(frozenset({"out.weight", "out.bias"}), epoch=0)
-    with pytest.raises(AuditError, match="one tensor is to train as out.weight and to rest as inside.weight"):
+    with pytest.raises(UserError, match="one tensor is to train as out.weight and to rest as inside.weight"):
         Run(model, SGD(model.parameters(), lr=0.1), [wrong]).go(4)
     for every in ({"inside.weight", "out.bias"}, {"inside.weight", "out.weight", "out.bias"}):
         Run(model, SGD(model.parameters(), lr=0.1), [Phase(frozenset(every), epoch=0)]).go(4)
@@ -130,13 +130,13 @@ def test_two_parameters_in_the_same_memory() -> None:
     model = Tied()
     model.out.weight = nn.Parameter(model.inside.weight.data)
     wrong = Phase(frozenset({"out.weight", "out.bias"}), epoch=0)
-    with pytest.raises(AuditError, match="out.weight trains and inside.weight rests, but they are the same memory"):
+    with pytest.raises(UserError, match="out.weight trains and inside.weight rests, but they are the same memory"):
         Run(model, SGD(model.parameters(), lr=0.1), [wrong]).go(4)
 
 
 def test_parameter_that_the_network_has_not() -> None:
     model = network()
-    with pytest.raises(AuditError, match="should train but is not in the network: gone"):
+    with pytest.raises(UserError, match="should train but is not in the network: gone"):
         Run(model, grouped(model), [Phase(names(model) | {"gone"}, epoch=0)]).go(2)
 
 
@@ -144,5 +144,5 @@ def test_parameter_twice_in_the_optimizer() -> None:
     model = network()
     optimizer = grouped(model)
     optimizer.param_groups[0]["params"].append(model[5].bias)
-    with pytest.raises(AuditError, match="in the optimizer more than once: 5.bias"):
+    with pytest.raises(UserError, match="in the optimizer more than once: 5.bias"):
         Run(model, optimizer, [Phase(names(model), epoch=0)]).go(2)

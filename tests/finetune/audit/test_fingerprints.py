@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.finetune.audit.fingerprints import Fingerprints, fingerprint, row_fingerprints
+from lightkit.trainer.audit.fingerprints import Fingerprints, fingerprint, row_fingerprints
 
 KINDS = [
     torch.float32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.finetune.audit.tables import format_bytes, format_names, format_percent, format_rate, format_rates
+from lightkit.finetune.tables import format_bytes, format_names, format_percent, format_rate, format_rates
 
 
 @pytest.mark.parametrize(

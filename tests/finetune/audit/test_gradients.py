@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.finetune.audit.record import GradientListener
+from lightkit.trainer.audit.gradients import GradientListener
 
 
 def listened(model: nn.Module) -> GradientListener:
@@ -35,7 +35,7 @@ def test_listens_until_a_gradient_counts() -> None:
 def test_other_devices_are_asked_only_when_read(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = nn.Parameter(torch.ones(2))
     seen = GradientListener({"weight": weight})
-    monkeypatch.setattr(GradientListener, "_note", GradientListener._defer)  # what happens on a GPU
+    monkeypatch.setattr(GradientListener, "AT_ONCE", ())  # what happens on a GPU
     for factor in (0.0, 3.0, torch.inf):
         (weight * factor).sum().backward()
         weight.grad = None

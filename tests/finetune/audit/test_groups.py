@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import SGD
 
-from lightkit.finetune.audit.plan import (
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.plan import (
     build_plan,
     phase_steps,
 )
-from lightkit.finetune.phases import Phase
 
 LENGTHS = {"steps_per_epoch": 10, "total_steps": 45}
 

@@ -13,7 +13,7 @@ import pytest
 from lightkit.assembly import build
 from lightkit.assembly.phases import build_plan_of
 from lightkit.config import compose
-from lightkit.finetune.audit.tables import PhaseTable
+from lightkit.finetune.tables import PhaseTable
 from lightkit.runner import Runner
 from tests.conftest import ROOT, Outcome
 from tests.finetune.spies import Taken, Watch, watching

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from lightkit.finetune.audit.audit import AuditError, FinetuneAudit
+from lightkit.common.errors import UserError
 from lightkit.finetune.phases import Phase
+from lightkit.trainer.audit.phases import FinetuneAudit
 from tests.finetune.audit.running import (
     HEAD,
     Run,
@@ -31,12 +32,10 @@ def test_branch_that_no_gradient_reaches() -> None:
         [{"params": list(model[index].parameters()), "name": f"layer {index}"} for index in (0, 1, 3, 5)], lr=0.1
     )
     run = Run(model, optimizer, [Phase(names(model), epoch=0)])
-    with pytest.raises(
-        AuditError, match=r"epoch 0, after step 32\)\n.*no gradient has reached group layer 0 in 32 ste"
-    ):
+    with pytest.raises(UserError, match=r"epoch 0, after step 32\)\n.*no gradient has reached group layer 0 in 32 ste"):
         run.go(40)
     assert run.lines[0] == "audit: epoch 0: no gradient has reached group layer 0 in 2 steps"
-    with pytest.raises(AuditError, match="layer 1: no gradient reached it, and it did not move: 1.weight, 1.bias"):
+    with pytest.raises(UserError, match="layer 1: no gradient reached it, and it did not move: 1.weight, 1.bias"):
         Run(model, optimizer, [Phase(names(model), epoch=0)]).go(8)
 
 
@@ -57,9 +56,9 @@ def test_single_parameter_without_gradient() -> None:
         "audit: epoch 0: no gradient has reached spare of group group 0 in 2 steps",
         f"audit: epoch 0: group 0: {unused}",
     ]
-    with pytest.raises(AuditError, match=rf"epoch 0, until step 4\)\n.*group 0: {unused}\n"):
+    with pytest.raises(UserError, match=rf"epoch 0, until step 4\)\n.*group 0: {unused}\n"):
         Run(model, SGD(model.parameters(), lr=0.1), [phase]).go(4)
-    with pytest.raises(AuditError, match=r"after step 32\)\n.*no gradient has reached spare of group group 0 in 32 st"):
+    with pytest.raises(UserError, match=r"after step 32\)\n.*no gradient has reached spare of group group 0 in 32 st"):
         Run(model, SGD(model.parameters(), lr=0.1), [phase]).go(40)
 
 
@@ -67,7 +66,7 @@ def test_half_of_a_group_that_no_gradient_reaches() -> None:
     model = network()
     model[2].register_forward_hook(lambda module, args, output: output.detach())
     run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(names(model), epoch=0)])
-    with pytest.raises(AuditError, match="group 0: no gradient reached 0.weight, 0.bias, 1.weight, 1.bias; if"):
+    with pytest.raises(UserError, match="group 0: no gradient reached 0.weight, 0.bias, 1.weight, 1.bias; if"):
         run.go(6)
 
 
@@ -76,7 +75,7 @@ def test_half_of_what_trains_with_gradients_of_zero() -> None:
     model[3].register_forward_hook(lambda module, args, output: output.detach() + output * 0)
     groups = [{"params": [p for p in model.parameters() if (p.dim() > 1) is wide]} for wide in (False, True)]
     dull = "only gradients of 0 reached"
-    with pytest.raises(AuditError, match=f"{dull} half of what trains or more: 0.bias, 1.weight, 1.bias, 3.bias, 0.we"):
+    with pytest.raises(UserError, match=f"{dull} half of what trains or more: 0.bias, 1.weight, 1.bias, 3.bias, 0.we"):
         Run(model, SGD(groups, lr=0.1), [Phase(names(model), epoch=0)]).go(6)
     model = network()
     model[0].bias.register_hook(torch.zeros_like)
@@ -95,7 +94,7 @@ def test_single_parameter_that_never_moves(kind: type[Optimizer], lr: float) -> 
 
     run = Run(model, kind(model.parameters(), lr=lr), [Phase(names(model), epoch=0)])
     run.optimizer.register_step_post_hook(lambda *_: put_back(0))
-    with pytest.raises(AuditError, match="should move but did not, although gradients reached them: 5.bias\n"):
+    with pytest.raises(UserError, match="should move but did not, although gradients reached them: 5.bias\n"):
         run.go(6)
 
 
@@ -119,7 +118,7 @@ def test_only_gradients_of_zero() -> None:
         return nn.Sequential.forward(model, x) * 0 + model[5].bias
 
     model.forward = forward  # type: ignore[method-assign]
-    with pytest.raises(AuditError, match="body: only gradients of 0 reached it: 0.weight, 0.bias"):
+    with pytest.raises(UserError, match="body: only gradients of 0 reached it: 0.weight, 0.bias"):
         run.go(8)
 
 
@@ -148,7 +147,7 @@ def test_steps_too_small_for_any_bit_are_a_note_at_first() -> None:
         "audit: epoch 0: head: should move but did not, as a learning rate of 1e-12 is too small to change float32 "
         "weights of 0.34; raise it: 5.weight, 5.bias"
     ]
-    with pytest.raises(AuditError, match="head: should move but did not"):
+    with pytest.raises(UserError, match="head: should move but did not"):
         run.go(3)
 
 
@@ -159,11 +158,11 @@ def test_statistics_that_should_go_on() -> None:
     def rest(step: int) -> None:
         model.eval()
 
-    with pytest.raises(AuditError, match="body: statistics of its norm layers should go on but rest: 1"):
+    with pytest.raises(UserError, match="body: statistics of its norm layers should go on but rest: 1"):
         run.go(4, after_entering=rest)
     model.train()
     model[1].eval()
-    with pytest.raises(AuditError, match="norm layer that should be in train mode but is in eval mode: 1"):
+    with pytest.raises(UserError, match="norm layer that should be in train mode but is in eval mode: 1"):
         FinetuneAudit(model, grouped(model)).begin(Phase(names(model), epoch=0), epoch=0, step=0)
 
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 import pytest
 from torch import nn
 
-from lightkit.finetune.audit.render import contents, few_patterns, phase_cells
-from lightkit.finetune.audit.tables import GroupRow, PhaseTable
+from lightkit.finetune.plan import contents, few_patterns, phase_cells
+from lightkit.finetune.tables import GroupRow, PhaseTable
 from lightkit.models import ResNet, TransformerClassifier
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lightkit.finetune.audit.tables import state_sizes
+from lightkit.finetune.tables import state_sizes
 
 
 def held(optimizer: Optimizer, model: nn.Module) -> dict[str, int]:

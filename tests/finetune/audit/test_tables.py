@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.finetune.audit.tables import GroupRow, PhaseTable
+from lightkit.finetune.tables import GroupRow, PhaseTable
 
 
 def row(group: str, *, rate: float | None, zero_from: int | None) -> GroupRow:

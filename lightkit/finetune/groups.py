@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from lightkit.common.modules import has_statistics, inside, parent_of
 
@@ -80,21 +80,6 @@ def group_name(group: Mapping[str, Any], index: int) -> str:
 def base_rate(group: Mapping[str, Any]) -> float:
     """Return a group's own learning rate, before any schedule."""
     return float(group.get("initial_lr", group["lr"]))
-
-
-def norm_statistics(model: nn.Module, path: str) -> dict[str, Tensor]:
-    """Return the running statistics of a norm layer by their full names."""
-    module = model.get_submodule(path)
-    return {f"{path}.{name}".lstrip("."): buffer for name, buffer in module.named_buffers(recurse=False)}
-
-
-def is_in_frozen_part(name: str, parameters: Collection[str], trained: Collection[str]) -> bool:
-    """Tell whether a buffer is in a frozen part: in the smallest one with parameters, if none of these trains."""
-    path = parent_of(name)
-    while path and not any(inside(own, path) for own in parameters):
-        path = parent_of(path)
-    around = [own for own in parameters if inside(own, path)]
-    return bool(around) and not any(own in trained for own in around)
 
 
 def _places_of_norms(model: nn.Module, places: Mapping[str, _Place]) -> dict[str, _Place]:

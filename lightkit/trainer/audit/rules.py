@@ -1,23 +1,27 @@
-"""Checks of the live objects of a run: whether network and optimizer are in the state that a phase asks for.
+"""The rules of both audits, of a fine-tuning by its phases and of any training from time to time.
 
-Every check returns one line for each thing that is wrong, with the names.
+Checks of live objects return one line for each thing that is wrong, with the names.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightkit.common.modules import has_statistics, parameter_aliases, part
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import AUDIT_FAILED
+from lightkit.common.modules import has_statistics, is_shard, parameter_aliases, part
 from lightkit.common.text import counted
-from lightkit.finetune.audit.groups import base_rate, group_name
-from lightkit.finetune.audit.tables import format_line, format_names, format_rate
+from lightkit.device.ranks import Ranks
+from lightkit.finetune.groups import base_rate, group_name
 from lightkit.finetune.phases import Phase
+from lightkit.finetune.tables import format_line, format_names, format_rate
 
 OPTIONS = (
     "weight_decay",
@@ -42,6 +46,64 @@ OPTIONS = (
 _TOO_EARLY = "was the optimizer built before the network was changed?"
 Groups = Sequence[Mapping[str, Any]]
 """The groups of an optimizer."""
+ENOUGH_STEPS = 3
+"""Steps after which what trains must have moved: what starts at zero holds back the gradients of others for one or two,
+and the first steps of a warm-up may be too small for any bit to change."""
+_VISIBLE = 32
+"""How many times the resolution of a number a step must be to show: gradients may be clipped, and rates may fall."""
+
+
+def announce(
+    lines: Collection[str], where: str, *, who: str, tell: Callable[[str], None], ends: tuple[str, str, str] | None
+) -> None:
+    """Report what does not hold, or end the run.
+
+    Args:
+        lines: What does not hold.
+        where: When it was seen.
+        who: Who reports.
+        tell: Takes lines for people.
+        ends: Ends the run: what that is called, the key that asks for it, and the value that goes on; None goes on.
+
+    Raises:
+        UserError: Something does not hold, and the run is to end.
+    """
+    if lines and ends is not None:
+        what, key, other = ends  # the key is named here: no caller in the midst of training knows it
+        text = f"{what} ({where})" + "".join(f"\n      {line}" for line in lines)
+        raise UserError(text, key=key, fix=f"{other} goes on all the same", exit_code=AUDIT_FAILED)
+    for line in lines:
+        tell(f"{who} ({where}): {line}")
+
+
+def must_show(parameter: Tensor, rate: float, gradient: float) -> bool:
+    """Tell whether a step along a gradient of this size, and one of the size of the rate, would both have shown."""
+    size, dtype = largest_number(parameter)
+    return rate * min(gradient, 1.0) > _VISIBLE * torch.finfo(dtype).eps * size
+
+
+def largest_number(parameter: Tensor) -> tuple[float, torch.dtype]:
+    """Return the largest absolute value in what this process holds of a parameter, and its type."""
+    own = part(parameter.detach())
+    return (float(own.abs().max()) if own.numel() else 0.0), own.dtype
+
+
+def norm_statistics(model: nn.Module) -> dict[str, list[str]]:
+    """Return the path of each norm layer with running statistics, and the full names of these."""
+    return {
+        path: [f"{path}.{name}".lstrip(".") for name, _ in module.named_buffers(recurse=False)]
+        for path, module in model.named_modules()
+        if has_statistics(module)
+    }
+
+
+def own_tensors(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, Tensor]:
+    """Keep what this process judges: what others have as a whole too, such as a buffer, rank 0 gives them."""
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if isinstance(tensor, Tensor) and (ranks.main or isinstance(tensor, nn.Parameter) or is_shard(tensor))
+    }
 
 
 def state_faults(

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from lightkit.common.modules import is_shard, parent_of, part, reshard
-from lightkit.finetune.audit.fingerprints import Fingerprints
-from lightkit.finetune.audit.groups import ParameterGroup, base_rate, is_in_frozen_part, norm_statistics
-from lightkit.finetune.audit.tables import PhaseTable, format_line, format_names, format_rate
+from lightkit.common.modules import inside, is_shard, parent_of, reshard
+from lightkit.device.ranks import Ranks
+from lightkit.finetune.groups import ParameterGroup, base_rate
 from lightkit.finetune.phases import Phase
+from lightkit.finetune.tables import PhaseTable, format_line, format_names, format_rate
+from lightkit.trainer.audit.fingerprints import Fingerprints
+from lightkit.trainer.audit.gradients import GradientListener
+from lightkit.trainer.audit.rules import largest_number, must_show, norm_statistics, own_tensors
 
 EARLY_STEPS = (2, 4, 8, 16, 32)
 """Steps of a phase after which to look before its end."""
-ENOUGH_STEPS = 3
-"""Steps after which a group must have moved: what starts at zero holds back the gradients of others for one or two, and
-the first steps of a warm-up may be too small for any bit to change."""
 UNUSED = "if it is not meant to be used, freeze it: finetune.freeze"
 _DROPOUT_OFF = "finetune.dropout=off would hold these in eval mode"
-_VISIBLE = 32
-"""How many times the resolution of a number a step must be to show: gradients may be clipped, and rates may fall."""
-
-
-class PeerGroup(Protocol):
-    """Processes that look at one model together; `lightkit.device.ranks.Ranks` are some.
-
-    All of them ask the same questions at the same steps, and come to the same verdict.
-    """
-
-    @property
-    def main(self) -> bool:
-        """Tell whether this process judges what every process has as a whole, such as a buffer."""
-
-    def unite(self, texts: Iterable[str]) -> list[str]:
-        """Return what any of them says, each once; waits for all."""
-
-
-class SingleProcess:
-    """The plain case: this process sees everything."""
-
-    main = True
-
-    def unite(self, texts: Iterable[str]) -> list[str]:
-        """Return the texts, each once."""
-        return list(dict.fromkeys(texts))
 
 
 @dataclass
@@ -80,16 +51,14 @@ class PhaseRecord:
     """Steps of the phase after which to look early, from now on."""
     gradient_scale: Callable[[], float] = lambda: 1.0
     """What losses are multiplied with."""
-    peers: PeerGroup = field(default_factory=SingleProcess)
+    ranks: Ranks = field(default_factory=Ranks)
     """The processes that look together."""
 
     def __post_init__(self) -> None:
         self.fingerprints = Fingerprints(_tensors(self.model))
         self.elements = {name: parameter.numel() for name, parameter in self.model.named_parameters()}
         self.gradients = GradientListener({n: p for n, p in self.model.named_parameters() if p.requires_grad})
-        self.statistics = {
-            path: set(norm_statistics(self.model, path)) for group in self.groups for path in group.norms
-        }
+        self.statistics = norm_statistics(self.model)
         """Path of each norm layer → names of its running statistics."""
         frozen_norms = [path for path in self.statistics if path in self.phase.frozen_norms]
         self.frozen_statistics = set[str]().union(*(self.statistics[path] for path in frozen_norms))
@@ -104,7 +73,7 @@ class PhaseRecord:
 
     def update_gradients(self) -> None:
         """Bring what is known of the gradients up to date, in all processes."""
-        seen, unite = self.gradients, self.peers.unite
+        seen, unite = self.gradients, self.ranks.unite
         seen.read()
         seen.nonzero, seen.seen = set(unite(sorted(seen.nonzero))), set(unite(sorted(seen.seen)))
         seen.nonfinite = bool(unite(["nonfinite"] if seen.nonfinite else []))
@@ -117,10 +86,8 @@ class PhaseRecord:
         """
         frozen = {name for group in self.groups if not group.trains for name in group.names} | self.frozen_statistics
         now = {name: t for name, t in _tensors(self.model).items() if not only_frozen or name in frozen}
-        changed = self.fingerprints.changed(Fingerprints(now))
-        # What other processes have as a whole too, rank 0 overwrites with its own.
-        own = [name for name in sorted(changed) if self.peers.main or is_shard(now[name])]
-        return set(self.peers.unite(own))
+        changed = self.fingerprints.changed(Fingerprints(own_tensors(now, self.ranks)))
+        return set(self.ranks.unite(sorted(changed)))
 
     def frozen_faults(self, changed: Collection[str]) -> list[str]:
         """List what is frozen but moved, one line each with the names."""
@@ -160,7 +127,7 @@ class PhaseRecord:
         """
         faults, notes = list[str](), list[str]()
         running = self._running_norms(group)
-        if running and not any(self.statistics[path] & changed for path in running):
+        if running and changed.isdisjoint(name for path in running for name in self.statistics[path]):
             faults.append(f"{group.name}: statistics of its norm layers should go on but rest: {format_names(running)}")
         names = self._with_elements(group)
         if not group.trains or not names:
@@ -190,10 +157,8 @@ class PhaseRecord:
         unmoved = [name for name in names if name in seen.nonzero and name not in changed and not may_rest]
         stuck, slow = list[str](), list[str]()
         for name in unmoved:
-            # A step along the gradient, and one of the size of the rate, would both have shown.
-            size, dtype = _largest(self.model.get_parameter(name))
-            gradient = min(seen.largest.get(name, 0.0) / self.gradient_scale(), 1.0)
-            must_move = self.highest_rates[group.name] * gradient > _VISIBLE * torch.finfo(dtype).eps * size
+            gradient = seen.largest.get(name, 0.0) / self.gradient_scale()
+            must_move = must_show(self.model.get_parameter(name), self.highest_rates[group.name], gradient)
             (stuck if must_move else slow).append(name)
         unreached = format_line(f"{group.name}: no gradient reached", missing, f"; {UNUSED}")
         bad = format_line(f"{group.name}: should move but did not, although gradients reached them:", stuck)
@@ -227,7 +192,7 @@ class PhaseRecord:
         moved = [
             name
             for name, _ in self.model.named_buffers()
-            if name in changed and name not in known and is_in_frozen_part(name, self.elements, training)
+            if name in changed and name not in known and _is_in_frozen_part(name, self.elements, training)
         ]
         in_eval = [name for name in moved if parent_of(name) in self.phase.eval_modules]
         others = [name for name in moved if name not in in_eval]
@@ -249,7 +214,7 @@ class PhaseRecord:
             "gradients": sum(name in self.gradients.nonzero for name in group.names),
             "norms": len(group.norms),
             "norms_should_move": len(self._running_norms(group)),
-            "norms_moved": sum(not self.statistics[path].isdisjoint(changed) for path in group.norms),
+            "norms_moved": sum(any(name in changed for name in self.statistics[path]) for path in group.norms),
             "from_step": self.first_step,
             "to_step": step,
         }
@@ -258,7 +223,7 @@ class PhaseRecord:
         """Say why parameters with gradients stay: steps below the resolution of their numbers, or nobody knows."""
         rate = max(base_rate(group.group), float(group.group["lr"]))
         parameters = dict(self.model.named_parameters())
-        size, dtype = max((_largest(parameters[name]) for name in names), key=itemgetter(0))
+        size, dtype = max((largest_number(parameters[name]) for name in names), key=itemgetter(0))
         if rate < torch.finfo(dtype).eps * size:
             # Processes that hold other parts would each name another size.
             of_size = "of such a size" if any(map(is_shard, parameters.values())) else f"of {size:.2g}"
@@ -279,83 +244,16 @@ class PhaseRecord:
         return [p for p in going if getattr(self.model.get_submodule(p), "num_batches_tracked", None) is not None]
 
 
-def _largest(parameter: Tensor) -> tuple[float, torch.dtype]:
-    """Return the largest absolute value in what this process holds of a parameter, and its type."""
-    own = part(parameter.detach())
-    return (float(own.abs().max()) if own.numel() else 0.0), own.dtype
-
-
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name, of a model of shards the shards."""
     reshard(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-class GradientListener:
-    """Listens to parameters until each has had a gradient that is finite and not zero everywhere.
-
-    Of one that processes share out, the part of this process is looked at. On a CPU each gradient is looked at as it
-    comes. On other devices its largest element stays there until `read` asks for it.
-
-    Args:
-        parameters: The parameters to listen to, by name; all of them need gradients.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self.nonzero: set[str] = set()
-        """Names of those that had such a gradient, as far as it is known."""
-        self.seen: set[str] = set()
-        """Names of those that had any gradient."""
-        self.largest: dict[str, float] = {}
-        """Largest element of the first such gradient of each that had one."""
-        self.nonfinite = False
-        """Whether a gradient was not finite."""
-        self._range: dict[str, tuple[Tensor, Tensor]] = {}
-        """Highest and lowest of the largest elements that are not on the host yet; -1 stands for one not finite."""
-        self._handles: dict[str, RemovableHandle] = {}
-        for name, parameter in parameters.items():
-            self._handles[name] = parameter.register_post_accumulate_grad_hook(partial(self._look, name))
-
-    def read(self) -> None:
-        """Bring what is known up to date; waits once for every device with news."""
-        for device in {high.device for high, _ in self._range.values()}:
-            names = [name for name, (high, _) in self._range.items() if high.device == device]
-            values = torch.stack([torch.stack(self._range.pop(name)) for name in names]).tolist()
-            for name, (high, low) in zip(names, values):
-                self._take(name, high)
-                self.nonfinite |= low < 0.0
-
-    def close(self) -> None:
-        """Stop listening."""
-        while self._handles:
-            self._handles.popitem()[1].remove()
-
-    def _look(self, name: str, parameter: Tensor) -> None:
-        if parameter.grad is None:
-            return
-        self.seen.add(name)
-        gradient = part(parameter.grad)
-        values = (gradient._values() if gradient.is_sparse else gradient).detach()
-        if not values.numel():
-            return
-        largest = torch.linalg.vector_norm(values, math.inf).nan_to_num(nan=-1.0, posinf=-1.0).float()
-        self._note(name, largest)
-
-    def _note(self, name: str, largest: Tensor) -> None:
-        """Note the largest absolute value of a gradient, -1 for one that is not finite."""
-        if largest.device.type == "cpu":
-            self._take(name, largest.item())
-        else:
-            self._defer(name, largest)
-
-    def _defer(self, name: str, largest: Tensor) -> None:
-        """Leave the value on its device until `read` asks for it."""
-        high, low = self._range.get(name, (largest, largest))
-        self._range[name] = torch.maximum(high, largest), torch.minimum(low, largest)
-
-    def _take(self, name: str, largest: float) -> None:
-        self.nonfinite |= largest < 0.0
-        if largest > 0.0 and name in self._handles:
-            self.nonzero.add(name)
-            self.largest[name] = largest
-            self._handles.pop(name).remove()
+def _is_in_frozen_part(name: str, parameters: Collection[str], trained: Collection[str]) -> bool:
+    """Tell whether a buffer is in a frozen part: in the smallest one with parameters, if none of these trains."""
+    path = parent_of(name)
+    while path and not any(inside(own, path) for own in parameters):
+        path = parent_of(path)
+    around = [own for own in parameters if inside(own, path)]
+    return bool(around) and not any(own in trained for own in around)

@@ -8,10 +8,16 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.common.text import counted
-from lightkit.finetune.audit.checks import (
+from lightkit.device.ranks import Ranks
+from lightkit.finetune.groups import split_by_group
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.plan import Plan, live_table
+from lightkit.finetune.tables import PhaseTable, format_names
+from lightkit.trainer.audit.record import EARLY_STEPS, UNUSED, PhaseRecord
+from lightkit.trainer.audit.rules import (
+    ENOUGH_STEPS,
+    announce,
     gradient_faults,
     group_options,
     membership_faults,
@@ -20,15 +26,6 @@ from lightkit.finetune.audit.checks import (
     rate_faults,
     state_faults,
 )
-from lightkit.finetune.audit.groups import split_by_group
-from lightkit.finetune.audit.plan import Plan, live_table
-from lightkit.finetune.audit.record import EARLY_STEPS, ENOUGH_STEPS, UNUSED, PeerGroup, PhaseRecord, SingleProcess
-from lightkit.finetune.audit.tables import PhaseTable, format_names
-from lightkit.finetune.phases import Phase
-
-
-class AuditError(UserError):
-    """A run does not train what it was to train."""
 
 
 class FinetuneAudit:
@@ -49,11 +46,10 @@ class FinetuneAudit:
         gradient_scale: Gives what losses are multiplied with.
         skipped: Gives the number of optimizer steps left out so far.
         on_phase_end: Called when a phase has ended and `table` knows it.
-        peers: The processes that look together, each at its part of the model; None where this one sees all of it.
-        exit_code: Exit status of a run that fails.
+        ranks: The processes that look together, each at its part of the model; None where this one sees all of it.
 
     Raises:
-        AuditError: No phase trains something of `must_train`.
+        UserError: No phase trains something of `must_train`.
     """
 
     def __init__(
@@ -72,13 +68,12 @@ class FinetuneAudit:
         gradient_scale: Callable[[], float] = lambda: 1.0,
         skipped: Callable[[], int] = lambda: 0,
         on_phase_end: Callable[[], None] = lambda: None,
-        peers: PeerGroup | None = None,
-        exit_code: int = AUDIT_FAILED,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model, self.optimizer, self.action, self.report = model, optimizer, action, report
-        self.plan, self.rate_scale, self.skipped, self.exit_code = plan, rate_scale, skipped, exit_code
+        self.plan, self.rate_scale, self.skipped = plan, rate_scale, skipped
         self.scheduled_rates, self.scheduled_options = scheduled_rates, scheduled_options
-        self.gradient_scale, self.on_phase_end, self.peers = gradient_scale, on_phase_end, peers or SingleProcess()
+        self.gradient_scale, self.on_phase_end, self.ranks = gradient_scale, on_phase_end, ranks or Ranks()
         self._table: list[dict[str, Any]] = []
         self._record: PhaseRecord | None = None
         self._last_begin: int | None = None
@@ -103,7 +98,7 @@ class FinetuneAudit:
             step: Optimizer steps taken in the run.
 
         Raises:
-            AuditError: The network, the optimizer or the moment is not as the phase says.
+            UserError: The network, the optimizer or the moment is not as the phase says.
         """
         if self.action == "none":
             return
@@ -131,7 +126,7 @@ class FinetuneAudit:
             options=group_options(self.optimizer.param_groups, without=may_change),
             reported=reported,
             gradient_scale=self.gradient_scale,
-            peers=self.peers,
+            ranks=self.ranks,
         )
         self._record.update_rates(self.optimizer.param_groups)
         self._report_notes(self._record, expected.groups_that_stop() if expected else [])
@@ -145,7 +140,7 @@ class FinetuneAudit:
             step: Optimizer steps taken in the run.
 
         Raises:
-            AuditError: Something frozen moved, no gradient reaches what trains, or the optimizer is not as planned.
+            UserError: Something frozen moved, no gradient reaches what trains, or the optimizer is not as planned.
         """
         record = self._record
         if record is None:
@@ -184,7 +179,7 @@ class FinetuneAudit:
             step: Optimizer steps taken in the run.
 
         Raises:
-            AuditError: Something moved that is frozen, or did not that should move.
+            UserError: Something moved that is frozen, or did not that should move.
         """
         record = self._record
         if record is None:
@@ -271,16 +266,11 @@ class FinetuneAudit:
 
     def _report_faults(self, faults: Iterable[str], when: str, reported: set[str]) -> None:
         """Raise or report what any process has found and has not been reported yet."""
-        lines = [line for line in self.peers.unite(faults) if line not in reported]
-        if lines and self.action == "fail":
-            self._close_record()
-            text = "".join(f"\n      {line}" for line in lines)
-            raise AuditError(
-                f"not what was to be trained ({when}){text}",
-                key="finetune.audit",  # raised in the midst of training, where no caller knows it
-                fix="finetune.audit=warn goes on all the same",
-                exit_code=self.exit_code,
-            )
+        lines = [line for line in self.ranks.unite(faults) if line not in reported]
+        ends = None
+        if self.action == "fail":
+            ends = "not what was to be trained", "finetune.audit", "finetune.audit=warn"
+            if lines:
+                self._close_record()
         reported.update(lines)
-        for line in lines:
-            self.report(f"audit ({when}): {line}")
+        announce(lines, when, who="audit", tell=self.report, ends=ends)

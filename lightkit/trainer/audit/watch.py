@@ -7,21 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import AUDIT_FAILED
-from lightkit.common.modules import is_shard, part
+from lightkit.common.modules import is_shard
 from lightkit.device.ranks import Ranks
-from lightkit.finetune.audit.tables import format_line, format_names
+from lightkit.finetune.tables import format_line, format_names
+from lightkit.trainer.audit.gradients import StepRecord
+from lightkit.trainer.audit.rules import ENOUGH_STEPS, announce, must_show
+from lightkit.trainer.audit.watched import EvaluationState, Faults, WatchedModel, WatchedMoment
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.watched import EvaluationState, Faults, StepRecord, WatchedModel, WatchedMoment
 
-ENOUGH_STEPS = 3
-"""Optimizer steps after which what trains must have moved: what begins at zero holds the gradients of others back."""
-VISIBLE = 32
-"""How many times the resolution of a number a step must be to show: gradients may be clipped, and rates may fall."""
 UNREACHED, ZERO, TOO_SMALL, STUCK, NOT_FINITE = range(5)
 """Why a parameter did not move, from what needs least of a gradient to what needs most."""
 
@@ -136,15 +131,8 @@ class Watcher(NoWatch):
                     self._told.add((member, text))
         lines = [_name_members(members, of=seen.members) + text for text, members in whose.items()]
         where = f"after step {seen.learner.state.step}"
-        if lines and self.action == "stop":
-            raise UserError(
-                f"training does not do what it says ({where})" + "".join(f"\n      {line}" for line in lines),
-                key="trainer.watch",
-                fix="trainer.watch.action=warn goes on all the same",
-                exit_code=AUDIT_FAILED,
-            )
-        for line in lines:
-            self._tell(f"watch ({where}): {line}")
+        ends = ("training does not do what it says", "trainer.watch", "trainer.watch.action=warn")
+        announce(lines, where, who="watch", tell=self._tell, ends=ends if self.action == "stop" else None)
 
 
 def _name_members(members: Sequence[str], *, of: Sequence[str]) -> str:
@@ -230,10 +218,7 @@ def _why_idle(parameter: Tensor, rate: float, gradient: Tensor | None) -> int:
         return UNREACHED if size is None else ZERO
     if not math.isfinite(size):
         return NOT_FINITE
-    own = part(parameter.detach())
-    greatest = float(own.abs().max()) if own.numel() else 0.0
-    # A step along the gradient, and one of the size of the rate, would both have shown.
-    return STUCK if rate * min(size, 1.0) > VISIBLE * torch.finfo(own.dtype).eps * greatest else TOO_SMALL
+    return STUCK if must_show(parameter, rate, size) else TOO_SMALL
 
 
 def _differing_ranks(learner: Learner, now: WatchedMoment) -> list[str]:

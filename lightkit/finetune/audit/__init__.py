@@ -1,1 +1,0 @@
-"""Proof that a fine-tuning does what it says: the plan before the run, the audit in it."""
