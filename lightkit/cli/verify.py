@@ -16,7 +16,6 @@ from lightkit.common.text import counted
 if TYPE_CHECKING:
     from lightkit.runner.proving.verify import VerifyResult
 
-_SHOWN = 10
 PHASES = ("micro", "step", "save", "validation", "test")
 
 
@@ -69,31 +68,16 @@ def verify_resume(args: list[str]) -> int:
 
 
 def _report(result: VerifyResult) -> None:
-    """Print where the run was killed, what was compared and differs, and what changes without being saved."""
+    """Print where the run was killed, what was compared, and what differs."""
     moment = result.moment
     say(f"{counted(result.steps, 'step')}, killed {moment.describe()}, resumed at step {result.resumed_at}")
-    heads = ["crossed", "steps", "epoch ends", "validations", "saves"]
-    names = ["the whole run", "after the resume"]
-    say(table(heads, [(name, *map(str, part)) for name, part in zip(names, result.crossed)], right=[1, 2, 3, 4]))
     if result.rows:
         say("shortened: " + ", ".join(f"{name} to {count:,} rows" for name, count in result.rows.items()))
     member = f" --member {moment.member}" if moment.member else ""
     say(f"the same again: --at {moment.step} --phase {moment.phase}{member}\n")
     rows = [(item.name, str(item.size), "different" if item.different else "same") for item in result.compared]
     say(table(["compared", "values", ""], rows, right=[1]))
-    if result.reason is not None:
-        say(f"\nDIFFERENT: {result.reason}")
-        return
-    say("\nthe same bits with and without the kill")
-    if not result.unsaved:
-        return
-    say("\nWARNING: this changes while training and is not saved. It made no difference in this run, but where the")
-    say("result ever depends on it, a resumed run will be another one:")
-    for fix in dict.fromkeys(item.fix for item in result.unsaved):
-        lines = [str(item) for item in result.unsaved if item.fix == fix]
-        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        say("\n".join(f"  {line}" for line in [*lines[:_SHOWN], *more]))
-        say(f"  fix: {fix}")
+    say("\nthe same bits with and without the kill" if result.same else f"\nDIFFERENT: {result.reason}")
 
 
 def _facts(result: VerifyResult) -> dict[str, Any]:
@@ -108,7 +92,6 @@ def _facts(result: VerifyResult) -> dict[str, Any]:
             {"name": item.name, "values": item.size, "different": bool(item.different)} for item in result.compared
         ],
         "reason": result.reason,
-        "unsaved": [{"what": str(item), "fix": item.fix} for item in result.unsaved],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torchmetrics import Metric
 
 from lightkit.data import DataInfo
 from lightkit.trainer import Callback
-from lightkit.trainer.tasks import Supervised
 
 
 class Drawing(Dataset[Any]):
@@ -188,91 +186,6 @@ def text_file(path: Path) -> Path:
     return path
 
 
-class Unsaved(Counts):
-    """Counts steps and saves nothing of it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def on_step(self, trainer: Any) -> None:
-        self.count += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-class ClockedAndCached(Callback):
-    """Holds times, something filled when it is needed, and where it began: none of it is state."""
-
-    def __init__(self) -> None:
-        self.now, self.cache, self.first = 0.0, None, -1
-
-    def on_fit_start(self, trainer: Any) -> None:
-        self.first = trainer.state.step
-
-    def on_step(self, trainer: Any) -> None:
-        self.now, self.cache = time.time(), {"rows": 3}
-
-
-class KeepsTrainer(Callback):
-    """Holds on to the trainer."""
-
-    def on_fit_start(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-
-class CountsCalls(nn.Module):
-    """Counts its calls, and does nothing with the number."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.head, self.calls = nn.Linear(in_features, num_classes), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.head(x)
-
-
-class Remembers(nn.Module):
-    """A loss with a buffer, which no checkpoint has."""
-
-    last: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("last", torch.zeros(()))
-
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        loss = nn.functional.cross_entropy(output, target)
-        self.last += loss.detach()
-        return loss
-
-
-class CountingTask(Supervised):
-    """Counts batches."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def step(self, model: nn.Module, batch: Any, criterion: Any) -> Any:
-        self.batches += 1
-        return super().step(model, batch, criterion)
-
-
-class CountingTransform:
-    """Counts calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, x: Tensor, random: Any) -> Tensor:
-        self.calls += 1
-        return x
-
-
 class Listed(Metric):
     """Keeps a plain list, which is no state of a metric."""
 
@@ -289,16 +202,6 @@ class Listed(Metric):
     def reset(self) -> None:
         super().reset()
         self.seen = []
-
-
-class ListedQuietly(Listed):
-    """Never forgets it, and gives something else."""
-
-    def compute(self) -> Tensor:
-        return torch.tensor(1.0)
-
-    def reset(self) -> None:
-        Metric.reset(self)
 
 
 class Cached(Drawing):

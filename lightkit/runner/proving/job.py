@@ -21,7 +21,6 @@ from lightkit.ensemble.methods.base import ALONE
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.fit import Observer
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
-from lightkit.runner.proving.live_state import live_state, metrics_of, objects_of
 from lightkit.runner.proving.trace import Moment, RunTrace, TracedTask
 from lightkit.runner.run import Runner
 from lightkit.trainer.timetable import Timetable
@@ -200,10 +199,8 @@ class TraceObserver(Observer):
 
     def watch(self, learner: Learner) -> Learner:
         """Add a callback and a task that tell the trace."""
-        objects = objects_of(learner)
         if learner.store:
             self._trace.follow(learner.store.folder)
-        self._trace.live_state = lambda: live_state({**objects, **metrics_of(learner)})
         counted = learner.metrics["train"]
         if self._blocks is not None and isinstance(counted, SplitMetrics):
             batches = learner.timetable.steps_per_epoch * learner.timetable.accumulate

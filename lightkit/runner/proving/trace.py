@@ -59,9 +59,6 @@ class RunTrace(Callback):
         checkpoints: Folder whose file operations are moments of a save.
         end_at: Moment at which the process ends.
         end: How it ends.
-
-    `live_state` gives the state of the run's objects that is not saved; it is asked for at the start, at each save and
-    at the end.
     """
 
     def __init__(
@@ -73,7 +70,6 @@ class RunTrace(Callback):
         self._counts: dict[tuple[str, str, int], int] = {}
         self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
         self._trainer: Training | None = None
-        self.live_state: Callable[[], Mapping[str, Any]] = dict
         sys.addaudithook(self._watch_files)
 
     def follow(self, checkpoints: Path) -> None:
@@ -91,7 +87,7 @@ class RunTrace(Callback):
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
         step = trainer.state.step
-        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer), "live": self.live_state()})
+        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer)})
 
     def on_step(self, trainer: Training) -> None:
         """Write down the state after an optimizer step."""
@@ -105,7 +101,7 @@ class RunTrace(Callback):
     def on_fit_end(self, trainer: Training) -> None:
         """Write down what the run ends with."""
         self._evaluates = "test"
-        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "live": self.live_state()})
+        self._write({"phase": "end", "step": trainer.state.step, "number": 0})
 
     def moment(self, phase: str, step: int, **facts: Any) -> Moment:
         """Write a line, then end here if this is the moment for it."""
@@ -121,7 +117,6 @@ class RunTrace(Callback):
     def saving(self) -> Iterator[None]:
         """Write down the moments of a save while inside; the checkpoint may still be written afterwards."""
         self._saving = self._step()
-        self._write({"phase": "live", "step": self._saving, "number": 0, "live": self.live_state()})
         self.moment("save", self._saving, what="begin")
         yield
         self.moment("save", self._saving, what="handed over")

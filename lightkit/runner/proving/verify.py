@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightkit.common.error_families import POINTER
 from lightkit.common.errors import UserError
@@ -24,31 +24,14 @@ from lightkit.common.randomness import mix
 from lightkit.runner.proving.comparison import (
     Comparison,
     Mismatch,
-    Snapshots,
-    UnsavedValue,
     compare_runs,
-    find_unsaved,
     first_mismatch,
-    lost_paths,
     read_trace,
 )
 from lightkit.runner.proving.job import SETTINGS, TracedJob
 from lightkit.runner.proving.trace import PHASES, Moment
 
 _LOG_LINES = 15
-
-
-class Crossed(NamedTuple):
-    """What lies in a run, or in a part of it."""
-
-    steps: int
-    """Optimizer steps."""
-    epochs: int
-    """Ends of epochs."""
-    validations: int
-    """Validations."""
-    saves: int
-    """Checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +48,8 @@ class VerifyResult:
     """Everything that was looked at."""
     reason: str | None = None
     """The first thing that differs and where it comes from; None when all is the same."""
-    crossed: list[Crossed] = field(default_factory=list)
-    """What lies in the whole run, and in the part that went on."""
     rows: dict[str, int] = field(default_factory=dict)
     """Rows that were kept of each split that was shortened."""
-    unsaved: list[UnsavedValue] = field(default_factory=list)
-    """What changes without being saved although all is the same."""
 
     @property
     def same(self) -> bool:
@@ -122,15 +101,14 @@ def verify(
     result = VerifyResult(
         moment,
         resumed_at=next((row["step"] for row in traces[2] if row["phase"] == "start"), 0),
-        steps=_crossed(reference).steps,
+        steps=len(_steps_of(reference, "step")),
         compared=compared,
-        crossed=[_crossed(reference), _crossed(traces[2])],
         rows=whole.rows,
     )
     different = [item for item in compared if item.different]
     parted = first_mismatch(reference, traces[2]) or first_mismatch(reference, traces[1])
     if not different and parted is None:
-        return replace(result, unsaved=find_unsaved(*map(Snapshots, traces)))
+        return result
     return replace(result, reason=_explain(whole, traces, different))
 
 
@@ -244,11 +222,6 @@ def _steps_of(trace: Sequence[dict[str, Any]], phase: str) -> list[int]:
     return sorted({row["step"] for row in trace if row["phase"] == phase})
 
 
-def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
-    """Count what lies in a run."""
-    return Crossed(*(len(_steps_of(trace, phase)) for phase in ("step", "epoch", "validation", "live")))
-
-
 def _explain(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different: Sequence[Comparison]) -> str:
     """Say what differs first, and where it comes from."""
     reference, cut, resumed = traces
@@ -258,17 +231,14 @@ def _explain(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different
         again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
         run_in_process(again, base / "fourth.json")
         repeated = first_mismatch(reference, _of_member(read_trace(Path(again.trace)), reference[0]["member"]))
-    lost = lost_paths(Snapshots(reference), Snapshots(resumed))
-    named = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
-    hint = f"\nchanges while training and is not saved: {named}" if lost else ""
     if repeated is not None:
         head = f"{repeated} differs even between two runs that nobody interrupted: the run cannot be repeated at all"
-        return f"{head}. {_cause(repeated, seeded=False)}{hint}"
+        return f"{head}. {_cause(repeated, seeded=False)}"
     if parted is not None:
-        return f"{parted} differs after the resume. {_cause(parted, seeded=True)}{hint}"
+        return f"{parted} differs after the resume. {_cause(parted, seeded=True)}"
     names = ", ".join(item.name for item in different)
     head = f"all batches, losses and weights are the same, but not {names}: {different[0].different}"
-    return f"{head}. A metric, a callback or the scheduler keeps state outside of its state_dict{hint}"
+    return f"{head}. A metric, a callback or the scheduler keeps state outside of its state_dict"
 
 
 _GLOBAL = "lightkit seeds the global generators of python, numpy and torch for every sample: draw from them"

@@ -68,4 +68,4 @@ def test_a_trace_changes_nothing_of_a_run(tmp_path: Path) -> None:
     phases = [row["phase"] for row in read_trace(tmp_path / "trace")]
     assert phases[0] == "start"
     assert (phases.count("step"), phases.count("end")) == (4, 1)
-    assert {"micro", "save", "live", "validation", "test"} <= set(phases)
+    assert {"micro", "save", "validation", "test"} <= set(phases)

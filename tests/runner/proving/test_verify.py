@@ -49,8 +49,6 @@ def test_a_run_that_can_be_resumed(proved: Callable[..., VerifyResult], phase: s
     assert result.moment.step == 9
     assert 0 < result.resumed_at <= 9
     assert result.steps == 24
-    assert result.unsaved == []
-    assert result.crossed[0][1:3] == (3, 3)
 
 
 @pytest.mark.thorough
@@ -68,7 +66,7 @@ def test_moments_of_evaluations(proved: Callable[..., VerifyResult]) -> None:
         (
             [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself"],
             r"the batch of step \d+ differs after the resume\. The data set or a transform draws from a generator of "
-            r"its own whose state is in no checkpoint[\s\S]*not saved: data\.dataset\.rng",
+            r"its own whose state is in no checkpoint",
         ),
         (
             [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself", "data.dataset.seed=null"],
@@ -76,8 +74,7 @@ def test_moments_of_evaluations(proved: Callable[..., VerifyResult]) -> None:
         ),
         (
             [*PLAIN, "model=custom", f"model._target_={SETS}.Forgetful"],
-            r"the loss of step \d+ differs after the resume\. Batch and weights are the same[\s\S]*"
-            r"not saved: model\.calls",
+            r"the loss of step \d+ differs after the resume\. Batch and weights are the same",
         ),
         (
             [*PLAIN, "model=custom", f"model._target_={SETS}.PythonDice"],
@@ -119,43 +116,8 @@ def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved
     result = proved(*PLAIN, "data.batch_size=4", "data.eval_batch_size=2", at=None, phase=None, steps=24)
     assert result.same, result.reason
     assert set(result.rows) == {"train", "val", "test"}
-    assert result.crossed[0][:3] == (24, 3, 3)
-    assert result.crossed[1].epochs >= 1
+    assert result.steps == 24
     assert result.resumed_at % 8, "the checkpoint lies in mid-epoch"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("overrides", "path", "fix"),
-    [
-        ([f"+trainer.callbacks.mine._target_={SETS}.Unsaved"], "trainer.callbacks.mine.count: 24 after training, ",
-         "state_dict"),
-        (["model=custom", f"model._target_={SETS}.CountsCalls"], "model.calls: ", "register_buffer"),
-        (["loss=custom", f"loss._target_={SETS}.Remembers"], "loss.last: ", "callback's state_dict"),
-        ([f"trainer.task._target_={SETS}.CountingTask"], "trainer.task.batches: ", "callback's state_dict"),
-        ([f"data.augment=[{{_target_: {SETS}.CountingTransform}}]"], "data.augment[0].calls: ", "function of the row"),
-        ([f"+metrics.val.mine._target_={SETS}.ListedQuietly"], "metrics.val.mine.seen: list of ", "add_state"),
-    ],
-)  # fmt: skip
-def test_what_changes_without_being_saved_is_a_warning(
-    proved: Callable[..., VerifyResult], overrides: list[str], path: str, fix: str
-) -> None:
-    base = [text for text in PLAIN if not text.startswith("model.hidden") or "model=custom" not in overrides]
-    result = proved(*base, *overrides, at=None, phase="micro")
-    assert result.same, result.reason
-    found = [item for item in result.unsaved if str(item).startswith(path)]
-    assert found, result.unsaved
-    assert fix in found[0].fix
-    assert len(result.unsaved) <= 2
-
-
-@pytest.mark.thorough
-def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: Callable[..., VerifyResult]) -> None:
-    callbacks = ("Counts", "ClockedAndCached", "KeepsTrainer")
-    mine = [f"+trainer.callbacks.{name.lower()}._target_={SETS}.{name}" for name in callbacks]
-    result = proved(*PLAIN, *mine, "trainer.early_stopping.patience=20", "trainer.ema.decay=0.9", at=None, phase="step")
-    assert result.same, result.reason
-    assert result.unsaved == []
 
 
 @pytest.mark.thorough
@@ -168,7 +130,7 @@ def test_state_that_shows_only_across_epochs_or_blocks_makes_the_bits_differ(
     result = proved(*(with_data if name == "Cached" else with_metric), at=None, phase="micro")
     assert not result.same
     assert result.reason is not None
-    assert {"Cached": "data.dataset.cache", "Listed": "metrics.train.mine.seen"}[name] in result.reason
+    assert {"Cached": "keeps what it has drawn", "Listed": "a metric"}[name] in result.reason.lower()
 
 
 TRACE = [
