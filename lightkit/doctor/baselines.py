@@ -179,17 +179,14 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         told = f"{measured}; {usual:.0%} of the targets are the same, and the others are too few to judge by"
         return Finding(BASELINES, "skipped", told, numbers=numbers)
     by_heart = plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss)
-    return Finding(
-        BASELINES,
-        "warning",
-        measured,
-        why=f"what it learns of training rows does not hold for {split}: inputs may belong to other targets"
+    why = (
+        f"what it learns of training rows does not hold for {split}: inputs may belong to other targets"
         if by_heart
-        else "it learns nothing from its inputs: they may not belong to their targets, or say nothing about them",
-        key="data.dataset",
-        fix="look at inputs beside their targets: `lightkit show data`",
-        numbers=numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss},
+        else "it learns nothing from its inputs: they may not belong to their targets, or say nothing about them"
     )
+    fix = "look at inputs beside their targets: `lightkit show data`"
+    numbers = numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss}
+    return Finding(BASELINES, "warning", measured, why, "data.dataset", fix, numbers)
 
 
 def _usual_share(y: Tensor | None) -> float:

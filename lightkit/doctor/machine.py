@@ -139,9 +139,8 @@ def busy(source: Source, gpus: list[GpuFacts]) -> Iterator[Finding]:
         if used and total and used > max(_BUSY_MIB, _BUSY_SHARE * total):
             measured = f"{used / 1024:.1f} of {total / 1024:.1f} GiB of GPU {gpu.index} are in use already"
             why = "the run may not fit beside it, and both are slow"
-            yield Finding(
-                "GPU memory", "note", measured, why, "device.gpus", "`lightkit gpus` shows who; device.gpus=auto"
-            )
+            fix = "`lightkit gpus` shows who; device.gpus=auto"
+            yield Finding("GPU memory", "note", measured, why, "device.gpus", fix)
 
 
 def workers(patient: Patient, shared: Path = _SHARED) -> Iterator[Finding]:

@@ -99,9 +99,8 @@ def loss(history: History) -> Finding:
         return Finding(name, "error", measured, why, "optim.lr", "optim.lr smaller by ten; lightkit find lr", numbers)
     if first - last < _FELL * abs(first):
         why = "it hardly fell: the rate is far off, or the network cannot learn this"
-        return Finding(
-            name, "warning", measured, why, "optim.lr", "lightkit doctor OVERRIDES; lightkit find lr", numbers
-        )
+        fix = "lightkit doctor OVERRIDES; lightkit find lr"
+        return Finding(name, "warning", measured, why, "optim.lr", fix, numbers)
     return Finding(name, "ok", measured, numbers=numbers)
 
 
@@ -113,15 +112,10 @@ def learnt(history: History) -> Iterator[Finding]:
         return
     first, best = train[0].value, min(losses)
     if best > first - _FELL * abs(first) and min(losses[1:]) > losses[0] - _FELL * abs(losses[0]):
-        yield Finding(
-            "validation loss",
-            "warning",
-            f"val/loss is {best:.4g} at best, and the first training loss was {first:.4g}",
-            why="nothing was learnt that holds for validation: inputs may belong to other targets, or tell nothing",
-            key="data.dataset",
-            fix="lightkit doctor OVERRIDES compares with baselines; lightkit show data; lightkit find lr",
-            numbers={"best": best, "first": first},
-        )
+        measured = f"val/loss is {best:.4g} at best, and the first training loss was {first:.4g}"
+        why = "nothing was learnt that holds for validation: inputs may belong to other targets, or tell nothing"
+        fix = "lightkit doctor OVERRIDES compares with baselines; lightkit show data; lightkit find lr"
+        yield Finding("validation loss", "warning", measured, why, "data.dataset", fix, {"best": best, "first": first})
 
 
 def course(history: History) -> Iterator[Finding]:

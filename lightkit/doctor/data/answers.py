@@ -147,16 +147,14 @@ def find_ordered_classes(sample: DataSample, near: Neighbourhood) -> Iterator[Fi
     if apart > _IN_ORDER * anyhow:
         return
     low, high = f"{float(values[there].min()):g}", f"{float(values[there].max()):g}"
-    yield Finding(
-        ORDERED,
-        "warning",
+    measured = (
         f"{len(there)} classes from {low} to {high} are numbers in an order: those of rows that are alike are "
-        f"{apart:.3g} apart, of any two rows {anyhow:.3g}",
-        why="to a classification 41 is as wrong as 80 where 40 is right, and each number has few rows to learn from",
-        key="loss",
-        fix="make it a regression: targets as float (y.float()), loss=mse metrics=regression",
-        numbers={"classes": len(there), "apart": apart, "any": anyhow},
+        f"{apart:.3g} apart, of any two rows {anyhow:.3g}"
     )
+    why = "to a classification 41 is as wrong as 80 where 40 is right, and each number has few rows to learn from"
+    fix = "make it a regression: targets as float (y.float()), loss=mse metrics=regression"
+    numbers = {"classes": len(there), "apart": apart, "any": anyhow}
+    yield Finding(ORDERED, "warning", measured, why, "loss", fix, numbers)
 
 
 def _numbers(names: list[str]) -> Tensor | None:

@@ -55,15 +55,9 @@ def find_idle_augmentation(sample: DataSample) -> Iterator[Finding]:
     if varied:
         yield Finding(CHECK, "ok", measured, numbers=numbers)
         return
-    yield Finding(
-        CHECK,
-        "warning",
-        measured,
-        why="each epoch shows the same inputs again, and the network can know them by heart",
-        key="data.augment",
-        fix="draw the change anew in each call, and with a probability above 0",
-        numbers=numbers,
-    )
+    why = "each epoch shows the same inputs again, and the network can know them by heart"
+    fix = "draw the change anew in each call, and with a probability above 0"
+    yield Finding(CHECK, "warning", measured, why, "data.augment", fix, numbers)
 
 
 def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
@@ -97,15 +91,11 @@ def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
     alone = [trial.recognised([transform]).overall for transform in augment] if len(augment) > 1 else [0.0]
     culprit = alone.index(min(alone))
     some = 0 < len(lost) <= len(plain.counts) / 2
-    yield Finding(
-        CHECK,
-        "warning",
-        measured + (f", least of all {', '.join(lost[:5])}" if some else ""),
-        why="what augmentation makes of an input is no longer of its class, so the network learns wrong answers",
-        key=f"data.augment[{culprit}]",
-        fix=f"a weaker {_named(augment[culprit])}, or none",
-        numbers=numbers | {"transform": _named(augment[culprit])},
-    )
+    measured = measured + (f", least of all {', '.join(lost[:5])}" if some else "")
+    why = "what augmentation makes of an input is no longer of its class, so the network learns wrong answers"
+    key = f"data.augment[{culprit}]"
+    fix = f"a weaker {_named(augment[culprit])}, or none"
+    yield Finding(CHECK, "warning", measured, why, key, fix, numbers | {"transform": _named(augment[culprit])})
 
 
 def find_random_evaluation(sample: DataSample) -> Iterator[Finding]:
@@ -121,15 +111,9 @@ def find_random_evaluation(sample: DataSample) -> Iterator[Finding]:
         if not varied:
             yield Finding(EVALUATION, "ok", measured, numbers=numbers)
             continue
-        yield Finding(
-            EVALUATION,
-            "warning",
-            measured,
-            why="the data set draws random numbers for them, so its own augmentation is judged with the network",
-            key="data.augment",
-            fix="move random transforms from the data set to data.augment, which is for training rows only",
-            numbers=numbers,
-        )
+        why = "the data set draws random numbers for them, so its own augmentation is judged with the network"
+        fix = "move random transforms from the data set to data.augment, which is for training rows only"
+        yield Finding(EVALUATION, "warning", measured, why, "data.augment", fix, numbers)
 
 
 class _Recognised:

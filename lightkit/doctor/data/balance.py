@@ -57,16 +57,13 @@ def find_imbalance(sample: DataSample, cfg: DictConfig) -> Iterator[Finding]:
         yield Finding(BALANCE, "ok", measured, numbers=numbers)
         return
     monitor, answered = str(cfg.metrics.monitor), _answers_imbalance(cfg)
-    yield Finding(
-        BALANCE,
-        "note" if answered else "warning",
-        measured,
-        why=f"{monitor} can look good although rare classes are never found",
-        key="metrics.monitor" if not answered else "",
-        fix="judge by a metric that counts classes alike (metrics.monitor=val/f1, val/auroc), and weigh the loss "
-        "(loss.weight for cross entropy, loss.pos_weight for binary targets, loss=focal)",
-        numbers=numbers,
+    why = f"{monitor} can look good although rare classes are never found"
+    key = "metrics.monitor" if not answered else ""
+    fix = (
+        "judge by a metric that counts classes alike (metrics.monitor=val/f1, val/auroc), and weigh the loss "
+        "(loss.weight for cross entropy, loss.pos_weight for binary targets, loss=focal)"
     )
+    yield Finding(BALANCE, "note" if answered else "warning", measured, why, key, fix, numbers)
 
 
 def _answers_imbalance(cfg: DictConfig) -> bool:

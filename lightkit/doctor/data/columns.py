@@ -53,15 +53,10 @@ def find_constant_features(sample: DataSample) -> Iterator[Finding]:
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     # Pixels at the rim and words that do not occur are 0 in every row, and nobody takes them for information.
     is_rim = columns.shape[1] >= _MANY and bool((values.abs() < 1e-6).all()) and len(names) < columns.shape[1] / 2
-    yield Finding(
-        CONSTANT,
-        "note" if is_rim else "warning",
-        f"{len(names)} of {columns.shape[1]:,} features are the same in all training rows: {shown}",
-        why="they tell rows apart in no way; where they should, reading or joining them went wrong",
-        key=sample.key("features"),
-        fix="look at where the columns come from, or leave them out",
-        numbers=numbers,
-    )
+    measured = f"{len(names)} of {columns.shape[1]:,} features are the same in all training rows: {shown}"
+    why = "they tell rows apart in no way; where they should, reading or joining them went wrong"
+    fix = "look at where the columns come from, or leave them out"
+    yield Finding(CONSTANT, "note" if is_rim else "warning", measured, why, sample.key("features"), fix, numbers)
 
 
 def _blank_samples(x: Tensor) -> Finding:
@@ -69,15 +64,11 @@ def _blank_samples(x: Tensor) -> Finding:
     blank = (flat == flat[:, :1]).all(1) if flat.shape[1] > 1 else torch.zeros(len(flat), dtype=torch.bool)
     count, share = int(blank.sum()), float(blank.float().mean())
     bad = share >= _BLANK and count >= 3
-    return Finding(
-        CONSTANT,
-        "warning" if bad else "ok",
-        f"{count:,} of {len(x):,} training inputs ({share:.1%}) hold one number only, as blank images do",
-        why="their labels cannot be learned from nothing; the files may be broken" if bad else "",
-        key="data.dataset" if bad else "",
-        fix="look at them with `lightkit show data`, and leave them out" if bad else "",
-        numbers={"blank": count, "share": share},
-    )
+    measured = f"{count:,} of {len(x):,} training inputs ({share:.1%}) hold one number only, as blank images do"
+    why = "their labels cannot be learned from nothing; the files may be broken" if bad else ""
+    key = "data.dataset" if bad else ""
+    fix = "look at them with `lightkit show data`, and leave them out" if bad else ""
+    return Finding(CONSTANT, "warning" if bad else "ok", measured, why, key, fix, {"blank": count, "share": share})
 
 
 def find_missing_values(sample: DataSample) -> Iterator[Finding]:
@@ -91,31 +82,24 @@ def find_missing_values(sample: DataSample) -> Iterator[Finding]:
     found = {name: mark for name, column in zip(names, columns.unbind(1)) if (mark := _sentinel(column)) is not None}
     if found:
         shown = ", ".join(f"{value:g} in {share:.0%} of {name}" for name, (value, share) in list(found.items())[:5])
-        yield Finding(
-            MISSING,
-            "warning",
-            f"numbers far from all others, which may stand for a missing value: {shown}",
-            why="the network takes them for measurements, and scaling squeezes the true ones together",
-            key=sample.key("missing"),
-            fix="leave such cells empty in the file, and fill them: data.dataset.missing=median"
+        measured = f"numbers far from all others, which may stand for a missing value: {shown}"
+        why = "the network takes them for measurements, and scaling squeezes the true ones together"
+        fix = (
+            "leave such cells empty in the file, and fill them: data.dataset.missing=median"
             if sample.takes("missing")
-            else "put what is usual in their place, with a feature that says where",
-            numbers={"columns": {name: {"value": value, "share": share} for name, (value, share) in found.items()}},
+            else "put what is usual in their place, with a feature that says where"
         )
+        numbers = {"columns": {name: {"value": value, "share": share} for name, (value, share) in found.items()}}
+        yield Finding(MISSING, "warning", measured, why, sample.key("missing"), fix, numbers)
         return
     filled = _filled(sample)
     most = {name: share for name, share in filled.items() if share >= _FILLED}
     if most:
         shown = ", ".join(f"{share:.0%} of {name}" for name, share in list(most.items())[:5])
-        yield Finding(
-            MISSING,
-            "warning",
-            f"most of a column was filled in: {shown}",
-            why="such a column tells more about what was asked for than about what was measured",
-            key="data.dataset.features",
-            fix="leave the column out, or data.dataset.add_indicator=true",
-            numbers={"filled": filled},
-        )
+        measured = f"most of a column was filled in: {shown}"
+        why = "such a column tells more about what was asked for than about what was measured"
+        fix = "leave the column out, or data.dataset.add_indicator=true"
+        yield Finding(MISSING, "warning", measured, why, "data.dataset.features", fix, {"filled": filled})
         return
     told = f", and filled in: {', '.join(f'{share:.0%} of {name}' for name, share in filled.items())}" if filled else ""
     yield Finding(MISSING, "ok", f"no number stands for a missing value{told}", numbers={"filled": filled})

@@ -31,17 +31,14 @@ def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
     example = next(group for name in shared for group in sorted(parts[name] & parts["train"], key=str))
     example = int(example) if isinstance(example, float) else example
     told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
-    yield Finding(
-        GROUPS,
-        "warning",
-        f"groups by {told_by}, such as {example}, have rows in train too: {told}",
-        why="the network can know a group by heart, and new groups will not be known to it",
-        key="data.split.groups",
-        fix=f"data.split.groups={named[1]}, which keeps rows with the same value together"
+    measured = f"groups by {told_by}, such as {example}, have rows in train too: {told}"
+    why = "the network can know a group by heart, and new groups will not be known to it"
+    fix = (
+        f"data.split.groups={named[1]}, which keeps rows with the same value together"
         if named[0] == "column"
-        else "an attribute `groups` of the data set that names the group of each row",
-        numbers=numbers | {"example": example},
+        else "an attribute `groups` of the data set that names the group of each row"
     )
+    yield Finding(GROUPS, "warning", measured, why, "data.split.groups", fix, numbers | {"example": example})
 
 
 def _named_groups(sample: DataSample) -> tuple[tuple[str, str], Sequence[object]] | None:

@@ -35,15 +35,10 @@ def find_unreadable(sample: DataSample) -> Iterator[Finding]:
     for split, told in problems(sample):
         error = sample[split].problem
         user = error if isinstance(error, UserError) else None
-        yield Finding(
-            LABELS,
-            "error",
-            f"reading {split} ended: {user.what if user else told}",
-            why="a run would end at this sample, perhaps hours later",
-            key="data.dataset",
-            fix=(user.fix if user else None) or "mend or leave out the sample",
-            numbers={"split": split},
-        )
+        measured = f"reading {split} ended: {user.what if user else told}"
+        why = "a run would end at this sample, perhaps hours later"
+        fix = (user.fix if user else None) or "mend or leave out the sample"
+        yield Finding(LABELS, "error", measured, why, "data.dataset", fix, {"split": split})
 
 
 def find_wrong_labels(sample: DataSample) -> Iterator[Finding]:
@@ -70,15 +65,11 @@ def find_wrong_labels(sample: DataSample) -> Iterator[Finding]:
     elif not lacking:
         few = [names[number] for number in range(count) if present[number] < _FEW_ROWS]
         told = f", {len(few)} of them with fewer than {_FEW_ROWS}: {_list(few)}" if few else ""
-        yield Finding(
-            LABELS,
-            "warning" if few else "ok",
-            f"{count:,} {'labels' if info.task == 'multilabel' else 'classes'}, all with training rows{told}",
-            why="from so few rows a class is not learned, and its score is chance" if few else "",
-            key="data.split" if few else "",
-            fix="more rows of these classes, or leave the classes out" if few else "",
-            numbers={"classes": count, "few": few},
-        )
+        measured = f"{count:,} {'labels' if info.task == 'multilabel' else 'classes'}, all with training rows{told}"
+        why = "from so few rows a class is not learned, and its score is chance" if few else ""
+        key = "data.split" if few else ""
+        fix = "more rows of these classes, or leave the classes out" if few else ""
+        yield Finding(LABELS, "warning" if few else "ok", measured, why, key, fix, {"classes": count, "few": few})
     else:
         in_time = bool(cut_splits(sample)) and is_series(sample)
         yield _lacking_finding(lacking, names, is_asked=bool(asked & {*lacking}), in_time=in_time)
@@ -118,15 +109,13 @@ def _out_of_range(sample: DataSample) -> Finding | None:
         if bad.any():
             values = y[bad].flatten().unique().tolist()
             expected = f"0 to {info.num_classes - 1}" if single else "0 or 1"
-            return Finding(
-                LABELS,
-                "error",
-                f"{int(bad.sum()):,} labels of {split} are not {expected}: {_list([f'{value:g}' for value in values])}",
-                why="the loss refuses them, on a GPU with an error that names another line",
-                key="data.dataset",
-                fix="number the classes from 0 without gaps" if single else "give 0 or 1 for each label",
-                numbers={"split": split, "wrong": int(bad.sum())},
+            measured = (
+                f"{int(bad.sum()):,} labels of {split} are not {expected}: {_list([f'{value:g}' for value in values])}"
             )
+            why = "the loss refuses them, on a GPU with an error that names another line"
+            fix = "number the classes from 0 without gaps" if single else "give 0 or 1 for each label"
+            numbers = {"split": split, "wrong": int(bad.sum())}
+            return Finding(LABELS, "error", measured, why, "data.dataset", fix, numbers)
     return None
 
 
@@ -161,15 +150,9 @@ def find_conflicts(sample: DataSample) -> Iterator[Finding]:
     if twins <= 3 * coarse and disagree:
         measured += f"; such coarse features make {coarse:.1%} of them equal by chance"
     bad = share >= 0.01 and disagree >= 4 and twins > 3 * coarse
-    yield Finding(
-        CONFLICTS,
-        "warning" if bad else "ok",
-        measured,
-        why="no network can be right about both; labels are wrong, or what tells rows apart is missing" if bad else "",
-        key="data.dataset" if bad else "",
-        fix="look at these rows, and choose one label or add the feature that differs" if bad else "",
-        numbers=numbers,
-    )
+    why = "no network can be right about both; labels are wrong, or what tells rows apart is missing" if bad else ""
+    fix = "look at these rows, and choose one label or add the feature that differs" if bad else ""
+    yield Finding(CONFLICTS, "warning" if bad else "ok", measured, why, "data.dataset" if bad else "", fix, numbers)
 
 
 def _constant_targets(y: Tensor) -> Finding:

@@ -89,17 +89,12 @@ def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
 
 
 def _warning(sample: DataSample, measured: str, why: str, features: list[str], numbers: dict[str, object]) -> Finding:
-    return Finding(
-        LEAKS,
-        "warning",
-        measured,
-        why=why,
-        key=sample.key("features"),
-        fix=f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is"
+    fix = (
+        f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is"
         if sample.is_table
-        else "look for a mark of the class at this place (`lightkit show data`), and cut it off",
-        numbers=numbers | {"features": features},
+        else "look for a mark of the class at this place (`lightkit show data`), and cut it off"
     )
+    return Finding(LEAKS, "warning", measured, why, sample.key("features"), fix, numbers | {"features": features})
 
 
 def _most_related(columns: Tensor, y: Tensor) -> list[int]:

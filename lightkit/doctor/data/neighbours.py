@@ -47,15 +47,10 @@ def _near_finding(name: str, near: _Neighbours) -> Finding:
         return Finding(NEAR, "ok", measured, numbers=numbers)
     row = int(close.nonzero()[0, 0])
     twin = (int(near.rows[row]), int(near.nearest[row]))
-    return Finding(
-        NEAR,
-        "warning",
-        f"{measured}, such as row {twin[0]} from row {twin[1]}",
-        why="copies of a row (another size, brightness or rounding) on both sides of a split make the score too good",
-        key="data.split.by",
-        fix="keep copies on one side: a data set with splits of its own, data.split.by=file",
-        numbers=numbers | {"example": twin},
-    )
+    measured = f"{measured}, such as row {twin[0]} from row {twin[1]}"
+    why = "copies of a row (another size, brightness or rounding) on both sides of a split make the score too good"
+    fix = "keep copies on one side: a data set with splits of its own, data.split.by=file"
+    return Finding(NEAR, "warning", measured, why, "data.split.by", fix, numbers | {"example": twin})
 
 
 class _Neighbours:

@@ -38,15 +38,11 @@ def find_small_splits(sample: DataSample) -> Iterator[Finding]:
         return
     name = min(counts, key=lambda each: counts[each])
     rows = f"{counts[name]} row{'s' if counts[name] > 1 else ''}"
-    yield Finding(
-        SIZES,
-        "warning" if counts[name] < _NONE else "note",
-        f"{name} has {rows}, train {len(sample.data.rows['train']):,}",
-        why=f"one row more or less that is right changes the score by {1 / counts[name]:.0%}: what it tells is chance",
-        key=f"data.split.{name}",
-        fix=f"data.split.{name}=0.2, or folds where rows are few (data.split.by=fold)",
-        numbers=counts,
-    )
+    measured = f"{name} has {rows}, train {len(sample.data.rows['train']):,}"
+    why = f"one row more or less that is right changes the score by {1 / counts[name]:.0%}: what it tells is chance"
+    key = f"data.split.{name}"
+    fix = f"data.split.{name}=0.2, or folds where rows are few (data.split.by=fold)"
+    yield Finding(SIZES, "warning" if counts[name] < _NONE else "note", measured, why, key, fix, counts)
 
 
 def find_order(sample: DataSample) -> Iterator[Finding]:
@@ -67,15 +63,9 @@ def find_order(sample: DataSample) -> Iterator[Finding]:
         yield Finding(DRIFT, "ok", f"{told}, which follows from the order of the rows", numbers=numbers)
         return
     stratified = "random" if info.task == "regression" else "stratified"
-    yield Finding(
-        DRIFT,
-        "warning" if drifted else "ok",
-        told,
-        why="training and judging happen on different mixtures" if drifted else "",
-        key="data.split.by" if drifted else "",
-        fix=f"data.split.by={stratified}" if drifted else "",
-        numbers=numbers,
-    )
+    why = "training and judging happen on different mixtures" if drifted else ""
+    fix = f"data.split.by={stratified}" if drifted else ""
+    yield Finding(DRIFT, "warning" if drifted else "ok", told, why, "data.split.by" if drifted else "", fix, numbers)
 
 
 def _shares(gaps: dict[str, tuple[float, float]]) -> str:
@@ -104,15 +94,10 @@ def _order_finding(sample: DataSample, gaps: dict[str, float], drifted: list[str
         return Finding(ORDER, "ok", measured, numbers=numbers)
     if told < _TOLD or gaps.get(cut[0], 0.0) < _APART:
         return Finding(ORDER, "ok", measured, numbers=numbers)
-    return Finding(
-        ORDER,
-        "warning",
-        f"{measured}, and {cut[0]} is cut from one end",
-        why="the rows are sorted, so training and judging see different targets",
-        key="data.split.by",
-        fix="data.split.by=random, or stratified",
-        numbers=numbers | {"cut": cut},
-    )
+    measured = f"{measured}, and {cut[0]} is cut from one end"
+    why = "the rows are sorted, so training and judging see different targets"
+    fix = "data.split.by=random, or stratified"
+    return Finding(ORDER, "warning", measured, why, "data.split.by", fix, numbers | {"cut": cut})
 
 
 def cut_splits(sample: DataSample) -> list[str]:

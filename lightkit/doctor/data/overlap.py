@@ -59,15 +59,9 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
         if twins:
             few = twins < _FEWEST or share < _WARNED
             status = "note" if by_chance or few else "error" if share >= _WRONG else "warning"
-        yield Finding(
-            EXACT,
-            status,
-            measured,
-            why="" if status == "ok" else f"the score on {name} counts rows that the network may know by heart",
-            key="" if status == "ok" else "data.split.by",
-            fix="" if status == "ok" else _SPLIT_FIX,
-            numbers=numbers,
-        )
+        why = "" if status == "ok" else f"the score on {name} counts rows that the network may know by heart"
+        key = "" if status == "ok" else "data.split.by"
+        yield Finding(EXACT, status, measured, why, key, "" if status == "ok" else _SPLIT_FIX, numbers)
 
 
 def _all_marks(sample: DataSample) -> dict[str, Tensor]:

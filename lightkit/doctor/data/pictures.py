@@ -54,15 +54,10 @@ def find_wrong_layout(patient: Patient, x: Tensor) -> Iterator[Finding]:
     if not given or given[0] != shape:
         return
     size = " x ".join(map(str, shape))
-    yield Finding(
-        LAYOUT,
-        "warning",
-        f"pictures are {size}, as H x W x C, and the first convolution takes their {shape[0]} rows for channels",
-        why="PyTorch has channels first, C x H x W: filters slide over columns and colours now",
-        key="data.dataset",
-        fix="image.permute(2, 0, 1) in the data set, or ToTensor() of torchvision",
-        numbers={"shape": shape},
-    )
+    measured = f"pictures are {size}, as H x W x C, and the first convolution takes their {shape[0]} rows for channels"
+    why = "PyTorch has channels first, C x H x W: filters slide over columns and colours now"
+    fix = "image.permute(2, 0, 1) in the data set, or ToTensor() of torchvision"
+    yield Finding(LAYOUT, "warning", measured, why, "data.dataset", fix, {"shape": shape})
 
 
 def find_constant_channels(sample: DataSample, x: Tensor, axis: int) -> Iterator[Finding]:
@@ -114,12 +109,9 @@ def find_overflow(x: Tensor) -> Iterator[Finding]:
     share = jumps / max(total, 1)
     if jumps < _FEWEST_JUMPS or share < _SHARE or middle * 2 > jumps or agreeing < _AGREEING * jumps:
         return
-    yield Finding(
-        WRAPPED,
-        "warning",
-        f"at {share:.1%} of the borders between pixels the brightest meet the darkest, and go on as if counted round",
-        why="an arithmetic of 8 bits overflowed (uint8: 250 + 10 = 4), so bright places turned dark",
-        key="data.dataset",
-        fix="image.float() (or astype('float32')) before + - *, and clamp(0, 255) before it becomes uint8 again",
-        numbers={"share": share},
+    measured = (
+        f"at {share:.1%} of the borders between pixels the brightest meet the darkest, and go on as if counted round"
     )
+    why = "an arithmetic of 8 bits overflowed (uint8: 250 + 10 = 4), so bright places turned dark"
+    fix = "image.float() (or astype('float32')) before + - *, and clamp(0, 255) before it becomes uint8 again"
+    yield Finding(WRAPPED, "warning", measured, why, "data.dataset", fix, {"share": share})

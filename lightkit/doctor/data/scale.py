@@ -93,17 +93,12 @@ def find_far_targets(sample: DataSample) -> Iterator[Finding]:
     y = y.double()
     mean, deviation, largest = float(y.mean()), float(y.std()), float(y.abs().max())
     bad = largest >= _FAR or 0 < deviation < _SMALL
-    yield Finding(
-        TARGETS,
-        "warning" if bad else "ok",
-        f"targets have mean {mean:.3g}, deviation {deviation:.3g}, and reach {largest:.3g}",
-        why="a network starts near 0, and errors of this size make its first steps too large or too small"
-        if bad
-        else "",
-        key=sample.key("target_scale") if bad else "",
-        fix=_target_fix(sample, deviation) if bad else "",
-        numbers={"mean": mean, "deviation": deviation, "largest": largest},
-    )
+    measured = f"targets have mean {mean:.3g}, deviation {deviation:.3g}, and reach {largest:.3g}"
+    why = "a network starts near 0, and errors of this size make its first steps too large or too small" if bad else ""
+    key = sample.key("target_scale") if bad else ""
+    fix = _target_fix(sample, deviation) if bad else ""
+    numbers = {"mean": mean, "deviation": deviation, "largest": largest}
+    yield Finding(TARGETS, "warning" if bad else "ok", measured, why, key, fix, numbers)
 
 
 def _target_fix(sample: DataSample, deviation: float) -> str:

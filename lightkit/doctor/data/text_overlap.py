@@ -49,15 +49,10 @@ def find_repeated_text(sample: DataSample) -> Iterator[Finding]:
         measured = f"{repeated:,} of {len(marks):,} windows of {name} ({share:.1%}) stand in the training text too"
         measured += "" if share_read > 0.999 else f", of which {share_read:.0%} was read"
         bad = share >= 0.05
-        yield Finding(
-            CHECK,
-            "error" if share >= 0.3 else "warning" if bad else "ok",
-            measured,
-            why="what was read in training is predicted by heart, so the score says little of new text" if bad else "",
-            key="data.dataset" if bad else "",
-            fix="leave out passages and files that are there twice, or under another name" if bad else "",
-            numbers=numbers,
-        )
+        why = "what was read in training is predicted by heart, so the score says little of new text" if bad else ""
+        key = "data.dataset" if bad else ""
+        fix = "leave out passages and files that are there twice, or under another name" if bad else ""
+        yield Finding(CHECK, "error" if share >= 0.3 else "warning" if bad else "ok", measured, why, key, fix, numbers)
 
 
 def _passages(x: Tensor, length: int) -> Tensor:

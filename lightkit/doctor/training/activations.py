@@ -122,17 +122,16 @@ def _lost(learner: Learner, spreads: dict[str, float]) -> Iterator[Finding]:
         if squashing
         else ""
     )
-    yield Finding(
-        "signal",
-        "warning",
+    measured = (
         f"outputs are nearly the same for all rows: what tells them apart falls from {values[largest]:.2g} behind "
-        f"`{names[0]}` below a hundredth of that behind `{lost}` and to {values[-1]:.2g} behind `{names[-1]}`{of}",
-        "the signal vanishes on its way through the layers, and the gradient on its way back",
-        "model",
-        "nn.ReLU or nn.GELU in place of nn.Sigmoid and nn.Tanh, a norm after each layer, skip connections, or larger "
-        "weights to begin with (nn.init.kaiming_normal_)",
-        {"spreads": spreads},
+        f"`{names[0]}` below a hundredth of that behind `{lost}` and to {values[-1]:.2g} behind `{names[-1]}`{of}"
     )
+    why = "the signal vanishes on its way through the layers, and the gradient on its way back"
+    fix = (
+        "nn.ReLU or nn.GELU in place of nn.Sigmoid and nn.Tanh, a norm after each layer, skip connections, or larger "
+        "weights to begin with (nn.init.kaiming_normal_)"
+    )
+    yield Finding("signal", "warning", measured, why, "model", fix, {"spreads": spreads})
 
 
 def _dead(alive: dict[str, Tensor], rows: int) -> Iterator[Finding]:

@@ -133,29 +133,20 @@ def failure(error: Exception, name: str, *, graphs: dict[str, int] | None = None
     at = f" ({place})" if place else ""
     if graphs and "a second time" in str(error):
         names = [each.rpartition(".")[2] for each in graphs]
-        return Finding(
-            GRAPH,
-            "error",
+        measured = (
             f"the backward pass goes through the step before a second time{at}: "
-            f"{named([f'`{each}`' for each in graphs])} is kept from it with its graph",
-            ENDS,
-            "model",
-            "; ".join(f"self.{each} = self.{each}.detach() at the beginning of forward" for each in names[:2]),
-            {"graphs": graphs},
+            f"{named([f'`{each}`' for each in graphs])} is kept from it with its graph"
         )
+        fix = "; ".join(f"self.{each} = self.{each}.detach() at the beginning of forward" for each in names[:2])
+        return Finding(GRAPH, "error", measured, ENDS, "model", fix, {"graphs": graphs})
     if shown is not None:
         received = f", received {shown.received}" if getattr(shown, "received", None) is not None else ""
         return Finding(name, "error", f"{shown.what}{received}{at}", ENDS, shown.key or "", shown.fix or "")
     known = explain(in_short(error)).known[:1]
     fix = "; ".join(text for each in known for text in (each.fix, each.key) if text)
-    return Finding(
-        name,
-        "error",
-        f"{in_short(error)}{at}",
-        f"{known[0].cause}: {ENDS}" if known else ENDS,
-        "model",
-        fix or "LIGHTKIT_DEBUG=1 lightkit train shows where",
-    )
+    measured = f"{in_short(error)}{at}"
+    why = f"{known[0].cause}: {ENDS}" if known else ENDS
+    return Finding(name, "error", measured, why, "model", fix or "LIGHTKIT_DEBUG=1 lightkit train shows where")
 
 
 def _growing(look: _Look) -> Iterator[Finding]:

@@ -68,15 +68,10 @@ def _out_of_reach(learner: Learner, preds: Tensor, target: Tensor, rows: int) ->
     share = float(outside.float().mean())
     if share > _OUTSIDE:
         limits = "lie between 0 and 1" if bounded else "are 0 or more"
-        yield Finding(
-            "outputs",
-            "warning",
-            f"all outputs {limits}, and {percent(share)} of the targets do not",
-            why="behind a sigmoid or ReLU the network cannot come near these targets",
-            key="model",
-            fix="let the model return the plain output of its last layer, or scale the targets to what it can give",
-            numbers={"share": share},
-        )
+        measured = f"all outputs {limits}, and {percent(share)} of the targets do not"
+        why = "behind a sigmoid or ReLU the network cannot come near these targets"
+        fix = "let the model return the plain output of its last layer, or scale the targets to what it can give"
+        yield Finding("outputs", "warning", measured, why, "model", fix, {"share": share})
 
 
 def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor], *, scale_key: str) -> Iterator[Finding]:

@@ -154,15 +154,14 @@ def _adding_up(learner: Learner, batch: Any) -> Iterator[Finding]:
     if names:
         said += f": {named([f'`{name}`' for name in names])} is kept from one call to the next"
     attribute = names[0].rpartition(".")[2] if names else "total"
-    yield Finding(
-        NAME,
-        "error" if adds else "warning",
-        f"the loss adds up from step to step: {said}" if adds else f"the loss depends on the calls before: {said}",
-        "its value and its gradient are not those of the batch, and a resume does not give the same",
-        "loss" if not names or names[0].startswith("loss") else "trainer.task",
-        f"return the loss of this batch alone, without self.{attribute}; what is to be shown adds up loss.item()",
-        {"losses": losses, "attributes": names},
+    measured = (
+        f"the loss adds up from step to step: {said}" if adds else f"the loss depends on the calls before: {said}"
     )
+    why = "its value and its gradient are not those of the batch, and a resume does not give the same"
+    key = "loss" if not names or names[0].startswith("loss") else "trainer.task"
+    fix = f"return the loss of this batch alone, without self.{attribute}; what is to be shown adds up loss.item()"
+    numbers = {"losses": losses, "attributes": names}
+    yield Finding(NAME, "error" if adds else "warning", measured, why, key, fix, numbers)
 
 
 def _repeats(outputs: list[Any]) -> bool:
@@ -181,16 +180,14 @@ def _a_sum(learner: Learner, rows: int) -> Iterator[Finding]:
     if abs(whole - total) > _NEAR / 10 * abs(whole) or abs(total / 2 - whole) < 0.2 * abs(whole):
         return
     own = isinstance(learner.criterion, nn.Module) and hasattr(learner.criterion, "reduction")
-    yield Finding(
-        NAME,
-        "error",
+    measured = (
         f"the loss is a sum over the rows: {whole:.4g} for {rows} of them, {halves[0]:.4g} and {halves[1]:.4g} for its "
-        "halves",
-        "steps grow with data.batch_size, a last batch that is smaller counts less, and a split's loss is no mean",
-        "loss.reduction" if own else "loss" if isinstance(learner.task, Supervised) else "trainer.task",
-        "loss.reduction=mean" if own else ".mean() in place of .sum() over the batch",
-        {"loss": whole, "halves": halves},
+        "halves"
     )
+    why = "steps grow with data.batch_size, a last batch that is smaller counts less, and a split's loss is no mean"
+    key = "loss.reduction" if own else "loss" if isinstance(learner.task, Supervised) else "trainer.task"
+    fix = "loss.reduction=mean" if own else ".mean() in place of .sum() over the batch"
+    yield Finding(NAME, "error", measured, why, key, fix, {"loss": whole, "halves": halves})
 
 
 def _of_any_row(learner: Learner, batch: Any) -> Iterator[Finding]:
@@ -217,25 +214,18 @@ def _of_any_row(learner: Learner, batch: Any) -> Iterator[Finding]:
     shapes = [tuple(each.shape) for each in (preds, target)]
     numbers = {"losses": losses, "outputs": shapes[0], "targets": shapes[1]}
     if shapes[0] != shapes[1] and target.is_floating_point():
-        yield Finding(
-            "outputs",
-            "error",
-            f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}: they are spread over each other",
-            "it compares every output with every target, so the mean of the targets is all that can be learnt",
-            "model",
-            "one shape for both: output.squeeze(1) in the model, or y[..., None] or y.squeeze(-1) in the data set",
-            numbers,
+        measured = (
+            f"the outputs have the shape {shapes[0]} and the targets {shapes[1]}: they are spread over each other"
         )
+        why = "it compares every output with every target, so the mean of the targets is all that can be learnt"
+        fix = "one shape for both: output.squeeze(1) in the model, or y[..., None] or y.squeeze(-1) in the data set"
+        yield Finding("outputs", "error", measured, why, "model", fix, numbers)
         return
-    yield Finding(
-        NAME,
-        "warning",
-        f"the loss of {sized(len(target), 'row')} stays {losses[0]:.4g} when their targets are shuffled",
-        "it does not see which target belongs to which output: (B,) and (B, 1) broadcast, or it ignores them",
-        "loss" if isinstance(learner.task, Supervised) else "trainer.task",
-        "print both shapes in front of the loss; output.squeeze(1), or target[:, None]",
-        numbers,
-    )
+    measured = f"the loss of {sized(len(target), 'row')} stays {losses[0]:.4g} when their targets are shuffled"
+    why = "it does not see which target belongs to which output: (B,) and (B, 1) broadcast, or it ignores them"
+    key = "loss" if isinstance(learner.task, Supervised) else "trainer.task"
+    fix = "print both shapes in front of the loss; output.squeeze(1), or target[:, None]"
+    yield Finding(NAME, "warning", measured, why, key, fix, numbers)
 
 
 def _spread_out(preds: Tensor, target: Tensor) -> Tensor:

@@ -102,19 +102,15 @@ class Objective:
             preds, target = self.heard(self.x, changed)
             gap = self._gap(preds, place)
             if gap > 0 and not torch.equal(target, judged):
-                return Finding(
-                    TARGETS,
-                    "error",
-                    f"with the targets of other rows, and the same inputs, the outputs change by up to {gap:.3g}",
-                    why="the targets reach the network: it is told the answers, and new rows come without them",
-                    key="trainer.task",
-                    fix="look for a way of the targets into the network, in `step` of the task and `forward` of the "
-                    "model, and hand them to the loss alone",
-                    numbers={"change": gap},
+                measured = f"with the targets of other rows, and the same inputs, the outputs change by up to {gap:.3g}"
+                why = "the targets reach the network: it is told the answers, and new rows come without them"
+                fix = (
+                    "look for a way of the targets into the network, in `step` of the task and `forward` of the "
+                    "model, and hand them to the loss alone"
                 )
-        return Finding(
-            TARGETS, "ok", "with the targets of other rows the outputs are the same", numbers={"change": 0.0}
-        )
+                return Finding(TARGETS, "error", measured, why, "trainer.task", fix, {"change": gap})
+        numbers = {"change": 0.0}
+        return Finding(TARGETS, "ok", "with the targets of other rows the outputs are the same", numbers=numbers)
 
     def _gap(self, preds: Tensor, place: int | None) -> float:
         """Return the largest change of the outputs, of one position where they have positions."""
@@ -133,15 +129,10 @@ class Objective:
         with suppress(Exception):  # a loss of one's own may take anything
             right, wrong = self._losses_of_answers()
             if right > wrong + 1e-3 * abs(wrong):
-                yield Finding(
-                    SIGN,
-                    "error",
-                    f"the loss of right answers is {right:.3g}, and of wrong ones {wrong:.3g}",
-                    why="training makes the loss small, and so the answers wrong",
-                    key="loss",
-                    fix="turn the sign of the loss round: a loss is to fall as answers become better",
-                    numbers={"right": right, "wrong": wrong},
-                )
+                measured = f"the loss of right answers is {right:.3g}, and of wrong ones {wrong:.3g}"
+                why = "training makes the loss small, and so the answers wrong"
+                fix = "turn the sign of the loss round: a loss is to fall as answers become better"
+                yield Finding(SIGN, "error", measured, why, "loss", fix, {"right": right, "wrong": wrong})
 
     def _losses_of_answers(self) -> tuple[float, float]:
         """Return the loss of right answers, and the lowest of those of wrong ones."""
@@ -178,18 +169,14 @@ class Objective:
         if float(criterion(moved.movedim(-1, axis), y)) == float(criterion(self.preds.float(), y)):
             return
         ignores = hasattr(criterion, "ignore_index")
-        yield Finding(
-            PADDING,
-            "warning",
+        measured = (
             f"{share:.0%} of the targets of {sized(len(y), 'sequence')} are the token {int(filler)} at their ends, and "
-            "the loss counts them",
-            why="that is padding: loss and metrics look good for guessing it, whatever the rest is worth",
-            key="loss.ignore_index" if ignores else "data.dataset",
-            fix=f"loss.ignore_index={int(filler)}"
-            if ignores
-            else "-100 as the target of padding, which is not counted",
-            numbers={"share": share, "token": int(filler)},
+            "the loss counts them"
         )
+        why = "that is padding: loss and metrics look good for guessing it, whatever the rest is worth"
+        key = "loss.ignore_index" if ignores else "data.dataset"
+        fix = f"loss.ignore_index={int(filler)}" if ignores else "-100 as the target of padding, which is not counted"
+        yield Finding(PADDING, "warning", measured, why, key, fix, {"share": share, "token": int(filler)})
 
 
 def class_axis(preds: Tensor, target: Tensor) -> int:

@@ -175,9 +175,8 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
         return Finding(NAME, "error", measured, why, "optim.lr", fix, numbers)
     best = max((own, usual), key=lambda each: each.progress)
     if _is_short(own) or (_is_short(usual) and usual.progress < _SOME):
-        return Finding(
-            NAME, "skipped", f"there was time for {sized(len(best.losses) - 1, 'step')} only", numbers=numbers
-        )
+        measured = f"there was time for {sized(len(best.losses) - 1, 'step')} only"
+        return Finding(NAME, "skipped", measured, numbers=numbers)
     if usual.progress >= _SOME and own.progress < _NONE:
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the run would hardly learn: its steps are too small, or something holds the weights back"

@@ -34,9 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     """Save a model in mid-training, load it into a fresh one, and let both make the same step."""
     if not patient.cfg.checkpoint.enabled:
         why = "a run that ends early has to start anew"
-        yield Finding(
-            "checkpoint", "note", "none will be written (checkpoint.enabled=false)", why, "checkpoint.enabled"
-        )
+        measured = "none will be written (checkpoint.enabled=false)"
+        yield Finding("checkpoint", "note", measured, why, "checkpoint.enabled")
         return
     learner = patient.learner()
     learner.network.train()
@@ -99,9 +98,8 @@ def _compared(here: NextStep, there: NextStep, *, exact: bool, lost: Sequence[st
     if not told and differing:
         told = [f"after one more step {named(differing)} are not the same"]
     if not told:
-        return Finding(
-            "checkpoint", "ok", "saved, loaded into a fresh model, and trained on: the same", numbers=numbers
-        )
+        measured = "saved, loaded into a fresh model, and trained on: the same"
+        return Finding("checkpoint", "ok", measured, numbers=numbers)
     why = "a resumed or evaluated run is another one: something that counts is in no checkpoint"
     fix = "keep it in register_buffer(...) or a parameter, not in a plain attribute or with persistent=False"
     if lost:

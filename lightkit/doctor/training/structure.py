@@ -151,15 +151,9 @@ def _norms(learner: Learner) -> Iterator[Finding]:
         fix = f"{place}.train() with the rest: no {place}.eval() in forward or train()"
         fix = f"nn.{kind}(..., momentum=0.1)" if "momentum" in said else fix
         fix = f"{place}.requires_grad_(True), or loaded numbers" if "frozen" in said else fix
-        yield Finding(
-            "norm layers",
-            "warning",
-            f"`{name}` ({kind}) {said}{others}",
-            "a norm that never trains holds back what others learn: its statistics are not those of the data",
-            "model",
-            fix,
-            {"norms": still},
-        )
+        measured = f"`{name}` ({kind}) {said}{others}"
+        why = "a norm that never trains holds back what others learn: its statistics are not those of the data"
+        yield Finding("norm layers", "warning", measured, why, "model", fix, {"norms": still})
 
 
 class _Used(TorchDispatchMode):
@@ -195,15 +189,10 @@ class _Used(TorchDispatchMode):
 def _made_in_forward(strangers: dict[str, nn.Module]) -> Iterator[Finding]:
     """Say which layers forward calls that are no part of the model."""
     if strangers:
-        yield Finding(
-            "unregistered layers",
-            "error",
-            f"forward calls {named([f'a {name}' for name in strangers])} that the model does not have",
-            "a layer made in forward begins anew at each step: its weights are in no optimizer and in no checkpoint",
-            "model",
-            f"self.layer = {next(iter(strangers))}(...) in __init__, and self.layer(x) in forward",
-            {"layers": [*strangers]},
-        )
+        measured = f"forward calls {named([f'a {name}' for name in strangers])} that the model does not have"
+        why = "a layer made in forward begins anew at each step: its weights are in no optimizer and in no checkpoint"
+        fix = f"self.layer = {next(iter(strangers))}(...) in __init__, and self.layer(x) in forward"
+        yield Finding("unregistered layers", "error", measured, why, "model", fix, {"layers": [*strangers]})
 
 
 def _is_plain(value: Any) -> bool:
@@ -228,15 +217,12 @@ def _no_buffers(learner: Learner, plain: dict[str, Any], storages: set[int]) -> 
     ]
     if found:
         attribute = found[0].rpartition(".")[2]
-        yield Finding(
-            "tensors without a buffer",
-            "warning",
-            f"the model computes with {named([f'`{name}`' for name in found])}: a plain tensor, no buffer or parameter",
-            "it does not move to a GPU with the model, and no checkpoint has it",
-            "model",
-            f'self.register_buffer("{attribute}", {attribute}) in place of self.{attribute} = {attribute}',
-            {"attributes": found},
+        measured = (
+            f"the model computes with {named([f'`{name}`' for name in found])}: a plain tensor, no buffer or parameter"
         )
+        why = "it does not move to a GPU with the model, and no checkpoint has it"
+        fix = f'self.register_buffer("{attribute}", {attribute}) in place of self.{attribute} = {attribute}'
+        yield Finding("tensors without a buffer", "warning", measured, why, "model", fix, {"attributes": found})
 
 
 def find_unregistered(model: nn.Module) -> Iterator[Finding]:
@@ -252,16 +238,14 @@ def find_unregistered(model: nn.Module) -> Iterator[Finding]:
             if hidden:
                 full = f"{place}.{name}" if place else name
                 kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in hidden))
-                yield Finding(
-                    "unregistered layers",
-                    "error",
-                    f"`{full}` holds {kinds}, and the model does not know of it",
-                    why="the optimizer gets no such weights, checkpoints do not have them, no GPU is told of them",
-                    key="model",
-                    fix=f"self.{name} = nn.ModuleList([...]) or nn.ModuleDict in place of a list or dict; nn.Parameter "
-                    "for a tensor",
-                    numbers={"attribute": full, "count": len(hidden)},
+                measured = f"`{full}` holds {kinds}, and the model does not know of it"
+                why = "the optimizer gets no such weights, checkpoints do not have them, no GPU is told of them"
+                fix = (
+                    f"self.{name} = nn.ModuleList([...]) or nn.ModuleDict in place of a list or dict; nn.Parameter "
+                    "for a tensor"
                 )
+                numbers = {"attribute": full, "count": len(hidden)}
+                yield Finding("unregistered layers", "error", measured, why, "model", fix, numbers)
 
 
 def _wants_training(value: Any) -> bool:
