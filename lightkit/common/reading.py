@@ -191,7 +191,7 @@ def data_beside(module: str) -> dict[str, Any]:
     """Return the data of a module, which are in a file of YAML or JSON beside it.
 
     Args:
-        module: The `__file__` of the module: `known.py` has `known.yaml`. What help needs is JSON, which reads fast.
+        module: The `__file__` of the module: a `.yaml` file of its name. What help needs is JSON, which reads fast.
     """
     path = Path(module).with_suffix(".json")
     return parse_object(read_text(path)) if path.is_file() else parse_mapping(read_text(path.with_suffix(".yaml")))

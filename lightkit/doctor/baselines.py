@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.causes import explained
-from lightkit.doctor.training.course import FEWEST_EPOCHS, Course, evaluated, same, train_briefly, without_inputs
+from lightkit.doctor.training.course import (
+    FEWEST_EPOCHS,
+    Course,
+    evaluated,
+    explained,
+    same,
+    train_briefly,
+    without_inputs,
+)
 from lightkit.doctor.training.objective import Objective, class_axis
 from lightkit.doctor.training.probing import batches_of
 

@@ -6,9 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from lightkit.doctor.after.known import Known, Recognised, known_errors
+from lightkit.common.reading import data_beside
 
 _MOST = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -130,3 +131,45 @@ def _row(label: str, text: str, width: int) -> str:
     head = f"{label + ':':<17}"
     wrapped = textwrap.wrap(text, max(30, width - len(head)), break_long_words=False, break_on_hyphens=False)
     return "\n".join([head + (wrapped or [""])[0], *(" " * len(head) + each for each in wrapped[1:])])
+
+
+@dataclass(frozen=True)
+class Known:
+    """An error of PyTorch, CUDA or the system below them."""
+
+    name: str
+    """What it is, in a few words."""
+    pattern: str
+    """Regular expression that is searched for in a text; its named groups stand in braces in `cause` and `fix`."""
+    cause: str
+    """What usually causes it."""
+    fix: str
+    """How to mend it, in PyTorch."""
+    key: str = ""
+    """What does so in lightkit, where there is something: a key with a value, or a command."""
+    beside: str = ""
+    """Regular expression that has to be in the text as well."""
+    unless: str = ""
+    """Regular expression that must not be in the text."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A known error that was found in a text."""
+
+    name: str
+    """See `Known`."""
+    says: str
+    """The line in which it was found."""
+    cause: str
+    """What usually causes it, with the numbers of this one."""
+    fix: str
+    """How to mend it, in PyTorch."""
+    key: str = ""
+    """What does so in lightkit."""
+
+
+@cache
+def known_errors() -> tuple[Known, ...]:
+    """Return all known errors, which `traceback.yaml` lists."""
+    return tuple(Known(**each) for each in data_beside(__file__)["errors"])

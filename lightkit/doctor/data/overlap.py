@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from lightkit.data.groups import row_marks
-from lightkit.doctor.data.groups import find_shared_groups
-from lightkit.doctor.data.neighbours import find_near_duplicates
+from lightkit.doctor.data.neighbours import find_near_duplicates, find_shared_groups
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.data.text_overlap import find_repeated_text
 from lightkit.doctor.finding import Finding, Status

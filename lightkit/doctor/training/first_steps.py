@@ -20,8 +20,7 @@ from lightkit.common.lengths import Length
 from lightkit.doctor.after.traceback import explain
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.attributes import kept_graphs
-from lightkit.doctor.training.probing import named, sized
+from lightkit.doctor.training.probing import kept_graphs, named, sized
 from lightkit.runner.faults import as_user_error
 from lightkit.trainer import Trainer
 from lightkit.trainer.callbacks import Callback, Training

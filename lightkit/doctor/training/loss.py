@@ -19,15 +19,16 @@ from lightkit.common.nesting import mapped, tensors
 from lightkit.common.randomness import mix
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.attributes import differing, state_of
 from lightkit.doctor.training.probing import (
     Heard,
     batches_of,
     compute,
+    differing,
     named,
     plain_batch,
     plain_loader,
     sized,
+    state_of,
     without_dropout,
 )
 from lightkit.trainer.tasks import Supervised

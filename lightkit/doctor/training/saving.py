@@ -18,8 +18,7 @@ from lightkit.common.nesting import mapped
 from lightkit.diagnostics.memory import release
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.attributes import differing, state_of
-from lightkit.doctor.training.probing import compute, named, train_step, training_batches
+from lightkit.doctor.training.probing import compute, differing, named, state_of, train_step, training_batches
 from lightkit.runner.restore import stateful
 from lightkit.runs.catalog import project
 from lightkit.trainer.timetable import Timetable

@@ -15,8 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.attributes import attributes_of, contents, modules_of
-from lightkit.doctor.training.probing import compute, named, percent, sized, training_batches
+from lightkit.doctor.training.probing import (
+    attributes_of,
+    compute,
+    contents,
+    modules_of,
+    named,
+    percent,
+    sized,
+    training_batches,
+)
 
 _NORMS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._NormBase,
