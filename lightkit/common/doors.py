@@ -16,11 +16,36 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "slurm": "lightkit.sweep.engines.slurm.SlurmEngine",
         "ray": "lightkit.sweep.engines.ray.RayEngine",
     },
+    "doctor": {
+        "machine": "lightkit.doctor.machine.check",
+        "training step": "lightkit.doctor.training.first_steps.check",
+        "labels": "lightkit.doctor.data.labels.check",
+        "splits": "lightkit.doctor.data.overlap.check",
+        "order": "lightkit.doctor.data.order.check",
+        "answers": "lightkit.doctor.data.answers.check",
+        "pictures": "lightkit.doctor.data.pictures.check",
+        "features": "lightkit.doctor.data.columns.check",
+        "leaks": "lightkit.doctor.data.leaks.check",
+        "scale": "lightkit.doctor.data.scale.check",
+        "augmentation": "lightkit.doctor.data.augmentation.check",
+        "initial loss": "lightkit.doctor.training.initial.check",
+        "loss": "lightkit.doctor.training.objective.check",
+        "loss of rows": "lightkit.doctor.training.loss.check",
+        "structure": "lightkit.doctor.training.structure.check",
+        "gradients": "lightkit.doctor.training.gradients.check",
+        "activations": "lightkit.doctor.training.activations.check",
+        "causality": "lightkit.doctor.training.causality.check",
+        "evaluation": "lightkit.doctor.training.evaluation.check",
+        "checkpoint": "lightkit.doctor.training.saving.check",
+        "speed": "lightkit.doctor.training.speed.check",
+        "one batch": "lightkit.doctor.training.overfit.check",
+        "baselines": "lightkit.doctor.baselines.check",
+    },
 }
 """By the key or command that takes the name: names, each with the dotted path of what it stands for."""
 
 
 def import_path(path: str) -> Any:
-    """Import the object at a dotted path of lightkit's own."""
-    module, _, name = path.rpartition(".")
+    """Import the object at a dotted path of lightkit's own, or at `module:name`."""
+    module, _, name = path.replace(":", ".").rpartition(".")
     return getattr(importlib.import_module(module), name)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Status = Literal["ok", "note", "warning", "error", "skipped"]
 STATUSES: tuple[Status, ...] = ("error", "warning", "note", "ok", "skipped")
 """How bad a finding is, the worst first. A `note` is worth knowing and asks for nothing."""
+
+T = TypeVar("T")
+
+
+def able(**abilities: bool) -> Callable[[T], T]:
+    """Give a check abilities, which are attributes of it: see `lightkit.doctor.checks.Check`."""
+
+    def mark(check: T) -> T:
+        vars(check).update(abilities)
+        return check
+
+    return mark
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tests.conftest import Outcome
 Cli = Callable[..., Outcome]
 ENGINE = """
 import subprocess
+from lightkit.doctor.finding import Finding
 from lightkit.sweep.engines.base import JobEngine, job_command
 
 class Turns(JobEngine):
@@ -34,6 +35,16 @@ class Turns(JobEngine):
 
 class Odd:
     pass
+
+class Rows:
+    def __init__(self, least):
+        self.least = least
+    def __call__(self, patient):
+        rows = len(patient.learner().data.train.rows)
+        yield Finding("rows", "ok" if rows >= self.least else "error", f"{rows} rows to learn from")
+
+def titled(patient):
+    yield Finding("title", "note", patient.cfg.name)
 """
 
 
@@ -78,6 +89,25 @@ def test_what_is_wrong_is_told(cli: Cli, own: Callable[[str], None], file: str, 
     assert done.code == 2
     assert "Traceback" not in done.err
     assert not [word for word in words if word not in done.err], done.err
+
+
+def test_the_doctor_makes_checks_of_the_project(
+    cli: Cli, own: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightkit.doctor.checks.CHECKS", ())
+    monkeypatch.setattr("sys.stdin", None)
+    own("doctor: {rows: {_target_: own_engines.Rows, least: 10}, title: own_engines.titled}\n")
+    done = cli("doctor", "data=wine", "name=mine")
+    assert done.code == 0, done.err
+    assert "rows to learn from" in done.out
+    assert "mine" in done.out
+    own("doctor: {rows: {_target_: own_engines.Rows, least: 1000}}\n")
+    assert cli("doctor", "data=wine").code == 1
+    for wrong, words in (("own_engines.Rowz", "does not exist"), ("os.system", "not among what may be built")):
+        own(f"doctor: {{rows: {wrong}}}\n")
+        done = cli("doctor", "data=wine")
+        assert done.code == 2
+        assert words in done.err
 
 
 def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Callable[[str], None]) -> None:

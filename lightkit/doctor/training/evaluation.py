@@ -14,7 +14,7 @@ from lightkit.assembly import Learner
 from lightkit.common.failures import in_short
 from lightkit.common.nesting import tensors
 from lightkit.data.loaders import Loader
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, able
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import (
     DROPPING,
@@ -39,6 +39,7 @@ _TOLERANCE = 1e-3
 """Share of the size of the outputs up to which they count as the same: a GPU, or another size of a sum, rounds."""
 
 
+@able(as_run=True)
 def check(patient: Patient) -> Iterator[Finding]:
     """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
     learner = patient.learner()

@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_out_of_memory, user_frame
 from lightkit.common.lengths import Length
 from lightkit.doctor.after.traceback import explain
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, able
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import kept_graphs, named, sized
 from lightkit.runner.faults import as_user_error
@@ -63,6 +63,7 @@ def _has_graph(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None
 
 
+@able(always=True)
 def check(patient: Patient) -> Iterator[Finding]:
     """Make a few steps, the last one of the first epoch, and a validation, with callbacks and metrics of the run."""
     learner, look = patient.learner(), None

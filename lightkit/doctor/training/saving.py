@@ -16,7 +16,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.nesting import mapped
 from lightkit.diagnostics.memory import release
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, able
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import compute, differing, named, state_of, train_step, training_batches
 from lightkit.runner.restore import stateful
@@ -29,6 +29,7 @@ _TIGHT = 0.5
 _ROUNDING, _GPU_ROUNDING = 1e-5, 1e-3
 
 
+@able(as_run=True)
 def check(patient: Patient) -> Iterator[Finding]:
     """Save a model in mid-training, load it into a fresh one, and let both make the same step."""
     if not patient.cfg.checkpoint.enabled:
