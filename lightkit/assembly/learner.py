@@ -37,7 +37,7 @@ from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.device.implementation import FLAGS
 from lightkit.device.ranks import Ranks
-from lightkit.ensemble.methods.base import ALONE
+from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
@@ -311,7 +311,7 @@ def _of_smoke(cfg: DictConfig, data: Data) -> dict[str, int]:
     A last batch of one sample, which is too few for batch norm, so shows here too.
     """
     # Members of an ensemble learn from parts of them.
-    windows = _WINDOWS if cfg.ensemble["_target_"] == ALONE else 2 * _WINDOWS
+    windows = _WINDOWS if cfg.ensemble["_target_"] == NO_ENSEMBLE else 2 * _WINDOWS
     kept = {}
     for name, loader in data.loaders().items():
         size, batches = loader.batch_size, windows * cfg.trainer.accumulate if name == "train" else 1

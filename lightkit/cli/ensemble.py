@@ -57,11 +57,11 @@ def ensemble(args: list[str]) -> int:
         node = _stacking(options, folders, [*shared, *own])
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
-        from lightkit.runner.ensemble.library import combine_runs
-        from lightkit.runner.ensemble.library_run import LibraryRun
+        from lightkit.runner.ensemble.combine import combine_runs
+        from lightkit.runner.ensemble.finished import FinishedRun
 
     names = [f"{i:02}-{run_name(folder).replace('/', '-')}" for i, folder in enumerate(folders)]
-    runs = [LibraryRun(name, folder, made.cfg) for name, folder, made in zip(names, folders, composed)]
+    runs = [FinishedRun(name, folder, made.cfg) for name, folder, made in zip(names, folders, composed)]
     name = options.name or options.method
     target = new_run_folder(root, name)
     try:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
-from lightkit.ensemble.methods.base import ALONE
+from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.runner.ensemble.run import checked_method
 
 _ALONE: dict[str, Any] = {
@@ -84,7 +84,7 @@ class Patient:
         rows = ", ".join(f"{loader.num_samples:,} {name}" for name, loader in data.loaders().items())
         model, optimizer = (str(node["_target_"]).rpartition(".")[2] for node in (self.cfg.model, self.cfg.optim))
         name = self.cfg.name or data.info.task
-        alone = self.cfg.ensemble._target_ == ALONE
+        alone = self.cfg.ensemble._target_ == NO_ENSEMBLE
         name = name if alone else f"{name}, one model of its ensemble"
         return f"{name}: {model} with {optimizer} on {self.shared.engine.describe()}; rows: {rows}"
 

@@ -99,6 +99,18 @@ class MemberPredictions:
         numbers = torch.tensor([SPLITS.index(name) for name in names], dtype=torch.uint8)
         return self.take(torch.isin(self.split, numbers))
 
+    def by_rows(self, apart: Tensor | None = None) -> dict[str, MemberPredictions]:
+        """Return the parts that are predicted, by the names that values go by: `oof`, `holdout`, `val`, `test`.
+
+        Args:
+            apart: Training rows that decide whether a stack is used, `holdout`.
+        """
+        train = self.of_split("train")
+        held = torch.isin(train.rows, self.rows[:0] if apart is None else apart)
+        parts = {"oof": train.take(~held), "holdout": train.take(held)}
+        parts |= {split: self.of_split(split) for split in ("val", "test")}
+        return {name: part for name, part in parts.items() if part.predicted.any()}
+
     def write(self, path: Path, *, forced: bool = True) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.
 
@@ -111,7 +123,7 @@ class MemberPredictions:
         """
         from safetensors.torch import save
 
-        order = _order(self.rows, self.split)
+        order = in_order(self.rows, self.split)
         tensors = {name: getattr(self, name)[order].detach().cpu().contiguous() for name in _PARTS}
         facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
         content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), **facts})
@@ -171,7 +183,7 @@ def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:
     for number, (member, at) in enumerate(zip(members, places)):
         _check_rows(member, members, owner[at], split[at], targets[at])
         split[at], targets[at], owner[at] = member.split, member.targets, number
-    order = _order(rows, split)
+    order = in_order(rows, split)
     spread = []
     for member, at in zip(members, places):
         counts, predictions = torch.zeros_like(rows), _empty(member.predictions, len(rows)).fill_(float("nan"))
@@ -224,7 +236,8 @@ def _refused(path: Path, what: str) -> UserError:
     return UserError(what, key=str(path), fix=fix, family="file")
 
 
-def _order(rows: Tensor, split: Tensor) -> Tensor:
+def in_order(rows: Tensor, split: Tensor) -> Tensor:
+    """Return the places of rows in the order of a file: by split, then by row."""
     by_row = rows.argsort(stable=True)
     return by_row[split[by_row].argsort(stable=True)]
 
@@ -232,7 +245,7 @@ def _order(rows: Tensor, split: Tensor) -> Tensor:
 def _is_aligned(members: Sequence[MemberPredictions]) -> bool:
     """Tell whether members have the same rows in the right order already, as those of a vote have."""
     first = members[0]
-    ordered = torch.equal(_order(first.rows, first.split), torch.arange(len(first)))
+    ordered = torch.equal(in_order(first.rows, first.split), torch.arange(len(first)))
     return ordered and all(
         torch.equal(getattr(first, name), getattr(member, name))
         for member in members[1:]

@@ -16,15 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.data import DataInfo
 from lightkit.ensemble.calibration import log_likelihood, squared_error
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.module import Ensemble
-from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, pooled
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, in_order, pooled
 from lightkit.trainer.tasks import logits
 
 STACK, GREEDY, UNIFORM = "stacking", "greedy", "uniform"
 _SPOKEN = {STACK: "the stack", GREEDY: "greedy weights", UNIFORM: "the plain mean"}
-_TRAIN = SPLITS.index("train")
+_TRAIN, _VAL, _TEST = range(len(SPLITS))
+_FEWEST, _FEWEST_JUDGES = 10, 5
+"""Rows at least that a meta-model of finished runs learns from, and is judged by."""
 
 
 def base_predictions(folds: Sequence[MemberPredictions], refit: MemberPredictions | None = None) -> MemberPredictions:
@@ -63,6 +66,49 @@ def stack_features(predictions: Sequence[Tensor], task: str, inputs: Tensor | No
     return torch.cat([*predictions, *([] if inputs is None else [inputs.flatten(1).to(predictions[0].dtype)])], dim=1)
 
 
+def check_rows(
+    own: Sequence[MemberPredictions], learnt: Tensor, judged: Tensor, info: DataInfo, *, passthrough: bool
+) -> None:
+    """Refuse rows that are too few for a meta-model of finished runs to learn from, or to be judged by.
+
+    Args:
+        own: What each run predicts of rows that none of them trained on.
+        learnt: The rows to learn from.
+        judged: Those to judge by.
+        info: Facts about the data.
+        passthrough: Whether the meta-model gets the inputs of the data, too.
+
+    Raises:
+        UserError: They are too few, or lack a class.
+    """
+    size = math.prod(info.input_shape) if passthrough and info.input_shape else 0
+    inputs = stack_features([one.predictions[:0] for one in own], info.task).shape[1] + size
+    counts = f"{len(learnt)} to learn from, {len(judged)} to judge by"
+    fix = "runs with a larger validation split (data.split.val), or --method voting"
+    facts: dict[str, Any] = {"key": "lightkit ensemble --method stacking", "fix": fix, "family": "ensemble"}
+    least = max(_FEWEST, inputs)
+    if len(learnt) < least or len(judged) < _FEWEST_JUDGES:
+        raise UserError(
+            "too few rows that no run trained on, but those of the test split, for a meta-model",
+            expected=f"{least} rows or more to learn from (it has {inputs} inputs), {_FEWEST_JUDGES} to judge by",
+            received=counts,
+            **facts,
+        )
+    if info.task == "multiclass":
+        there = own[0].targets[torch.isin(own[0].rows, learnt)].reshape(-1).long().unique().tolist()
+        missing = [name for number, name in enumerate(info.class_names) if number not in there]
+        if missing:
+            what = "the rows that no run trained on lack a class, which a meta-model would never predict"
+            raise UserError(what, received=f"{counts}; none of {', '.join(missing)}", **facts)
+
+
+def divided(own: MemberPredictions, judged: Tensor) -> MemberPredictions:
+    """Put the rows to learn from into the training split, and those to judge by into the validation split."""
+    split = torch.where(torch.isin(own.rows, judged), _VAL, _TRAIN).to(own.split.dtype)
+    own = dataclasses.replace(own, split=torch.where(own.split == _TEST, own.split, split))
+    return own.take(in_order(own.rows, own.split))
+
+
 def feature_scaling(features: Tensor, task: str, predicted: int) -> tuple[Tensor, Tensor]:
     """Return by what features are shifted and divided, `(F,)` each; probabilities are left as they are.
 
@@ -82,7 +128,7 @@ def feature_scaling(features: Tensor, task: str, predicted: int) -> tuple[Tensor
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """What a stack is worth on rows that nothing saw.
 
     Args:
@@ -118,7 +164,7 @@ class Verdict:
 
 def judge(
     candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share: float = 0.0, groups: Tensor | None = None
-) -> Verdict:
+) -> Decision:
     """Decide by rows that nothing saw whether a stack is used, or weights.
 
     The losses are those of single rows: negative log-likelihood, or squared error. Weights that were selected give way
@@ -153,7 +199,7 @@ def judge(
     rest = UNIFORM if gain(GREEDY, UNIFORM, errors=1.0) > 0 else GREEDY
     chosen = STACK if gain(rest, STACK, errors=STRICTNESS) > 0 else rest
     means = {name: float(loss.mean()) for name, loss in losses.items()}
-    return Verdict(chosen, means, standard_error(losses[rest] - losses[STACK], groups), len(targets), share)
+    return Decision(chosen, means, standard_error(losses[rest] - losses[STACK], groups), len(targets), share)
 
 
 STRICTNESS = 0.5

@@ -26,7 +26,7 @@ from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file, write_json
 from lightkit.loggers.wording import plain_table
-from lightkit.runner.ensemble.validations import validation_meters
+from lightkit.runner.ensemble.predictions import validation_meters
 from lightkit.runner.machine import Machine
 from lightkit.runner.member import MemberRun
 from lightkit.runner.restore import start_logging, stateful

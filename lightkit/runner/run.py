@@ -18,9 +18,8 @@ from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.runner.ensemble.engines import train_members
-from lightkit.runner.ensemble.predictions import is_member, keep_predictions
+from lightkit.runner.ensemble.predictions import forget_validations, is_member, keep_predictions
 from lightkit.runner.ensemble.run import build_plan
-from lightkit.runner.ensemble.validations import forget_validations
 from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import Fit, Observer, fit

@@ -19,7 +19,7 @@ from lightkit.common.names import folder_below
 from lightkit.common.reading import parse_json, parse_mapping, read_file
 from lightkit.config import public
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.runner.ensemble.together import train_together
+from lightkit.runner.ensemble.at_once import train_at_once
 from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_config, read_result
@@ -134,7 +134,7 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
         shared = build_shared(run.cfg, work, ranks=run.ranks, report=run.tell)
         run.stack.callback(shared.data.close)
         left = lambda run, member, shared: MemberResult(member, folder / member.name, {})  # noqa: E731
-        trained = train_together(run, members, shared, left, finished=finished, engine="vectorized")
+        trained = train_at_once(run, members, shared, left, finished=finished, engine="vectorized")
         run.members.close()
     shutil.rmtree(work, ignore_errors=True)
     with suppress(OSError):  # that of other jobs may be in it

@@ -27,7 +27,7 @@ from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
-from lightkit.ensemble.methods.base import ALONE
+from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.finders.lr import keep_found_lr, resolve_lr
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
@@ -231,7 +231,7 @@ def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig,
     """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
     found = newest(build_store(cfg, place.path), ranks)
     # Its members have the checkpoints, if one got so far before it was killed.
-    plans = cfg.ensemble._target_ != ALONE or (place.path / run_files.TOGETHER).is_dir()
+    plans = cfg.ensemble._target_ != NO_ENSEMBLE or (place.path / run_files.TOGETHER).is_dir()
     if found is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")

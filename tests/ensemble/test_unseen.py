@@ -9,7 +9,7 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
-from lightkit.ensemble.unseen import unseen_by_all
+from lightkit.ensemble.rows import unseen_by_all
 
 
 def made(rows: dict[int, str], **more: Any) -> MemberPredictions:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.library_run import LibraryRun
+from lightkit.runner.ensemble.finished import FinishedRun
 from lightkit.runs.reading import read_run
 
 QUICK = ["trainer.epochs=1", "logger.console.style=quiet", "logger.tensorboard.enabled=false", "metrics.figures=[]"]
@@ -18,6 +18,6 @@ def trained(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-def member(name: str, folder: Path) -> LibraryRun:
+def member(name: str, folder: Path) -> FinishedRun:
     """Return a run as a member."""
-    return LibraryRun(name, folder, read_run(folder).cfg)
+    return FinishedRun(name, folder, read_run(folder).cfg)

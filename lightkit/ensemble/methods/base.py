@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +13,17 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.ensemble.greedy import WEIGHTS, weigh
-from lightkit.ensemble.oof import MemberPredictions
+from lightkit.data import DataInfo
+from lightkit.ensemble.combining import hard, soft
+from lightkit.ensemble.greedy import WEIGHTS, weigh, weighing_rows
+from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 Engine = Literal["auto", "vectorized", "sequential", "processes", "torchensemble"]
 ENGINES = ("auto", "vectorized", "sequential", "processes", "torchensemble")
 OneEngine = Literal["sequential", "torchensemble"]
 """Engines of methods whose networks depend on each other."""
-ALONE = "lightkit.ensemble.methods.NoEnsemble"
+NO_ENSEMBLE = "lightkit.ensemble.methods.NoEnsemble"
 """What a member's own configuration names as its method."""
 Rule = Literal["soft", "hard", "last"]
 Vote = Literal["soft", "hard"]
@@ -66,10 +68,37 @@ class RunFacts:
     """Whether the weights of a linear network can be solved for under the loss of the run."""
     anew: Mapping[str, Any] = field(default_factory=dict)
     """The values of a member that fine-tunes nothing, whatever the run does."""
+    finished: Sequence[str] = ()
+    """Names of the members of an ensemble that is made of runs that had finished before."""
+    given: Sequence[float] = ()
+    """How much each of these counts; empty leaves that to the method."""
 
     def member_seed(self, index: int) -> int:
         """Return the seed of a member that has none of its own."""
         return mix(self.seed, "member", index) % _SEEDS
+
+
+@dataclass
+class Combination:
+    """What the members of an ensemble come to together."""
+
+    members: Sequence[MemberResult]
+    """Those whose networks it is compared with."""
+    own: Sequence[MemberPredictions]
+    """What each of these predicts."""
+    predictions: MemberPredictions
+    """What the ensemble predicts."""
+    weights: Mapping[str, float]
+    """How much each network counts, by name."""
+    views: Sequence[Sequence[Mapping[str, MemberPredictions]]]
+    """Models that are looked at together, each with its predictions by the name of the rows: their losses should not
+    contradict each other."""
+    selected_on: Sequence[str] = ()
+    """Names of the rows that the weights were selected on."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is written down of it, in `ensemble.json` and `result.json`."""
+    lines: Sequence[str] = ()
+    """What else is shown of it below the table."""
 
 
 class Method:
@@ -98,6 +127,14 @@ class Method:
     the newest member, which has learnt what the others leave, speaks for all."""
     factor = 1.0
     """Factor of each network in the sum, where the rule is `last`."""
+    votes = True
+    """Whether the ensemble is a vote or a sum of all members, whose networks its file holds."""
+    layers = 1
+    """Layers of members; those of a further one take vectors."""
+    copies = 5
+    """Members where neither `size` nor unlike members say how many."""
+    selects = False
+    """Whether the weights of members are selected by what these predict."""
 
     def __init__(self, *, size: int | None = None, engine: Engine = "sequential", slots: int | None = None) -> None:
         if size is not None:
@@ -158,6 +195,78 @@ class Method:
         """
         return torch.full((len(members),), 1 / len(members), dtype=torch.float64)
 
+    def combine(
+        self, done: Sequence[MemberResult], read: Callable[[MemberResult], MemberPredictions], facts: RunFacts
+    ) -> Combination:
+        """Make one of the members, all of which are trained.
+
+        Args:
+            done: The members.
+            read: Returns what a member predicts of rows that it did not learn from.
+            facts: What is known of the run.
+        """
+        counted = self.counted(done)
+        own = [read(result) for result in counted]
+        given = torch.tensor(facts.given, dtype=torch.float64)
+        weights = given / given.sum() if facts.given else self.weigh(own, facts)
+        selects = self.selects and not facts.given and len(own) > 1
+        judged = own[-1:] if self.rule == "last" else own  # each of these is a sum, of which the last is the ensemble
+        return Combination(
+            members=counted,
+            own=own,
+            predictions=combined(own, weights, self.rule),
+            weights={result.member.name: float(weight) for result, weight in zip(counted, weights)},
+            views=[[one.by_rows() for one in judged]],
+            selected_on=[*weighing_rows(own)[0].by_rows()] if selects else [],
+        )
+
+    def kinds(self, facts: RunFacts) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return a label and the values of each member to be trained on all rows: unlike ones, or copies."""
+        if not facts.members:
+            return [("", {})] * (self.size or self.copies)
+        return [kind for _ in range(self.size or 1) for kind in facts.members]
+
+    def held_apart(self, facts: RunFacts) -> Tensor:
+        """Return the training rows that only decide about what was trained on the others, `holdout`."""
+        return facts.rows[:0]
+
+    def over_finished(
+        self, own: Sequence[MemberPredictions], facts: RunFacts, info: DataInfo
+    ) -> Sequence[MemberPredictions]:
+        """Return what finished runs predict, in the splits in which the method uses it.
+
+        Args:
+            own: Their predictions of rows that none of them trained on.
+            facts: What is known of the run; its training rows are those of them that are no test rows.
+            info: Facts about the data.
+
+        Raises:
+            UserError: The rows do not suffice.
+        """
+        return own
+
+    def notes(self, facts: RunFacts) -> list[str]:
+        """Return what is to be shown of the method before anything is trained."""
+        return []
+
+
+def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: Rule) -> MemberPredictions:
+    """Make one of the predictions of several members.
+
+    Args:
+        members: Their predictions.
+        weights: How much each counts, `(M,)`.
+        rule: See `Method.rule`.
+    """
+    same = aligned(members)
+    if rule == "last":
+        return same[-1]
+    first, predictions = same[0], stacked(same)
+    found = hard(predictions, weights, task=first.task) if rule == "hard" else soft(predictions, weights)
+    counts = torch.stack([member.counts for member in same]).sum(0)
+    counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
+    return replace(first, counts=counts, predictions=found)
+
 
 class NoEnsemble(Method):
     """One model: a plain run."""
@@ -182,8 +291,6 @@ class Weighed(Method):
     """
 
     unlike = True
-    copies = 5
-    """Members where neither `size` nor unlike members say how many."""
 
     def __init__(
         self,
@@ -197,7 +304,7 @@ class Weighed(Method):
         super().__init__(size=size, engine=engine, slots=slots)
         check_choice("vote", vote, ("soft", "hard"), what="not a way to vote")
         check_choice("weights", weights, WEIGHTS, what="not a way to weigh members")
-        self.rule, self.weights = vote, weights
+        self.rule, self.weights, self.selects = vote, weights, weights != "uniform"
 
     def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
@@ -224,12 +331,6 @@ class Weighed(Method):
         """See `Method.weigh`."""
         return weigh(members, facts.task, how=self.weights)
 
-    def kinds(self, facts: RunFacts) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return a label and the values of each member to be trained on all rows: unlike ones, or copies."""
-        if not facts.members:
-            return [("", {})] * (self.size or self.copies)
-        return [kind for _ in range(self.size or 1) for kind in facts.members]
-
 
 def member(
     facts: RunFacts, number: int, label: str = "", values: Mapping[str, Any] | None = None, **role: Any
@@ -245,7 +346,7 @@ def member(
     """
     own = {"seed": facts.member_seed(number), **(values or {})}
     name = f"{number:02}-{label}" if label else f"{number:02}"
-    return RunMember(name, {**own, "ensemble": {"_target_": ALONE, "member": role}})
+    return RunMember(name, {**own, "ensemble": {"_target_": NO_ENSEMBLE, "member": role}})
 
 
 def computed(

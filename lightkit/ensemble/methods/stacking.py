@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import UNTRAINED, Engine, Method, RunFacts, member
+from lightkit.data import DataInfo
+from lightkit.ensemble.combining import soft
+from lightkit.ensemble.greedy import select
+from lightkit.ensemble.methods.base import UNTRAINED, Combination, Engine, Method, RunFacts, combined, member
 from lightkit.ensemble.methods.independent import fold_members
+from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
+from lightkit.ensemble.stacking import (
+    GREEDY,
+    STACK,
+    UNIFORM,
+    Decision,
+    base_predictions,
+    check_rows,
+    divided,
+    judge,
+    row_losses,
+)
 
+_PATIENCE = "trainer.early_stopping.patience"
 _INTERVAL = 100
 """Optimizer steps of a meta-model between two validations, and between two checkpoints."""
 
@@ -62,8 +81,8 @@ class Stacking(Method):
 
     unlike = True
     divides = True
+    votes = False
     copies = 3
-    """Kinds of members where neither `size` nor unlike members say how many."""
 
     def __init__(
         self,
@@ -121,6 +140,96 @@ class Stacking(Method):
                 return left
         return []
 
+    def notes(self, facts: RunFacts) -> list[str]:
+        """See `Method.notes`."""
+        exact = "solved for exactly; optim, scheduler and steps of ensemble.meta count with ensemble.solver=gradient"
+        return [] if self.penalty(facts, rows=1) is None else [f"meta    {exact}"]
+
+    def held_apart(self, facts: RunFacts) -> Tensor:
+        """See `Method.held_apart`."""
+        return self.rows(facts).held_out
+
+    def over_finished(
+        self, own: Sequence[MemberPredictions], facts: RunFacts, info: DataInfo
+    ) -> Sequence[MemberPredictions]:
+        """See `Method.over_finished`: from some rows the meta-model learns, by the others (`holdout`) it is judged."""
+        what = "a meta-model learns from some of the rows that no run trained on, and is judged by the others"
+        if self.holdout == 0:
+            fix = "a share such as 0.33; or --method voting, which nothing is learnt for"
+            raise UserError(what, argument="holdout", received=0, fix=fix, family="ensemble")
+        if (patience := facts.meta.get(_PATIENCE)) is not None:
+            fix = "ensemble.meta.trainer.steps, which says how long it trains"
+            raise UserError(what, argument=f"meta.{_PATIENCE}", received=patience, fix=fix, family="ensemble")
+        learnt, judged = self.rows(facts)
+        check_rows(own, learnt, judged, info, passthrough=self.passthrough)
+        return [divided(one, judged) for one in own]
+
+    def combine(
+        self, done: Sequence[MemberResult], read: Callable[[MemberResult], MemberPredictions], facts: RunFacts
+    ) -> Combination:
+        """See `Method.combine`: compare the stack with weights of its bases, and use what does best."""
+        # From the files, also where a member is still in memory: in the order of these.
+        known = {result.member.name: read(replace(result, predictions=None)) for result in done}
+        bases, meta, apart = self.bases(facts, done), done[-1].member.name, self.held_apart(facts)
+        own = [base_predictions([known[n] for n in base.folds], known.get(base.refit or "")) for base in bases]
+        greedy = self._greedy(own, facts, apart)
+        decision = self._decide(own, known[meta], greedy, facts)
+        chosen = STACK if decision is None else decision.chosen
+        predictions, shares = known[meta], {meta: 1.0}
+        if chosen != STACK:
+            weights = greedy if chosen == GREEDY else torch.full((len(bases),), 1 / len(bases), dtype=torch.float64)
+            predictions = combined(own, weights, "soft")
+            pairs = zip(bases, weights.tolist())
+            shares = {name: weight / len(base.networks) for base, weight in pairs for name in base.networks}
+        record: dict[str, Any] = {
+            "used": chosen,
+            "greedy": {base.networks[0]: float(weight) for base, weight in zip(bases, greedy)},
+            "why": "no rows were held out to decide by (ensemble.holdout=0)",
+        }
+        lines = list[str]()
+        if decision is not None:
+            held = {"rows": decision.rows, "losses": dict(decision.losses), "standard_error": decision.error}
+            record |= {"why": decision.sentence(), "holdout": held}
+            losses = ", ".join(f"{name} {loss:.4f}" for name, loss in decision.losses.items())
+            lines.append(f"held out  used: {chosen}; loss of {decision.rows} rows that nothing saw: {losses}")
+        price, cost = _price(done, bases, known, facts.task)
+        judged = predictions.by_rows(apart)
+        if chosen != STACK:
+            judged.pop("oof", None)  # the weights were selected on it
+        networks = {name for base in bases for name in base.networks}
+        counted = [result for result in done if result.member.name in networks]
+        return Combination(
+            members=counted,
+            own=[known[result.member.name] for result in counted],
+            predictions=predictions,
+            weights=shares,
+            views=[[judged], [base.by_rows(apart) for base in own]],
+            selected_on=["oof"] if chosen == GREEDY and not facts.given else [],
+            facts={"stacking": record, **price},
+            lines=[*lines, record["why"], *cost],
+        )
+
+    def _greedy(self, bases: Sequence[MemberPredictions], facts: RunFacts, apart: Tensor) -> Tensor:
+        """Return the weights of the bases of all layers, by the out-of-fold predictions of training rows."""
+        seen = aligned([base.of_split("train") for base in bases])
+        there = torch.stack([base.predicted for base in seen]).all(0) & ~torch.isin(seen[0].rows, apart)
+        found = select(stacked(seen)[:, there], seen[0].targets[there], facts.task, rounds=self.rounds)
+        return torch.tensor(found.weights, dtype=torch.float64)
+
+    def _decide(
+        self, bases: Sequence[MemberPredictions], meta: MemberPredictions, greedy: Tensor, facts: RunFacts
+    ) -> Decision | None:
+        """Decide by the rows that nothing saw; without them the stack is used."""
+        if not self.holdout:
+            return None
+        apart = self.held_apart(facts)
+        *rest, stack = aligned([member.take(torch.isin(member.rows, apart)) for member in [*bases, meta]])
+        there = torch.stack([member.predicted for member in [*rest, stack]]).all(0)
+        predictions = stacked(rest)[:, there]
+        candidates = {STACK: stack.predictions[there], GREEDY: soft(predictions, greedy), UNIFORM: soft(predictions)}
+        groups = None if facts.groups is None else facts.groups[stack.rows[there]]
+        return judge(candidates, stack.targets[there], facts.task, share=1 / round(1 / self.holdout), groups=groups)
+
     def bases(self, facts: RunFacts, done: Sequence[MemberResult]) -> list[Base]:
         """Return the bases of all layers, of a stack whose members are all trained."""
         found: list[Base] = []
@@ -138,10 +247,16 @@ class Stacking(Method):
             finished: The members trained so far, those of earlier stages among them.
             bases: The bases of finished layers are added to it.
         """
-        kinds = [kind for _ in range(self.size or 1) for kind in facts.members]
-        kinds = kinds or [("", dict[str, Any]())] * (self.size or self.copies)
-        role: dict[str, Any] = {}
-        number = 0
+        role: dict[str, Any]
+        if facts.finished:
+            columns = [[name] for name in facts.finished]
+            bases += [Base((name,)) for name in facts.finished]
+            role = {"rows": "predicted", "features": columns, "passthrough": self.passthrough}
+            meta = self.meta_model(facts, len(columns), **role)
+            yield [replace(meta, values={_PATIENCE: None, **meta.values})]
+            return
+        kinds = self.kinds(facts)
+        role, number = {}, 0
         for layer in range(self.layers):
             where = f"layer{layer + 1}" if layer else ""
             cut = {"holdout": self.holdout, **role}
@@ -201,6 +316,34 @@ class Stacking(Method):
         if decay is None:
             return 1.0
         return float(decay) * rows / (2 if facts.task == "regression" else 1)
+
+
+def _price(
+    done: Sequence[MemberResult], bases: Sequence[Base], known: Mapping[str, MemberPredictions], task: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what training on all rows took, and what it changed in the loss of a base on validation; also in words."""
+    names = [base.refit for base in bases if base.refit is not None]
+    if not names:
+        return {}, []
+    steps = {result.member.name: result.result["steps"] for result in done}
+    spent, folds = sum(steps[name] for name in names), sum(steps[name] for base in bases for name in base.folds)
+    losses = {
+        "val_loss": [_loss(known[name], task) for name in names],
+        "val_loss_of_folds": [_loss(base_predictions([known[n] for n in base.folds]), task) for base in bases],
+    }
+    means = {key: sum(some) / len(some) for key, some in losses.items() if None not in some}  # type: ignore[arg-type]
+    line = f"training on all rows took {spent / folds:.0%} of the steps of the folds"
+    if "val_loss" in means:
+        change = f"{means['val_loss']:.4f}, of its folds together {means['val_loss_of_folds']:.4f}"
+        line += f": validation loss of a base {change}"
+    return {"refit": {"steps": spent, "steps_of_folds": folds, **means}}, [line]
+
+
+def _loss(predictions: MemberPredictions, task: str) -> float | None:
+    """Return the mean loss of validation rows; None where there are none."""
+    rows = predictions.of_split("val")
+    rows = rows.take(rows.predicted)
+    return float(row_losses(rows.predictions, rows.targets, task).mean()) if len(rows) else None
 
 
 def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:

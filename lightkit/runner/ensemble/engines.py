@@ -24,9 +24,9 @@ from lightkit.common.processes import lightkit_command, lightkit_path, usable_cp
 from lightkit.config import to_yaml
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.ensemble.at_once import train_at_once
 from lightkit.runner.ensemble.group_training import Trained
 from lightkit.runner.ensemble.predictions import HELD_OUT, keep_outputs
-from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session
@@ -64,7 +64,7 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
         results = train_side_by_side(run, left, shared)
     elif engine in ("auto", "vectorized") and left and len(members) > 1:  # one may be left of those at once
         chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}
-        results = train_together(run, members, shared, train, keep=keep, **chosen)
+        results = train_at_once(run, members, shared, train, keep=keep, **chosen)
     else:
         if engine == "vectorized" and left:
             run.tell(f"one after the other trains {left[0].name}: no other member can be trained now")

@@ -1,23 +1,24 @@
-"""Pictures of an ensemble: over epochs and size, differences, calibration and weights."""
+"""Pictures of an ensemble and their curves: over epochs and size, differences, calibration and weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from lightkit.common import run_files
 from lightkit.ensemble.calibration import reliability
-from lightkit.ensemble.combining import hard, soft
+from lightkit.ensemble.combining import as_probabilities, hard, soft
 from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_correlation
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
-from lightkit.ensemble.validations import read_validations
+from lightkit.ensemble.validations import Validation, read_validations
 from lightkit.loggers.files import read_jsonl
+from lightkit.runner.ensemble.members import SplitMeter
 from lightkit.runner.ensemble.report import Outcome
-from lightkit.runner.ensemble.validations import CurvePoint
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""
@@ -26,6 +27,47 @@ _EVALUATIONS = 120
 _FEWEST_SIZES, _MOST_SIZES = 2, 16
 Measure = Callable[[MemberPredictions], dict[str, float]]
 """Measures loss and metrics of predictions of one split."""
+
+
+class CurvePoint(NamedTuple):
+    """The ensemble at one validation."""
+
+    step: int
+    """Optimizer steps of the member that has taken most."""
+    epoch: float
+    """Epochs of the members."""
+    values: dict[str, float]
+    """Loss and metrics by name."""
+
+
+def over_validations(
+    outcome: Outcome, kept: Mapping[str, Sequence[Validation]], rows: Tensor, meter: SplitMeter
+) -> list[CurvePoint]:
+    """Measure the ensemble at each validation of its members, with the weights that it has in the end.
+
+    A member that has ended counts with what it predicted at its last validation.
+
+    Args:
+        outcome: The ensemble.
+        kept: The validations of each member that counts, by its name.
+        rows: Rows of the validation split in the order of the outputs.
+        meter: Measures predictions of this split.
+    """
+    shares = [outcome.weights[name] for name in kept]
+    truth, order = outcome.together.of_split("val"), rows.argsort()
+    places = sorted({record.epoch for records in kept.values() for record in records})
+    begin = max(records[0].epoch for records in kept.values())
+    steps, found = list[int](), list[Tensor]()
+    for place in (place for place in places if place >= begin):
+        newest = [[record for record in records if record.epoch <= place][-1] for records in kept.values()]
+        outputs = torch.stack([record.outputs for record in newest])[:, order]
+        predictions = as_probabilities(outputs.flatten(0, 1), truth.task).unflatten(0, outputs.shape[:2])
+        votes = outcome.rule == "hard" and truth.task != "regression"
+        found.append(hard(predictions, shares, task=truth.task) if votes else soft(predictions, shares))
+        steps.append(max(record.step for record in newest))
+    places = [place for place in places if place >= begin]
+    points = map(CurvePoint, steps, places, meter.at_once(truth, found))
+    return list({point.step: point for point in points}.values())
 
 
 def over_size(outcome: Outcome, measure: Measure, *, seed: int = 0) -> BySize | None:

@@ -94,7 +94,7 @@ class GroupTraining:
 
         Args:
             splits: Splits whose outputs `keep` needs.
-            keep: See `lightkit.runner.ensemble.together.train_together`.
+            keep: See `lightkit.runner.ensemble.at_once.train_at_once`.
         """
         run, cfg, stack, first = self.run, self.cfg, self.stack, self.stack.members[0].learner
         console = run.members.logger(*(own.name for own in self.members))
@@ -233,7 +233,7 @@ def evaluate_ended(
     figures = bool(cfg.metrics.figures) and test != "none"
     outputs: dict[str, list[Outputs]] = {}
     for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
-        found, values = evaluate_together(parts, split, collect=split in splits or figures, run=run)
+        found, values = evaluate_at_once(parts, split, collect=split in splits or figures, run=run)
         if found:
             outputs[split] = found
         if split == "test" and tested:
@@ -243,7 +243,7 @@ def evaluate_ended(
     return outputs
 
 
-def evaluate_together(
+def evaluate_at_once(
     parts: Sequence[StackMember], split: str, *, collect: bool, run: Session
 ) -> tuple[list[Outputs], list[dict[str, float]]]:
     """Evaluate the models of members on a split, each on its own rows.
@@ -257,7 +257,7 @@ def evaluate_together(
     if len(known) < len(parts):
         return [], []
     if len({loader.num_samples for loader in known}) > 1:
-        pieces = [evaluate_together([part], split, collect=collect, run=run) for part in parts]
+        pieces = [evaluate_at_once([part], split, collect=collect, run=run) for part in parts]
         return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
     shared = all(loader.rows.equal(known[0].rows) for loader in known)
     model = StackedModel([part.learner.model for part in parts])

@@ -1,22 +1,25 @@
-"""What a member of an ensemble predicts of the rows that it did not learn from, kept in its folder."""
+"""What a member of an ensemble predicts of rows that it did not learn from, and at validations, kept in its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.data import DataInfo
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
+from lightkit.ensemble.plan import MemberResult
+from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
 from lightkit.metrics import Gathered
 from lightkit.runner.evaluation import load_counted, pass_over
 from lightkit.runner.member import MemberRun
-from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.evaluate import Predictions, ValidationMeter
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
 
@@ -140,3 +143,29 @@ def _nothing() -> dict[str, Any]:
         "predictions": torch.zeros(0, 1),
         "targets": torch.zeros(0),
     }
+
+
+def validation_meters(run: MemberRun, learner: Learner) -> list[ValidationMeter]:
+    """Return what keeps the outputs of a run's validations: of a member of an ensemble that learns by itself.
+
+    Args:
+        run: The run, which has begun.
+        learner: Its model, with its state.
+    """
+    role = role_of(run.cfg)
+    tied = role.weights_of or role.computed_from or role.adds_to is not None or role.features or role.joint
+    if not is_member(run.path) or tied or learner.data.val is None:
+        return []
+    ranks = learner.engine.ranks
+    kept = ValidationOutputs(run.path / run_files.VALIDATIONS, learner.timetable, tell=run.logger.message)
+    if ranks.main:
+        kept.start(learner.state.step)
+    return [kept if ranks.size == 1 else SharedValidationOutputs(kept, ranks)]
+
+
+def forget_validations(members: Sequence[MemberResult]) -> None:
+    """Remove the large ones of the files with the outputs of validations, of an ensemble that is combined."""
+    for member in members:
+        path = member.folder / run_files.VALIDATIONS
+        if path.exists() and path.stat().st_size > KEPT_BYTES:
+            path.unlink()

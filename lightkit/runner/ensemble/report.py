@@ -278,7 +278,7 @@ def comparison(
     return ["metric", *heads], rows
 
 
-def told(report: Mapping[str, Any]) -> list[str]:
+def summary_lines(report: Mapping[str, Any]) -> list[str]:
     """Put the rest of a report into a few lines."""
     found, size = list[tuple[str, str]](), len(report["members"])
     if chosen := report["selected_on"]:

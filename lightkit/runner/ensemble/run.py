@@ -8,61 +8,67 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
-from torch import Tensor
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Shared, build_logger
+from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.ensemble import is_of_finished_runs
-from lightkit.checkpoint import content
+from lightkit.assembly.member import Features, own_rows
+from lightkit.assembly.network import build_network
+from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
-from lightkit.common.errors import keys_under
+from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values, with_values
+from lightkit.config.saved import from_yaml
 from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.data import Data
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
-from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
-from lightkit.ensemble.greedy import weighing_rows
+from lightkit.ensemble.file import StoredEnsemble, write_ensemble
 from lightkit.ensemble.linear import SOLVABLE
-from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
-from lightkit.ensemble.oof import SPLITS, MemberPredictions
+from lightkit.ensemble.methods import Combination, Method, NoEnsemble, RunFacts
+from lightkit.ensemble.oof import SPLITS
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.ensemble.stacking import Inputs, stack_features
 from lightkit.ensemble.validations import read_validations
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
-from lightkit.runner.ensemble.combined import SplitMeter, combined, count_weights, counted_checkpoint
 from lightkit.runner.ensemble.doubts import contradictions, lines, rows_of_base, seen_line, unknown_line
-from lightkit.runner.ensemble.figures import ENSEMBLE, draw, over_size
-from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
-from lightkit.runner.ensemble.validations import CurvePoint, over_validations
+from lightkit.runner.ensemble.figures import ENSEMBLE, CurvePoint, draw, over_size, over_validations
+from lightkit.runner.ensemble.finished import FinishedRuns, reopened
+from lightkit.runner.ensemble.members import Members, SplitMeter, checked, count_weights
+from lightkit.runner.ensemble.report import Outcome, comparison, make_report, summary_lines
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 
 
-def build_plan(run: Session, shared: Shared) -> RunPlan:
+def build_plan(run: Session, shared: Shared, finished: FinishedRuns | None = None) -> RunPlan:
     """Build the plan that the configuration asks for: one model, or the members of an ensemble.
 
     Args:
         run: The run.
         shared: What all its models share.
+        finished: Runs that are its members; None looks whether the folder holds an ensemble of such runs.
 
     Raises:
         UserError: The method does not go with the data or the rest of the configuration.
     """
-    if is_of_finished_runs(run.place.path):
-        from lightkit.runner.ensemble.library import reopened  # builds on this module
-
-        return reopened(run, shared)
-    method, facts = checked_method(run.cfg, shared)
-    if facts is None:
+    method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
+    if isinstance(method, NoEnsemble):
         return OneModel()
-    if isinstance(method, Stacking):
-        from lightkit.runner.ensemble.stacking import StackingPlan  # builds on this module
-
-        return StackingPlan(run, shared, method, facts)
-    return EnsemblePlan(run, shared, method, facts)
+    if finished is None and is_of_finished_runs(run.place.path):
+        finished = reopened(run, shared, method)
+    members = finished or Members(run, shared)
+    facts = members.checked(method, facts_of(run.cfg, shared))
+    run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
+    run.members.opening += method.notes(facts)
+    if method.layers > 1:
+        check_vectors(run.cfg, shared, method, facts)
+    return EnsemblePlan(run, shared, method, facts, members)
 
 
 def checked_method(cfg: DictConfig, shared: Shared) -> tuple[Method, RunFacts | None]:
@@ -72,14 +78,7 @@ def checked_method(cfg: DictConfig, shared: Shared) -> tuple[Method, RunFacts | 
         UserError: The method does not go with the data or the rest of the configuration.
     """
     method: Method = instantiate(cfg.ensemble, key="ensemble", expected=Method)
-    if isinstance(method, NoEnsemble):
-        return method, None
-    facts = facts_of(cfg, shared)
-    if method.divides:
-        facts = replace(facts, groups=shared.data.together())
-    with keys_under("ensemble"):
-        method.check(facts)
-    return method, facts
+    return method, None if isinstance(method, NoEnsemble) else checked(method, facts_of(cfg, shared), shared)
 
 
 def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
@@ -124,16 +123,13 @@ class EnsemblePlan:
     Args:
         run: The run.
         shared: What all members share.
-        method: Names the members and weighs them.
+        method: Names the members and combines them.
         facts: What the method knows of the run.
+        members: Tells of members what they predict and reach, and gives their networks.
     """
 
-    votes = True
-    """Whether the weights of the result are those of a vote of the members."""
-
-    def __init__(self, run: Session, shared: Shared, method: Method, facts: RunFacts) -> None:
-        self.run, self.shared, self.method, self.facts = run, shared, method, facts
-        run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
+    def __init__(self, run: Session, shared: Shared, method: Method, facts: RunFacts, members: Members) -> None:
+        self.run, self.shared, self.method, self.facts, self.members = run, shared, method, facts, members
         self.found: dict[str, Any] = {}
         """What else is told of the ensemble, in `ensemble.json` and `result.json`."""
         self.lines: list[str] = []
@@ -141,76 +137,59 @@ class EnsemblePlan:
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
+        done = [*self.members.finished, *done]
         plain: dict[str, Any] = {"metrics.figures": []}  # of many members they would take longer than their training
         at_once = self.method.engine == "torchensemble"  # which trains also those in one go that need each other
         named = self.method.next(self.facts, done) if not at_once else [] if done else self.method.every(self.facts)
-        members = [replace(found, values={**plain, **found.values}) for found in named]
-        self.run.members.expect(member.name for member in members)
-        self.run.ranks.shared(lambda: self._record(done, members, {}) if self.run.place.is_recorded else None)
-        return members
+        coming = [replace(found, values={**plain, **found.values}) for found in named]
+        if coming:
+            self.members.begin()
+        self.run.members.expect(member.name for member in coming)
+        self.run.ranks.shared(lambda: self._record(done, coming, {}) if self.run.place.is_recorded else None)
+        return coming
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """See `RunPlan.combine`."""
-        result: dict[str, Any] = self.run.ranks.shared(lambda: self._combined(done))
+        result: dict[str, Any] = self.run.ranks.shared(lambda: self._combined([*self.members.finished, *done]))
         return result
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
-        """Weigh the members, and write what they predict together."""
-        counted = self.method.counted(done)
-        own = self._predictions(counted)
-        weights = self._weights(own)
-        shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
-        return self._written(done, counted, own, combined(own, weights, self.method.rule), shares)
-
-    def _written(
-        self,
-        done: Sequence[MemberResult],
-        counted: Sequence[MemberResult],
-        own: Sequence[MemberPredictions],
-        together: MemberPredictions,
-        shares: Mapping[str, float],
-    ) -> dict[str, Any]:
-        """Measure an ensemble, write its files, show what it came to, and return its result.
-
-        Args:
-            done: All members.
-            counted: Those whose networks it is compared with.
-            own: What these predict.
-            together: What the ensemble predicts.
-            shares: How much each network counts, by name.
-        """
-        run = self.run
-        together.write(run.place.path / run_files.PREDICTIONS_HELD_OUT)
-        splits = ("train", "val") if run.cfg.trainer.test == "none" else ("train", "val", "test")
-        values = {name: value for split in splits for name, value in self._measured(together, split).items()}
-        parameters = self._store(done, shares)
-        self._record(done, [], shares)
+        """Combine the members, measure the ensemble, write its files, show what it came to, and return its result."""
+        run, apart = self.run, self.method.held_apart(self.facts)
+        made = self.method.combine(done, self.members.predictions, self.facts)
+        self.found, self.lines = dict(made.facts), [*made.lines]
+        made.predictions.write(run.place.path / run_files.PREDICTIONS_HELD_OUT)
+        splits = ("train", "val") if run.cfg.trainer.test == "none" else SPLITS
+        values = self.members.measured(made.predictions.of_split(*splits), apart)
+        parameters = self._store(done, made)
+        self._record(done, [], made.weights)
+        pairs = zip(made.members, made.own)
         outcome = Outcome(
             method=type(self.method).__name__,
             rule=self.method.rule,
-            members=counted,
-            own=own,
-            together=together,
-            weights=shares,
+            members=made.members,
+            own=made.own,
+            together=made.predictions,
+            weights=made.weights,
             values=values,
-            member_values=self._values(counted, own),
-            selected_on=self._selected_on(own, shares),
+            member_values={one.member.name: self.members.values(one, own, apart) for one, own in pairs},
+            selected_on=made.selected_on,
             monitor=run.cfg.metrics.monitor,
             mode=run.cfg.metrics.mode,
         )
         patient, seconds = ENSEMBLE in run.cfg.metrics.figures, round(time.monotonic() - run.began, 3)
         report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
-        self._doubt(outcome)
+        self._doubt(made)
         self._show(outcome, report)
         return self._result(values, report)
 
-    def _doubt(self, outcome: Outcome) -> None:
+    def _doubt(self, made: Combination) -> None:
         """Find out what speaks against the values of the ensemble."""
-        data, rows = self.shared.data, outcome.together
-        found = contradictions(self._views(outcome), data.groups)
+        data, rows = self.shared.data, made.predictions
+        found = contradictions(made.views, data.groups)
         self.found |= {"contradictions": found, "unknown_rows": {}, "seen_rows": {}}
         self.lines += lines(found)
-        for name, cfg in self._beginnings().items():
+        for name, cfg in self.members.beginnings(self.facts).items():
             seen = rows_of_base(cfg, data.info.fingerprint)
             held = rows.take(rows.predicted & torch.isin(rows.rows, seen.rows))
             if seen.unknown:
@@ -220,71 +199,25 @@ class EnsemblePlan:
                 self.found["seen_rows"][name] = len(held)
                 self.lines.append(seen_line(name, len(held), int(rows.predicted.sum())))
 
-    def _beginnings(self) -> dict[str, DictConfig]:
-        """Return the configuration of each kind of member, which says what weights it began with."""
-        kinds = self.facts.members
-        return {name: with_values(self.run.cfg, values) for name, values in kinds} or {"each member": self.run.cfg}
-
-    def _views(self, outcome: Outcome) -> list[list[dict[str, MemberPredictions]]]:
-        """Return models with what they predict, by the name of the rows, for a comparison of their losses."""
-        last = outcome.rule == "last"  # each of these is a sum, of which the last is the ensemble
-        return [[self._by_rows(own) for own in (outcome.own[-1:] if last else outcome.own)]]
-
-    def _by_rows(self, predictions: MemberPredictions) -> dict[str, MemberPredictions]:
-        """Return predictions by the names of the rows that values go by."""
-        parts = {"oof" if split == "train" else split: predictions.of_split(split) for split in SPLITS}
-        return {name: part for name, part in parts.items() if part.predicted.any()}
-
-    def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
-        """Return what each member predicts of rows that it did not learn from."""
-        return [
-            result.predictions or MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
-            for result in counted
-        ]
-
-    def _weights(self, predictions: Sequence[MemberPredictions]) -> Tensor:
-        """Return how much each member counts, `(M,)`."""
-        return self.method.weigh(predictions, self.facts)
-
-    def _selected_on(self, own: Sequence[MemberPredictions], shares: Mapping[str, float]) -> list[str]:
-        """Return the names of the rows that the weights were selected on."""
-        del shares
-        if len(own) < 2 or getattr(self.method, "weights", "uniform") == "uniform":
-            return []
-        return [*self._by_rows(weighing_rows(own)[0])]
-
-    def _values(
-        self, counted: Sequence[MemberResult], predictions: Sequence[MemberPredictions]
-    ) -> dict[str, dict[str, float]]:
-        """Return loss and metrics of each member by its name."""
-        return {
-            result.member.name: {**values_of(result, last=self._takes_last(result)), **self._measured(own, "train")}
-            for result, own in zip(counted, predictions)
-        }
-
-    def _takes_last(self, result: MemberResult) -> bool:
-        """Tell whether the last weights of a member count, and not its best."""
-        return bool(result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last")
-
-    def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
-        """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
-        found = dict[str, float]()
-        for name, rows in self._by_rows(predictions.of_split(split)).items():
-            found |= SplitMeter(self.run.cfg, self.shared, name)(rows.take(rows.predicted))
-        return found
-
-    def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
-        """Write all networks that count into one file; return how many weights they have."""
-        members = []
-        for result in self.method.counted(done):
-            weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
-            state = result.weights or content.load_model_state(
-                counted_checkpoint(self.run.cfg, result.folder, last=self._takes_last(result))
-            )
-            members.append(StoredMember(result.member.name, read_config(result.folder), weight, state))
-        rule = "sum" if self.method.rule == "last" else self.method.rule
-        info = self.shared.data.info
-        stored = StoredEnsemble(members, rule, info.task, tuple(info.class_names))
+    def _store(self, done: Sequence[MemberResult], made: Combination) -> int:
+        """Write the networks that count, and those that feed them, into one file; return how many weights they have."""
+        rule, info, counted = self.method.rule, self.shared.data.info, made.members
+        inputs = {} if self.method.votes else stack_inputs(done, self.shared.data)
+        if self.members.finished or not self.method.votes:
+            wanted, waiting = set[str](), [name for name, share in made.weights.items() if share > 0]
+            while waiting:
+                name = waiting.pop()
+                wanted.add(name)
+                own = inputs.get(name)
+                waiting += [one for base in own.columns for one in base if one not in wanted] if own else []
+            counted = [result for result in done if result.member.name in wanted]
+        weights = dict.fromkeys(made.weights, self.method.factor) if rule == "last" else made.weights
+        members, more = self.members.stored(counted, weights)
+        names = [result.member.name for result in counted]
+        used = {name: own.plain() for name, own in inputs.items() if name in names}
+        if used or not (self.members.finished or self.method.votes):
+            more = {**more, "inputs": used}
+        stored = StoredEnsemble(members, "sum" if rule == "last" else rule, info.task, tuple(info.class_names), more)
         write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
         return count_weights(members)
 
@@ -292,16 +225,14 @@ class EnsemblePlan:
         """Write `ensemble.json`."""
         finished = {result.member.name: result for result in done}
         members = [result.member for result in done] + [m for m in coming if m.name not in finished]
-        rows = [_row(member, finished.get(member.name), weights, self._place(member)) for member in members]
+        rows = [_row(one, finished.get(one.name), weights, self.members.place(one)) for one in members]
         settings = {
             key: value for key, value in to_plain(self.run.cfg.ensemble).items() if key not in ("_target_", "member")
         }
+        if self.facts.given:
+            settings["weights"] = list(self.facts.given)
         plan = {"method": type(self.method).__name__, "settings": settings, "members": rows, **self.found}
-        write_json(self.run.place.path / run_files.ENSEMBLE, plan)
-
-    def _place(self, member: RunMember) -> str:
-        """Tell where the folder of a member is, from that of the ensemble."""
-        return f"{run_files.MEMBERS}/{member.name}"
+        write_json(self.run.place.path / run_files.ENSEMBLE, {**plan, **self.members.recorded()})
 
     def _show(self, outcome: Outcome, report: Mapping[str, Any]) -> None:
         """Show what mean member, best member and ensemble reach; write values, settings and figures."""
@@ -318,7 +249,7 @@ class EnsemblePlan:
         logger.hparams(public(cfg), self.run.overrides)
         logger.end("finished")
         table = comparison(report, outcome.values, outcome.monitor)
-        lines = [*told(report), *self._more_lines()]
+        lines = [*summary_lines(report), *self.lines]
         title = f"{outcome.method} of {outcome.networks}"
         for shown in (members.console, logger):
             shown.table(title, *table)
@@ -326,16 +257,12 @@ class EnsemblePlan:
                 shown.message(line)
         logger.close()
 
-    def _more_lines(self) -> list[str]:
-        """Return what else there is to be told."""
-        return self.lines
-
     def _over_epochs(self, outcome: Outcome) -> list[CurvePoint]:
         """Measure the ensemble at each validation of members that have learnt by themselves."""
         val, folder = self.shared.data.evaluation("val"), self.run.place.path / run_files.MEMBERS
         counted = [member for member in outcome.members if outcome.weights.get(member.member.name)]
         if (
-            not self.votes
+            not self.method.votes
             or not outcome.independent
             or val is None
             or any(member.folder.parent != folder for member in counted)
@@ -380,6 +307,47 @@ class EnsemblePlan:
             **report,
             **self.found,
         }
+
+
+def stack_inputs(done: Sequence[MemberResult], data: Data) -> dict[str, Inputs]:
+    """Return what the members of a stack take in that do not take the inputs of the data, by name."""
+    found = {}
+    for result in done:
+        if result.member.values["ensemble"]["member"].get("features"):
+            cfg = OmegaConf.create(from_yaml(read_config(result.folder)))
+            role, source = role_of(cfg), own_rows(cfg, data, result.folder).source
+            assert isinstance(source, Features)
+            columns = [[last] for last in role.refits] or role.features
+            scaling = source.shift.tolist(), source.scale.tolist()
+            found[result.member.name] = Inputs(columns, role.passthrough, *scaling)
+    return found
+
+
+def check_vectors(cfg: DictConfig, shared: Shared, method: Method, facts: RunFacts) -> None:
+    """Try each kind of member on a vector, which is what members of a further layer get.
+
+    Raises:
+        UserError: One takes no vectors.
+    """
+    info, source = shared.data.info, shared.data.source
+    inputs = source.x[:2].flatten(1) if isinstance(source, TensorData) else None
+    features = stack_features([torch.zeros(2, info.num_classes)] * len(method.kinds(facts)), info.task, inputs)
+    size: Any = {"input_shape": (features.shape[1],), "vocab_size": None, "context_length": None}
+    with unnoticed(shared.engine.device), torch.no_grad():
+        for number, (label, values) in enumerate(facts.members or [("", {})]):
+            own = with_values(cfg, values)
+            try:
+                made = build_network(own, replace(info, **size), shared.engine, pretrained=False)
+                made.model.eval()(features)
+            except Exception as error:
+                raise UserError(
+                    "a further layer gives its members vectors, which this kind of member does not take: "
+                    f"{error.what if isinstance(error, UserError) else in_short(error)}",
+                    key="ensemble.layers",
+                    expected="1, or kinds of members that take vectors, such as model=mlp",
+                    received=f"{method.layers}, with member {label or number}",
+                    family="ensemble",
+                ) from error
 
 
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:

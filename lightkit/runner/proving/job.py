@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
-from lightkit.ensemble.methods.base import ALONE
+from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.fit import Observer
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
@@ -120,7 +120,7 @@ def shortened(job: TracedJob) -> TracedJob:
     found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
-        whole = cfg.ensemble._target_ != ALONE
+        whole = cfg.ensemble._target_ != NO_ENSEMBLE
         rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs) // (_SHARE if whole else 1)))
         with keys_under("data"), keys_under("data"):
             table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))

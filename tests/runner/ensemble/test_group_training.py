@@ -20,10 +20,10 @@ from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_events
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runner.ensemble.at_once import train_at_once
 from lightkit.runner.ensemble.engines import keep
 from lightkit.runner.ensemble.group_training import Trained
 from lightkit.runner.ensemble.predictions import HELD_OUT
-from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.session import session
 from lightkit.trainer.interrupt import Interrupted
 
@@ -51,7 +51,7 @@ def train(
         else:
             found = [run.finished(member) for member in members]
             options |= {"finished": {result.member.name: result for result in found if result}}
-            done = train_together(run, members, shared, alone, engine=engine, **options)
+            done = train_at_once(run, members, shared, alone, engine=engine, **options)
         run.finish({"status": "finished"}, done)
         return done
 

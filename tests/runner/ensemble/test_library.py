@@ -13,8 +13,8 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
+from lightkit.runner.ensemble.combine import combine_runs
 from lightkit.runner.ensemble.doubts import trained_rows
-from lightkit.runner.ensemble.library import combine_runs
 from lightkit.runs.reading import read_json, read_run
 from tests.runner.finished_runs import member, trained
 

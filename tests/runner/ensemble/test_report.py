@@ -17,7 +17,7 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_scalars
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
+from lightkit.runner.ensemble.report import Outcome, comparison, make_report, summary_lines, values_of
 
 ROWS = 60
 OUTPUTS = {"multiclass": 3, "binary": 1, "multilabel": 4, "regression": 2}
@@ -77,7 +77,7 @@ def test_what_is_defined_for_the_task_is_there(task: str) -> None:
     assert math.isfinite(report["calibration"]["log_likelihood_calibrated"])
     assert 1 <= report["independent_networks"] <= 3
     assert report["cost"] == {"seconds": 1.5, "epochs": 9, "networks": 3, "parameters": 1234}
-    text = "\n".join(told(report))
+    text = "\n".join(summary_lines(report))
     assert ("ECE" in text) == ("disagree" in text) == classes
     assert "nan" not in text
 
@@ -92,7 +92,7 @@ def test_mean_and_best_member_and_what_is_gained() -> None:
         "over_mean": pytest.approx(0.5 - 0.8 / 3),
         "over_best": pytest.approx(0.2),
     }
-    assert "0.2000 better than the best (01)" in told(report)[0]
+    assert "0.2000 better than the best (01)" in summary_lines(report)[0]
     assert make_report(outcome(mode="min"), seconds=1.0, parameters=1)["gain"]["over_best"] == pytest.approx(-0.25)
 
 
@@ -114,7 +114,7 @@ def test_one_member_is_compared_with_nothing() -> None:
     assert report["diversity"] == {}
     assert report["independent_networks"] is None
     assert report["cost"]["networks"] == 4
-    assert [line.split()[0] for line in told(report)] == ["calibration", "cost"]
+    assert [line.split()[0] for line in summary_lines(report)] == ["calibration", "cost"]
 
 
 def test_members_that_depend_on_others_are_no_measure_of_independent_ones() -> None:
@@ -142,7 +142,7 @@ def test_rows_that_were_left_out_count_for_each_member() -> None:
     chosen = {**report, "selected_on": ["oof"]}
     names = [row[0] for row in comparison(chosen, made.values, made.monitor)[1]]
     assert "oof/score (selected on)" in names
-    assert told(chosen)[0].startswith("selected     by the rows left out:")
+    assert summary_lines(chosen)[0].startswith("selected     by the rows left out:")
 
 
 def test_the_values_of_the_weights_that_count() -> None:

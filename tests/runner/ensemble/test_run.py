@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
 from lightkit.ensemble.file import read_ensemble
+from lightkit.ensemble.methods import Combination, RunFacts, Voting
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.tasks import Residual
 from lightkit.runner import Runner
@@ -29,6 +31,25 @@ def trained(place: Path, method: str, *more: str) -> tuple[Runner, dict[str, Any
     run.run()
     found: dict[str, Any] = json.loads((place / "result.json").read_text())
     return run, found
+
+
+class Leader(Voting):
+    """A vote in which one member decides, as `combine` says with its reasons."""
+
+    def combine(self, done: Any, read: Any, facts: RunFacts) -> Combination:
+        made = super().combine(done, read, replace(facts, given=[0.0, 1.0]))
+        return replace(made, facts={"leader": done[1].member.name}, lines=["led by the last"], selected_on=["val"])
+
+
+def test_a_method_says_what_its_members_come_to(tmp_path: Path) -> None:
+    target = f"ensemble._target_={__name__}.Leader"
+    run, result = trained(tmp_path, "voting", "ensemble.size=2", "ensemble.weights=uniform", target)
+    assert (result["leader"], result["weights"]) == ("01", {"00": 0.0, "01": 1.0})
+    assert result["selected_on"] == ["val"]
+    assert json.loads((tmp_path / "ensemble.json").read_text())["leader"] == "01"
+    assert "led by the last" in (tmp_path / "run.log").read_text()
+    own = json.loads((tmp_path / "members" / "01" / "result.json").read_text())["test"]
+    assert run.evaluate()["test/loss"] == pytest.approx(own["test/loss"], rel=1e-5)
 
 
 def newest(run: Path) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.runner.ensemble.library import combine_runs
+from lightkit.runner.ensemble.combine import combine_runs
 from lightkit.runs.reading import read_json
 from tests.runner.ensemble.test_library import GREEDY
 from tests.runner.finished_runs import member, trained

@@ -20,7 +20,7 @@ from lightkit.assembly.member import Features
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.stacking import Verdict
+from lightkit.ensemble.stacking import Decision
 from lightkit.runner import Runner
 from lightkit.runner.evaluation import load_weights
 from lightkit.trainer.callbacks import Callback
@@ -200,11 +200,11 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
     losses = {"stacking": 0.5, "greedy": 0.4, "uniform": 0.45}
     judged: list[int] = []
 
-    def refuse(candidates: Any, targets: Any, task: str, *, share: float, groups: Any) -> Verdict:
+    def refuse(candidates: Any, targets: Any, task: str, *, share: float, groups: Any) -> Decision:
         judged.append(len(targets))
-        return Verdict("greedy", losses, 0.1, len(targets), share)
+        return Decision("greedy", losses, 0.1, len(targets), share)
 
-    monkeypatch.setattr("lightkit.runner.ensemble.stacking.judge", refuse)
+    monkeypatch.setattr("lightkit.ensemble.methods.stacking.judge", refuse)
     folder = tmp_path / "run"
     more = [
         "data=diabetes",

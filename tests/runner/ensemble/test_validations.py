@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lightkit.ensemble.validations as kept
-import lightkit.runner.ensemble.validations as subject
+import lightkit.runner.ensemble.predictions as subject
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run

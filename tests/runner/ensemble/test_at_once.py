@@ -11,7 +11,7 @@ import pytest
 from lightkit.assembly import build_shared
 from lightkit.config import compose, from_yaml
 from lightkit.ensemble.plan import RunMember
-from lightkit.runner.ensemble.together import train_together
+from lightkit.runner.ensemble.at_once import train_at_once
 from lightkit.runner.session import session
 from lightkit.runs.reading import read_config, read_result
 from tests.conftest import Outcome
@@ -109,5 +109,5 @@ def test_members_that_learn_otherwise_are_left_to_train_alone(
         monkeypatch.setattr(type(run), "tell", lambda self, line: told.append(line))
         shared = build_shared(run.cfg, tmp_path / "run")
         alone: Any = lambda run, member, shared: member.name  # noqa: E731
-        assert train_together(run, members, shared, alone, engine="vectorized") == ["00", "01"]
+        assert train_at_once(run, members, shared, alone, engine="vectorized") == ["00", "01"]
     assert reason in told[0]

@@ -1,4 +1,4 @@
-"""What the members of an ensemble come to together: their predictions as one, its values, the weights that count."""
+"""The members of an ensemble as its plan sees them: what they predict and reach, and the weights that count."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from torch import Tensor
 
 from lightkit.assembly import Shared
 from lightkit.assembly.parts import build_loss, build_metrics
+from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config import to_plain
-from lightkit.ensemble.combining import as_logits, hard, soft
+from lightkit.config.member_values import with_values
+from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredMember
-from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.ensemble.methods import Method, RunFacts
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.losses import mean_weight
 from lightkit.metrics.stacked import StackedMetrics
+from lightkit.runner.ensemble.report import values_of
+from lightkit.runner.ensemble.trained import member_config
+from lightkit.runner.session import Session
+from lightkit.runs.reading import read_config
 from lightkit.trainer.tasks import fit_shape
 
 
@@ -76,22 +84,89 @@ class SplitMeter:
         return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
 
 
-def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -> MemberPredictions:
-    """Make one of the predictions of several members.
+class Members:
+    """The members of an ensemble that its own run trains.
 
     Args:
-        members: Their predictions.
-        weights: How much each counts, `(M,)`.
-        rule: See `lightkit.ensemble.methods.Method.rule`.
+        run: The run.
+        shared: What they share.
     """
-    together = aligned(members)
-    first, predictions = together[0], stacked(together)
-    if rule == "last":
-        return together[-1]
-    found = hard(predictions, weights, task=first.task) if rule == "hard" else soft(predictions, weights)
-    counts = torch.stack([member.counts for member in together]).sum(0)
-    counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
-    return replace(first, counts=counts, predictions=found)
+
+    finished: Sequence[MemberResult] = ()
+    """Runs that had finished before, and come before what is trained."""
+
+    def __init__(self, run: Session, shared: Shared) -> None:
+        self.run, self.shared = run, shared
+
+    def checked(self, method: Method, facts: RunFacts) -> RunFacts:
+        """Return what the method has to know of the run.
+
+        Raises:
+            UserError: The method does not go with the data or the rest of the configuration.
+        """
+        return checked(method, facts, self.shared)
+
+    def begin(self) -> None:
+        """Write what members that are trained now learn from."""
+
+    def predictions(self, result: MemberResult) -> MemberPredictions:
+        """Return what a member predicts of rows that it did not learn from."""
+        return result.predictions or MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
+
+    def values(self, result: MemberResult, own: MemberPredictions, apart: Tensor) -> dict[str, float]:
+        """Return loss and metrics of a member.
+
+        Args:
+            result: The member.
+            own: What it predicts.
+            apart: Training rows that are called `holdout`.
+        """
+        last = result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last"
+        return {**values_of(result, last=last), **self.measured(own.of_split("train"), apart)}
+
+    def measured(self, predictions: MemberPredictions, apart: Tensor) -> dict[str, float]:
+        """Return loss and metrics of predictions, by the names of the rows; see `MemberPredictions.by_rows`."""
+        found = dict[str, float]()
+        for name, rows in predictions.by_rows(apart).items():
+            found |= SplitMeter(self.run.cfg, self.shared, name)(rows.take(rows.predicted))
+        return found
+
+    def stored(
+        self, results: Sequence[MemberResult], weights: Mapping[str, float]
+    ) -> tuple[list[StoredMember], dict[str, Any]]:
+        """Return the networks of some members as the file of the ensemble has them, and what else it says of them."""
+        members = []
+        for result in results:
+            cfg = member_config(self.run.cfg, result.member) if result.weights is None else self.run.cfg
+            state = result.weights or content.load_model_state(counted_checkpoint(cfg, result.folder))
+            name = result.member.name
+            members.append(StoredMember(name, read_config(result.folder), weights.get(name, 0.0), state))
+        return members, {}
+
+    def beginnings(self, facts: RunFacts) -> dict[str, DictConfig]:
+        """Return the configuration of each kind of member, which says what weights it began with."""
+        return {name: with_values(self.run.cfg, own) for name, own in facts.members} or {"each member": self.run.cfg}
+
+    def place(self, member: RunMember) -> str:
+        """Tell where the folder of a member is, from that of the ensemble."""
+        return f"{run_files.MEMBERS}/{member.name}"
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what `ensemble.json` says of where the members come from."""
+        return {}
+
+
+def checked(method: Method, facts: RunFacts, shared: Shared) -> RunFacts:
+    """Return what a method has to know of a run that trains its members.
+
+    Raises:
+        UserError: The method does not go with the data or the rest of the configuration.
+    """
+    if method.divides:
+        facts = replace(facts, groups=shared.data.together())
+    with keys_under("ensemble"):
+        method.check(facts)
+    return facts
 
 
 def count_weights(members: Sequence[StoredMember]) -> int:

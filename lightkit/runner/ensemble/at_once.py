@@ -31,7 +31,7 @@ from lightkit.runs.catalog import has_checkpoints
 TrainOne = Callable[[Session, RunMember, Shared], MemberResult]
 
 
-def train_together(
+def train_at_once(
     run: Session,
     members: Sequence[RunMember],
     shared: Shared,
@@ -64,7 +64,7 @@ def train_together(
     """
     found: dict[str, MemberResult] = dict(finished)
     groups = alike(run, members, finished)
-    alone = _told_alone(run, members, [*finished, *(member.name for group in groups for member in group)])
+    alone = _reasons(run, members, [*finished, *(member.name for group in groups for member in group)])
     while groups:
         group = MemberGroup(run, groups.pop(0), shared, engine)
         if group.prepare():
@@ -95,7 +95,7 @@ def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, Mem
     return [group for group in groups if len(group) > 1 and not all(member.name in finished for member in group)]
 
 
-def _told_alone(run: Session, members: Sequence[RunMember], others: Sequence[str]) -> list[str]:
+def _reasons(run: Session, members: Sequence[RunMember], others: Sequence[str]) -> list[str]:
     """Say why members train by themselves that no other one is like.
 
     Args:
@@ -147,7 +147,7 @@ class MemberGroup:
         run: The run.
         group: The members.
         shared: What all members of the run share.
-        engine: See `train_together`.
+        engine: See `train_at_once`.
     """
 
     def __init__(self, run: Session, group: Sequence[RunMember], shared: Shared, engine: str) -> None:
