@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import complain, say, table
 from lightkit.common import run_files
+from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.text import slug, three_digits
@@ -20,6 +21,8 @@ from lightkit.runs.catalog import project
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+DOOR = "find"
+_OPTIONS = ("--low", "--high", "--steps", "--try")
 _ROWS = 12
 """Rows of the table of rates."""
 
@@ -43,6 +46,20 @@ class Answer(NamedTuple):
     """Makes the picture, with a title."""
 
 
+Finder = Callable[["DictConfig", Namespace], Answer]
+"""Tries values for a configuration, with the options of the command line."""
+
+
+def taking(*options: str) -> Callable[[Finder], Finder]:
+    """Say which options a finder takes; one that does not say so takes all."""
+
+    def mark(finder: Finder) -> Finder:
+        vars(finder)["takes"] = options
+        return finder
+
+    return mark
+
+
 def find(args: list[str]) -> int:
     """Try values of a key, and suggest one."""
     parser = Parser("find")
@@ -64,13 +81,16 @@ def find(args: list[str]) -> int:
         from lightkit.finders.work import work
 
         return work()
+    from lightkit.config.doors import load, names
+
     if options.what is None:
-        raise UserError("what to find is missing", key="lightkit find", choices=FINDERS, fix="lightkit find --help")
-    if options.what not in FINDERS:
-        raise UserError("nothing to find by this name", key="lightkit find", received=options.what, choices=FINDERS)
-    _check(options)
+        raise UserError("what to find is missing", key="lightkit find", choices=names(DOOR), fix="lightkit find --help")
+    if options.what not in (choices := names(DOOR)):
+        raise UserError("nothing to find by this name", key="lightkit find", received=options.what, choices=choices)
+    finder, own = load(DOOR, options.what)
+    _check(options, getattr(finder, "takes", _OPTIONS))
     cfg, _ = configuration(options)
-    answer = FINDERS[options.what](cfg, options)
+    answer = finder(**own)(cfg, options) if isinstance(finder, type) else finder(cfg, options, **own)
     plot = _draw(answer, cfg, options)
     if options.json:
         found = {"key": answer.key, "suggested": answer.value, "reason": answer.reason, **answer.numbers}
@@ -80,16 +100,20 @@ def find(args: list[str]) -> int:
     return FAILED if answer.value is None else 0
 
 
-def _check(options: Namespace) -> None:
+def _check(options: Namespace, takes: Sequence[str]) -> None:
     """Refuse options that the finder does not take, and ranges that are none.
+
+    Args:
+        options: Of the command line.
+        takes: Those that it takes.
 
     Raises:
         UserError: There is one.
     """
-    given = {"--low": "lr", "--high": "lr", "--steps": "lr", "--try": "workers"}
-    for name, what in given.items():
+    for name in _OPTIONS:
         value = getattr(options, {"--try": "numbers"}.get(name, name[2:]))
-        if value is not None and options.what != what:
+        if value is not None and name not in takes:
+            what = " or ".join(each for each, path in SHIPPED[DOOR].items() if name in import_path(path).takes)
             raise UserError(f"this is for lightkit find {what}", key=name, received=value, fix="leave it out")
         if value is not None and name != "--try" and not value > 0:
             raise UserError("out of range", key=name, expected="above 0", received=value)
@@ -127,7 +151,9 @@ def _show(answer: Answer, plot: Path | None) -> None:
         say(f"picture: {plot}")
 
 
-def _find_lr(cfg: DictConfig, options: Namespace) -> Answer:
+@taking("--low", "--high", "--steps")
+def suggest_lr(cfg: DictConfig, options: Namespace) -> Answer:
+    """Find a learning rate."""
     from lightkit.finders.lr import HIGH, LOW, STEPS, find_lr
 
     steps = options.steps or STEPS
@@ -171,7 +197,9 @@ def _end(training: Any) -> str:
     return f"{training.loss:.4g}" if training.losses else "diverges"
 
 
-def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
+@taking()
+def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
+    """Find a batch size."""
     from omegaconf import OmegaConf, open_dict, read_write
 
     from lightkit.diagnostics.memory import in_gib
@@ -217,7 +245,9 @@ def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
     return Answer("data.batch_size", suggested, reason, titles, rows, numbers, draw)
 
 
-def _find_workers(cfg: DictConfig, options: Namespace) -> Answer:
+@taking("--try")
+def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
+    """Find a number of loader processes."""
     from lightkit.finders.workers import find_workers
 
     try:
@@ -251,11 +281,3 @@ def _find_workers(cfg: DictConfig, options: Namespace) -> Answer:
     return Answer(
         "data.num_workers", found.suggested, found.reason, titles, rows, content, draw if found.speeds else None
     )
-
-
-FINDERS: dict[str, Callable[[DictConfig, Namespace], Answer]] = {
-    "lr": _find_lr,
-    "batch": _find_batch,
-    "workers": _find_workers,
-}
-"""What can be found, and by which function."""

@@ -16,6 +16,11 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "slurm": "lightkit.sweep.engines.slurm.SlurmEngine",
         "ray": "lightkit.sweep.engines.ray.RayEngine",
     },
+    "find": {
+        "lr": "lightkit.cli.find.suggest_lr",
+        "batch": "lightkit.cli.find.suggest_batch",
+        "workers": "lightkit.cli.find.suggest_workers",
+    },
     "doctor": {
         "machine": "lightkit.doctor.machine.check",
         "training step": "lightkit.doctor.training.first_steps.check",

@@ -122,7 +122,7 @@ def convolutions_without_cudnn(cfg: Config, report: Report) -> None:
 
 def output_of_threads(cfg: Config, report: Report) -> None:
     """Refuse a device for joined outputs where none are joined."""
-    if cfg.device.dp_output is not None and cfg.device.parallel != "dp":
+    if cfg.device.dp_output is not None and "dp_output" not in STRATEGIES[cfg.device.parallel].keys.values():
         what, fix = "only device.parallel=dp joins outputs", "device.parallel=dp or device.dp_output=null"
         report.add(("device", "dp_output"), what, received=cfg.device.dp_output, fix=fix)
 

@@ -22,6 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.common.processes import lightkit_command, lightkit_path
+from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -165,7 +166,7 @@ def alone(cfg: DictConfig, **values: Any) -> str:
     """
     other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
-    if cfg.device.nproc > 1 or cfg.device.parallel in ("ddp", "fsdp"):
+    if cfg.device.nproc > 1 or strategy_of(cfg.device.parallel).processes:
         own |= {"device.nproc": 1, "device.parallel": "none"}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         own["device.gpus"] = None  # it sees the GPUs that this process was shown

@@ -43,6 +43,11 @@ class Rows:
         rows = len(patient.learner().data.train.rows)
         yield Finding("rows", "ok" if rows >= self.least else "error", f"{rows} rows to learn from")
 
+def width(cfg, options, factor=2):
+    from lightkit.cli.find import Answer
+    best = factor * cfg.model.hidden[0]
+    return Answer("model.hidden", [best], "twice as wide", (), [], {"tried": 1}, None)
+
 def titled(patient):
     yield Finding("title", "note", patient.cfg.name)
 """
@@ -108,6 +113,17 @@ def test_the_doctor_makes_checks_of_the_project(
         done = cli("doctor", "data=wine")
         assert done.code == 2
         assert words in done.err
+
+
+def test_a_finder_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
+    own("find: {width: {_target_: own_engines.width, factor: 3}}\n")
+    done = cli("find", "width", "data=wine", "model.hidden=[5]")
+    assert done.code == 0, done.err
+    assert "suggested: model.hidden=[15]" in done.out
+    wrong = cli("find", "widht", "data=wine")
+    assert wrong.code == 2
+    assert "lr, batch, workers, width (nearest: width)" in wrong.err
+    assert "this is for lightkit find lr" in cli("find", "workers", "--low", "1").err
 
 
 def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Callable[[str], None]) -> None:
