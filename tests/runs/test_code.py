@@ -40,7 +40,7 @@ def test_a_factor_that_was_changed_in_a_task_is_named_before_training(
     assert other.code == 0, other.err
     said = "the code of scaling (trainer.task) has changed since the earlier part of the run"
     assert said in other.out
-    assert other.out.index(said) < other.out.index("epoch 3")
+    assert other.out.index(said) < other.out.index("\nepoch ")
     assert "omegaconf differs: 0.1 before" in other.out
     assert said in (project / "run" / "run.log").read_text()
 
