@@ -82,19 +82,20 @@ def _needed(path: str, task: str) -> str:
     return next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
 
 
-def check_monitor(monitor: str, metrics: Metrics, *, has_val: bool) -> None:
+def check_monitor(monitor: str, metrics: Metrics, *, has_val: bool, logs: bool = False) -> None:
     """Refuse a monitored value that will not exist.
 
     Args:
         monitor: Name of the value, `<split>/loss` or `<split>/<metric>`.
         metrics: The metrics by split and name.
         has_val: Whether there are validation rows.
+        logs: Whether the task may log numbers of its own, which only trying it tells.
 
     Raises:
         UserError: There is no such value, or no such split.
     """
     names = [f"{split}/{name}" for split in ("train", "val") for name in ("loss", *metrics[split])]
-    if not any(monitor == name or monitor.startswith(f"{name}/") for name in names):
+    if not logs and not any(monitor == name or monitor.startswith(f"{name}/") for name in names):
         raise UserError("no such value", key="metrics.monitor", received=monitor, choices=names)
     if monitor.startswith("val/") and not has_val:
         raise UserError(

@@ -79,7 +79,7 @@ def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training
     model.train(training)
     try:
         few = _first(loader, parts, engine)
-        if few is None or few.preds is None or few.target is None:
+        if few is None or (not few.log and (few.preds is None or few.target is None)):
             return None
         with suppress(UserError):
             tried = _counted(meter.anew(), [(few, 2)], engine)
@@ -93,7 +93,7 @@ def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training
 
 def _counted(meter: Any, steps: Iterable[tuple[StepOutput, int]], engine: Engine) -> Tried:
     for step, size in steps:
-        meter.update(step.preds, step.target, step.loss, engine.ranks.own(size)[1], step.metric_kwargs)
+        meter.update(step.preds, step.target, step.loss, engine.ranks.own(size)[1], step.metric_kwargs, log=step.log)
     return Tried(meter, meter.compute())
 
 

@@ -281,4 +281,9 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":
         two_classes = cfg.data.dataset.get("binary") is False and data.info.num_classes == 2
         check_targets(data.info.task, loss=cfg.loss["_target_"], metrics=metrics, two_classes=two_classes)
-    check_monitor(cfg.metrics.monitor, metrics, has_val=data.val is not None)
+    check_monitor(
+        cfg.metrics.monitor,
+        metrics,
+        has_val=data.val is not None,
+        logs=not cfg.trainer.task["_target_"].startswith("lightkit."),
+    )

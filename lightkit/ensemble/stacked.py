@@ -212,9 +212,9 @@ class Computation:
         finally:
             for holder, key, tensor in before:
                 holder[key] = tensor
-        if step.metric_kwargs:
-            what = "the metrics take more than output and target"
-            raise UserError(what, key="trainer.task", received=", ".join(step.metric_kwargs))
+        for what, more in (("the metrics take more", step.metric_kwargs), ("the task logs more", step.log)):
+            if more:
+                raise UserError(f"{what} than output and target", key="trainer.task", received=", ".join(more))
         weight = loss_weight(step, self._criterion)
         weight = torch.full_like(step.loss, weight) if isinstance(weight, int) else weight
         parts = (step.preds, step.target, weight)

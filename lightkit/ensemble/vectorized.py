@@ -42,6 +42,7 @@ class VectorStepper:
         self._stack, self._span = stack, spans.span
         self._engines = [member.learner.engine for member in stack.active]
         self.loss, self.samples = torch.zeros(len(stack.active)), 1
+        self.outputs: Any = None
         self._results: list[Any] = []
 
     def begin(self) -> None:

@@ -84,6 +84,9 @@ class Logger:
     def images(self, name: str, images: Any, *, step: int) -> None:
         """Log pictures `(N, C, H, W)` of any range; C is 1 or 3, others show their first channel."""
 
+    def histogram(self, name: str, values: Any, *, step: int) -> None:
+        """Log the distribution of the values of a tensor."""
+
     def graph(self, model: Any, example: Any) -> None:
         """Log the graph of a model, traced with an example input."""
 
@@ -198,5 +201,5 @@ class OwnLogger(Loggers):
             self._failure = ""
 
 
-_BEFORE_TRAINING = ("start", "hparams", "message", "table", "text", "images", "graph")
+_BEFORE_TRAINING = ("start", "hparams", "message", "table", "text", "images", "histogram", "graph")
 """Methods that are called before the first step; values, progress and files of checkpoints come later."""

@@ -204,6 +204,12 @@ class TensorBoardLogger(Logger):
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
         self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
+    def histogram(self, name: str, values: Any, *, step: int) -> None:
+        """Log a histogram of the values."""
+        name = f"{VIEW}/{plain_tag(name)}"
+        if not self._is_there(name, step):
+            self._writer.add_histogram(name, values.detach().float().cpu(), step)
+
     def _is_there(self, name: str, step: int) -> bool:
         """Tell whether something was logged before the checkpoint of this step, and must not stand there twice."""
         return step == self._carried[0] and name in self._carried[1]

@@ -69,6 +69,7 @@ class Gathered:
         size: int,
         kwargs: Mapping[str, Any] | None = None,
         weight: Tensor | int | None = None,
+        log: Mapping[str, Any] | None = None,
     ) -> None:
         """Queue the results of this process's part of a batch.
 
@@ -79,9 +80,11 @@ class Gathered:
             size: Samples in the part; 0 where the process had to compute something that counts for nothing.
             kwargs: What the metrics get besides, by the names of their arguments.
             weight: What the loss weighs; None stands for `size`.
+            log: Further numbers by name; see `SplitMetrics.update`.
         """
         size = size if self._ranks.leads_replica else 0
-        found: dict[str, Any] = {"loss": (loss, weight)}
+        means = {name: torch.as_tensor(value, dtype=torch.float64).mean() for name, value in (log or {}).items()}
+        found: dict[str, Any] = {"loss": (loss, weight, means)}
         if preds is not None and target is not None:
             found |= {"preds": preds, "target": target, **(kwargs or {})}
         self._found.append(mapped(Tensor.detach, found) if size else {})
@@ -106,8 +109,9 @@ class Gathered:
         for parts in zip(*of_ranks):
             for size, part in parts:
                 if size:
-                    (loss, weight), preds, target = part.pop("loss"), part.pop("preds", None), part.pop("target", None)
-                    self.meter.update(preds, target, loss, size, part or None, weight)
+                    loss, weight, log = part.pop("loss")
+                    preds, target = part.pop("preds", None), part.pop("target", None)
+                    self.meter.update(preds, target, loss, size, part or None, weight, log)
 
 
 class SharedMetrics(Gathered):

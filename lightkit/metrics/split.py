@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import keys_under
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.nesting import mapped, tensors
 from lightkit.metrics.collection import Collection
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
@@ -33,6 +33,7 @@ class MetricRow(NamedTuple):
     size: int
     kwargs: Kwargs | None = None
     weight: Tensor | int | None = None
+    log: Mapping[str, Tensor] | None = None
 
 
 class LossMean:
@@ -122,6 +123,7 @@ class SplitMetrics:
         """Forget everything counted and queued."""
         self._queue: list[MetricRow] = []
         self._elements, self._loss = 0, LossMean(self.no_loss)
+        self._logged: dict[str, LossMean] = {}
         if self._collection is not None:
             self._collection.reset()
 
@@ -168,6 +170,7 @@ class SplitMetrics:
         size: int,
         kwargs: Kwargs | None = None,
         weight: Tensor | int | None = None,
+        log: Mapping[str, Any] | None = None,
     ) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 
@@ -178,11 +181,15 @@ class SplitMetrics:
             size: Samples in the batch.
             kwargs: What the metrics get besides, by the names of their arguments, samples in dimension 0.
             weight: What the loss weighs among those of other batches; None stands for `size`.
+            log: Further numbers by name: means over the samples of the batch, or one for each sample.
         """
+        means = {name: torch.as_tensor(value, dtype=self._wide).detach().mean() for name, value in (log or {}).items()}
         if preds is not None and target is not None:
             preds, target, kwargs = mapped(Tensor.detach, (preds, target, dict(kwargs) if kwargs else None))
             self._elements += _count(preds)
-        self._queue.append(MetricRow(preds, target, loss.detach(), size, kwargs, mapped(Tensor.detach, weight)))
+        self._queue.append(
+            MetricRow(preds, target, loss.detach(), size, kwargs, mapped(Tensor.detach, weight), means or None)
+        )
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
 
@@ -194,18 +201,28 @@ class SplitMetrics:
         self._flush()
         if not self._loss.samples:
             return {f"{self.prefix}/loss": float("nan")}
-        found = {"loss": self._loss.compute()}
+        found = {"loss": self._loss.compute(), **{name: mean.compute() for name, mean in self._logged.items()}}
         self.figures_data = {}
+        self._refuse_twice(())
         with torch.inference_mode(False), torch.no_grad():
             for name, result in ({} if self._collection is None else self._collection.compute()).items():
                 with keys_under(f"metrics.{self.prefix}"):
                     numbers, rest = flatten(name, result, self.class_names, self._collection.find(name))
+                self._refuse_twice(numbers)
                 found.update(numbers)
                 self.figures_data.update(rest)
         self._tell_missing(found)
         # one transfer for all values: each float() by itself would wait for the device
         values = torch.stack([value.to(self._device, self._wide) for value in found.values()]).tolist()
         return {f"{self.prefix}/{name}": value for name, value in zip(found, values)}
+
+    def _refuse_twice(self, names: Iterable[str]) -> None:
+        """Refuse numbers of the task that have the name of the loss or of a metric."""
+        if twice := sorted(self._logged.keys() & {"loss", *names}):
+            what = "logs a number under a name that is taken"
+            raise UserError(
+                what, key="trainer.task", received=f"{self.prefix}/{twice[0]}", fix="another name in log={…}"
+            )
 
     def _tell_missing(self, found: Mapping[str, Any]) -> None:
         """Say once which metrics have no value, as the task handed nothing on to them."""
@@ -224,6 +241,9 @@ class SplitMetrics:
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
             self._loss.add([(row.loss, row.size, row.weight) for row in queue])
+            for name in dict.fromkeys(name for row in queue for name in row.log or ()):
+                mean = self._logged.setdefault(name, LossMean(self.no_loss))
+                mean.add([(row.log[name], row.size, None) for row in queue if row.log and name in row.log])
             inputs = [
                 {"preds": row.preds, "target": row.target, **(row.kwargs or {})}
                 for row in queue
@@ -263,7 +283,9 @@ class SplitMetrics:
         queue = [tuple(row) for row in rows]
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
-        return {**self._loss.state_dict(), "queue": queue, "metrics": metrics}
+        logged = {name: mean.state_dict() for name, mean in self._logged.items()}
+        own = {"logged": logged} if logged else {}
+        return {**self._loss.state_dict(), "queue": queue, "metrics": metrics, **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state; the next values are those of a run that never stopped.
@@ -276,6 +298,9 @@ class SplitMetrics:
         """
         self.reset()
         self._loss.load_state_dict(state)
+        for name, counted in state.get("logged", {}).items():
+            self._logged[name] = LossMean(self.no_loss)
+            self._logged[name].load_state_dict(counted)
         for saved in state["queue"]:
             row = _mapped(lambda tensor: tensor.to(self._device), MetricRow(*saved))
             self._queue.append(row)

@@ -63,6 +63,7 @@ class StackedMetrics:
         size: int,
         kwargs: Mapping[str, Tensor] | None = None,
         weight: Tensor | int | None = None,
+        *_more: Any,
     ) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 

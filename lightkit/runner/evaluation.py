@@ -133,3 +133,5 @@ def final_test(run: MemberRun, learner: Learner) -> None:
     run.logger.scalars(values, step=state.step, epoch=state.epoch)
     if run.session.ranks.main:
         figures.write(run.logger, run.path / run_files.FIGURES, step=state.step)
+    for tested in run.on_test:
+        tested(values)

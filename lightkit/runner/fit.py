@@ -34,6 +34,7 @@ from lightkit.runner.results import result_writer
 from lightkit.runs.reading import read_json
 from lightkit.trainer import State, Trainer
 from lightkit.trainer.audit.watch import NoWatch, Watcher
+from lightkit.trainer.callbacks import RunFacts
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.services import Services
 
@@ -71,6 +72,8 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                     rescues=rescue_teller(run),
                     results=result_writer(run),
                     meters=validation_meters(run, learner),
+                    run=RunFacts(run.cfg.name, run.path, run.cfg, run.place.facts().get("git")),
+                    scope=run.stack,
                 ),
                 monitor=run.cfg.metrics.monitor,
                 mode=run.cfg.metrics.mode,
@@ -78,6 +81,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                 tuning=record.tuning,
                 watch=make_watch(run, record.tuning),
             )
+            run.on_test.append(trainer.tested)
             trainer.fit()
             return not trainer.paused
     finally:
@@ -99,19 +103,19 @@ def rescue_teller(run: MemberRun) -> Callable[[str], None] | None:
     return tell
 
 
-def make_saver(run: MemberRun, learner: Learner, observer: Observer) -> Callable[[float | None], None]:
+def make_saver(run: MemberRun, learner: Learner, observer: Observer) -> Callable[[float | None], Path | None]:
     """Return what writes a checkpoint, ranked by the value it is given."""
     store, logger = learner.store, run.logger
     text = to_yaml(run.cfg) if store else ""  # which takes longer than a small save
 
-    def save(value: float | None) -> None:
+    def save(value: float | None) -> Path | None:
         with observer.saving(learner):
             saved = content.gather(**stateful(learner), config_text=text)  # in every process: metrics are everywhere
             if store is None:
-                return
+                return None
             logger.flush()  # what the checkpoint counts as logged must not die with this process, nor in a power cut
             state = learner.state
-            store.save(saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync)
+            return store.save(saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync)
 
     return save if run.cfg.checkpoint.enabled else lambda value: None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,8 @@ class MemberRun:
     """Ends everything, in the opposite order."""
     system: dict[str, Any] = field(default_factory=dict)
     """What was seen of the machine, for the result."""
+    on_test: list[Callable[[dict[str, float]], None]] = field(default_factory=list)
+    """Called with the values of the final test."""
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.ranking import improves
 from lightkit.common.text import counted
+from lightkit.loggers.base import Logger
 from lightkit.trainer.state import State
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a callback may know of its run; empty where training goes on without one."""
+
+    name: str = ""
+    """Name of the run."""
+    folder: Path | None = None
+    """Folder of the run, or of the member of an ensemble."""
+    config: Any = field(default_factory=dict)
+    """The configuration, which cannot be changed: `run.config.optim.lr`."""
+    git: Mapping[str, Any] | None = None
+    """State of the project's repository as in `environment.json`; None where it is in none."""
 
 
 class Training(Protocol):
@@ -22,6 +39,11 @@ class Training(Protocol):
     """Its optimizer."""
     state: State
     """The counters, and the newest values."""
+    run: RunFacts
+    """The run: name, folder, configuration, git state."""
+    logger: Logger
+    """Takes figures, images, texts and histograms: `trainer.logger.figure("extra/x", figure, step=trainer.state.step)`.
+    Numbers go through `log`, which a resume counts on."""
 
     def log(self, values: Mapping[str, float]) -> None:
         """Log values of the callback's own with this step."""
@@ -31,15 +53,21 @@ class Training(Protocol):
 
 
 class Callback:
-    """Base of all callbacks: every hook does nothing. Only overridden `on_step` hooks cost anything.
+    """Base of all callbacks: every hook does nothing, and only those that are overridden are called.
 
-    A hook may read `trainer.model`, `trainer.optimizer` and `trainer.state`, log with `trainer.log({"extra/x": 1.0})`,
-    and end training with `trainer.stop("reason")`. Name the subclass in the configuration:
-    `trainer.callbacks.norms._target_: my_project.Norms`.
+    A hook may read `trainer.model`, `trainer.optimizer`, `trainer.state` and `trainer.run`, log numbers with
+    `trainer.log({"extra/x": 1.0})` and pictures with `trainer.logger`, and end training with `trainer.stop("reason")`.
+    Name the subclass in the configuration: `trainer.callbacks.norms._target_: my_project.Norms`.
     """
 
     def on_fit_start(self, trainer: Training) -> None:
         """Act before the first step, after a checkpoint was loaded."""
+
+    def on_batch(self, trainer: Training, loss: Tensor, outputs: Any) -> None:
+        """Act after the backward pass of every batch, with its loss, 0-d, and its outputs as metrics get them."""
+
+    def on_before_update(self, trainer: Training) -> None:
+        """Act before every update, with the gradients of the whole step, before clipping; in fp16 they are scaled."""
 
     def on_step(self, trainer: Training) -> None:
         """Act after every optimizer step."""
@@ -50,8 +78,20 @@ class Callback:
     def on_epoch(self, trainer: Training, values: dict[str, float]) -> None:
         """Act after every epoch, with the training values by name."""
 
+    def on_save(self, trainer: Training, path: Path) -> None:
+        """Act after every checkpoint, where it is written; with `checkpoint.asynchronous` the file is there later."""
+
     def on_fit_end(self, trainer: Training) -> None:
         """Act after the last step."""
+
+    def on_test(self, trainer: Training, values: dict[str, float]) -> None:
+        """Act after the final test, with its values by name (`test/accuracy`)."""
+
+    def on_exception(self, trainer: Training, error: BaseException) -> None:
+        """Act where an error ends the run, before `on_end`."""
+
+    def on_end(self, trainer: Training, status: str) -> None:
+        """Act last of all, once training has begun: `finished`, `paused`, `interrupted` or `failed`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values and tensors for a checkpoint to keep."""
@@ -59,6 +99,15 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what a checkpoint kept."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+def overriding(callbacks: Iterable[Any], hook: str) -> list[Any]:
+    """Return the callbacks that do something in a hook."""
+    plain = getattr(Callback, hook)
+    return [callback for callback in callbacks if getattr(type(callback), hook, plain) is not plain]
 
 
 class EarlyStopping(Callback):

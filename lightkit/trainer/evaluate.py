@@ -28,8 +28,9 @@ class Meter(Protocol):
         size: int,
         kwargs: Mapping[str, Any] | None = None,
         weight: Tensor | int | None = None,
+        log: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take in one batch of `size` samples, whose loss weighs so much among those of others."""
+        """Take in one batch of `size` samples, whose loss weighs so much among those of others, and its own numbers."""
 
 
 class ValidationMeter(Meter, Protocol):
@@ -112,7 +113,7 @@ def evaluate(
                 with span("metrics"):
                     own, weight = context.ranks.own(size)[1], loss_weight(step, criterion)
                     for meter in meters:
-                        meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight)
+                        meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
                 done += 1
                 if each is not None:
                     each(done)

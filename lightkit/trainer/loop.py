@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short
+from lightkit.common.nesting import mapped
 from lightkit.finetune.tuning import NoTuning
 from lightkit.trainer.audit.watch import NoWatch
-from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.callbacks import HOOKS, overriding
 from lightkit.trainer.guard import Guard, RollBack
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted
 from lightkit.trainer.learner import Learner
@@ -21,6 +24,8 @@ from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
 from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
+
+_LOG = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -65,7 +70,8 @@ class Trainer:
         self.guard, self.tuning = guard or Guard(self.engine.device), tuning or NoTuning()
         self.watch, self.stepper = watch or NoWatch(), stepper or PlainStepper(learner, self.guard, services.spans)
         self.callbacks = [*learner.callbacks.values()]
-        self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
+        self._hooks = {hook: overriding(self.callbacks, hook) for hook in HOOKS}
+        self.run = services.run
         self.logger, self.average = services.logger, learner.average
         self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.spans.span
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
@@ -100,7 +106,7 @@ class Trainer:
         Args:
             values: Numbers by name, such as `extra/weight_norm`; a tensor of one element will do.
         """
-        self._report.values({name: float(value) for name, value in values.items()})
+        self._report.values({name: float(value) for name, value in mapped(torch.Tensor.detach, dict(values)).items()})
 
     def fit(self) -> State:
         """Train from where the state stands to the end, or to where it is to pause.
@@ -112,20 +118,39 @@ class Trainer:
             UserError: The loss is no longer finite (exit code 3), or `monitor` names no value.
             Interrupted: A signal asked the run to end; the state was saved.
         """
-        self._call(self.callbacks, "on_fit_start")
-        try:
-            self._train()
-        except (Interrupted, AskedToEnd):
-            raise
-        except BaseException as error:
-            self._save_whole_step(error)
-            raise
-        if self.paused:
-            return self.state
-        with self._span("tuning"):
-            self.tuning.finish(self.state.step)
-        self._call(self.callbacks, "on_fit_end")
+        with ExitStack() as own:
+            if self._hooks["on_exception"] or self._hooks["on_end"]:
+                (self.services.scope or own).push(self._ended)
+            self._call("on_fit_start")
+            try:
+                self._train()
+            except (Interrupted, AskedToEnd):
+                raise
+            except BaseException as error:
+                self._save_whole_step(error)
+                raise
+            if not self.paused:
+                with self._span("tuning"):
+                    self.tuning.finish(self.state.step)
+                self._call("on_fit_end")
         return self.state
+
+    def tested(self, values: dict[str, float]) -> None:
+        """Tell the callbacks what the final test has measured."""
+        self._call("on_test", values)
+
+    def _ended(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        """Tell the callbacks how the run has ended; what they raise does not take the place of its error."""
+        stopped = isinstance(error, (Interrupted, AskedToEnd, KeyboardInterrupt))
+        well = "paused" if self.paused else "finished"
+        try:
+            if error is not None and not stopped:
+                self._call("on_exception", error)
+            self._call("on_end", well if error is None else "interrupted" if stopped else "failed")
+        except Exception as second:
+            if error is None:
+                raise
+            _LOG.warning("a callback fails where the run ends: %s", in_short(second))
 
     def _train(self) -> None:
         """Make the epochs that are still to do."""
@@ -223,8 +248,12 @@ class Trainer:
             if not self.stepper.micro(batch, position=position, size=size, window=window, more=done < window):
                 self._refuse(batch, position)
                 usable = False
+            elif self._hooks["on_batch"]:
+                self._call("on_batch", self.stepper.loss.detach(), self.stepper.outputs)
             del batch  # its memory is free for the optimizer step, and for the next one
         logged = (state.step + 1) % timetable.log_steps == 0
+        if usable:
+            self._call("on_before_update")
         self._rescue.begin_update()
         self._norm = self.stepper.update(usable=usable, want_norm=logged)
         self._rates = rates_of(self.optimizer) if logged else {}  # of this step: the schedule sets those of the next
@@ -251,8 +280,7 @@ class Trainer:
         state = self.state
         if self.services.rescues and self._rescue.phase != COMPUTING:  # else the wait for the first batch was ended
             self._rescue.end_update()
-        if self._on_step:
-            self._call(self._on_step, "on_step")
+        self._call("on_step")
         if state.step % self.timetable.log_steps == 0:
             self._log_step()
         if perf_counter() > self._report.next_show:
@@ -275,11 +303,12 @@ class Trainer:
         with self._span("checks"):
             self.guard.refuse(self.learner, batch, position)
 
-    def _call(self, callbacks: list[Callback], hook: str, *values: Any) -> None:
-        """Call a hook of all callbacks in their order."""
-        with self._span("callbacks"):
-            for callback in callbacks:
-                getattr(callback, hook)(self, *values)
+    def _call(self, hook: str, *values: Any) -> None:
+        """Call a hook of the callbacks that override it, in their order."""
+        if called := self._hooks[hook]:
+            with self._span("callbacks"):
+                for callback in called:
+                    getattr(callback, hook)(self, *values)
 
     def _log(self, values: dict[str, float]) -> None:
         """Log values of a split."""
@@ -339,7 +368,7 @@ class Trainer:
         """Log the training values of an epoch and let them decide; returns whether the monitored one is the best."""
         self._log(values)
         improved = self.monitor in values and self._judge(values)
-        self._call(self.callbacks, "on_epoch", values)
+        self._call("on_epoch", values)
         return improved
 
     def _take(self, values: dict[str, float]) -> bool:
@@ -349,7 +378,7 @@ class Trainer:
             return False
         self._log(values)
         improved = self._judge(values) if self.monitor.startswith("val/") else False
-        self._call(self.callbacks, "on_validation", values)
+        self._call("on_validation", values)
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:
@@ -372,8 +401,10 @@ class Trainer:
             began, self._saved_step = perf_counter(), state.step
             state.scaler_skipped = self.engine.skipped()
             measured = state.closed_step if self.monitor.startswith("train/") else state.validated_step
-            self.services.save(state.last.get(self.monitor) if measured == state.step else None)
+            path = self.services.save(state.last.get(self.monitor) if measured == state.step else None)
             self._clock.leave_out(perf_counter() - began)
+        if path is not None:
+            self._call("on_save", path)
 
     def _poll(self) -> None:
         """End here, with a checkpoint of this very step, when a signal asked for it."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightkit.common.exit_codes import NOT_FINITE
 from lightkit.device.ranks import is_lost
-from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.callbacks import overriding
 from lightkit.trainer.guard import KEPT, copied
 from lightkit.trainer.learner import Learner
 
@@ -28,7 +28,10 @@ class Rescue:
 
     def __init__(self, learner: Learner) -> None:
         self._learner, self.phase = learner, WHOLE
-        self._on_step = [n for n, c in learner.callbacks.items() if type(c).on_step is not Callback.on_step]
+        own = learner.callbacks.items()
+        self._on_step = [name for name, callback in own if overriding([callback], "on_step")]
+        within = ("on_batch", "on_before_update")
+        self._on_batch = [name for name, callback in own if any(overriding([callback], hook) for hook in within)]
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self.computes_only = False
         """Whether an error leaves something whole only while batches are computed."""
@@ -40,6 +43,7 @@ class Rescue:
     def begin_step(self) -> None:
         """Take note that the batches of a step are computed next: they may change buffers, such as running averages."""
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._learner.model.buffers()]
+        self._callbacks = self._copies(self._on_batch)
         self._version, self.phase = self._versions(), COMPUTING
 
     def begin_update(self) -> None:
@@ -99,7 +103,7 @@ class Rescue:
         after = self.phase in (AFTER, CLOSING)
         if self.phase == UPDATING or self._versions() != self._version or (self.computes_only and after):
             return True
-        return after and not self._callbacks_restored()
+        return not self._callbacks_restored()
 
     def _callbacks_restored(self) -> bool:
         """Put the states of callbacks back; returns whether they were kept."""

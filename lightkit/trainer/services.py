@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
 from lightkit.trainer.audit.watch import NoWatch
+from lightkit.trainer.callbacks import RunFacts
 from lightkit.trainer.evaluate import ValidationMeter, evaluate
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
@@ -28,14 +31,18 @@ class Services:
     """Measures where the time goes."""
     spans: NoSpans = field(default_factory=NoSpans)
     """Names the stretches of that time, and may record some steps."""
-    save: Callable[[float | None], None] = lambda value: None
-    """Writes a checkpoint; called with the monitored value, None between validations."""
+    save: Callable[[float | None], Path | None] = lambda value: None
+    """Writes a checkpoint, and returns where; called with the monitored value, None between validations."""
     rescues: Callable[[str], None] | None = None
     """Says what became of the last whole step where an error ends training; None where nothing is saved."""
     results: Callable[[str, Mapping[str, Any]], None] = lambda split, found: None
     """Keeps results of metrics that are no numbers, such as curves: split and results by name."""
     meters: Sequence[ValidationMeter] = ()
     """Look at validations beside the metrics."""
+    run: RunFacts = field(default_factory=RunFacts)
+    """What callbacks may know of the run."""
+    scope: ExitStack | None = None
+    """Ends with the run, which goes on after training; None where training is all of it."""
 
 
 class Validator:

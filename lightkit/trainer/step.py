@@ -21,6 +21,8 @@ class Stepper(Protocol):
     """Loss of the newest batch."""
     samples: int
     """Samples of that batch that this process computed."""
+    outputs: Any
+    """Outputs for that batch, as metrics get them."""
 
     def begin(self) -> None:
         """Begin a window: what was computed for one that did not come to its update is forgotten."""
@@ -62,7 +64,7 @@ class PlainStepper:
 
     def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
         self._learner, self._guard, self._span = learner, guard, spans.span
-        self.loss, self.samples = torch.zeros(()), 1
+        self.loss, self.samples, self.outputs = torch.zeros(()), 1, None  # type: Tensor, int, Any
         self._results: list[Any] = []
 
     def begin(self) -> None:
@@ -90,8 +92,9 @@ class PlainStepper:
             with self._span("backward"):
                 engine.backward(step.loss if share == 1.0 else step.loss * share)
         weight = loss_weight(step, learner.criterion)
-        found = (step.preds, step.target, step.loss, own, step.metric_kwargs, weight)
+        found = (step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
         self._results.append(mapped(torch.Tensor.detach, found))
+        self.outputs = self._results[-1][0]
         return True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:

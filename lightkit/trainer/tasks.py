@@ -32,6 +32,8 @@ class StepOutput(NamedTuple):
             metric gets those that its `update` has, such as `{"indexes": ...}` for those of `torchmetrics.retrieval`.
         weight: What `loss` weighs in the mean over a split, such as the sum of the class weights of the batch. None
             goes by the loss of the run, as if it had compared `preds` with `target`; see `lightkit.losses.mean_weight`.
+        log: Further numbers by name, each a mean over the samples of the batch, or one for each sample. Their means
+            over all samples of a split are logged like metrics: `{"kl": kl}` gives `train/kl`, `val/kl` and `test/kl`.
     """
 
     loss: Tensor
@@ -39,6 +41,7 @@ class StepOutput(NamedTuple):
     target: Any = None
     metric_kwargs: Mapping[str, Any] | None = None
     weight: Tensor | int | None = None
+    log: Mapping[str, Tensor | float] | None = None
 
 
 class Task:

@@ -15,6 +15,7 @@ CALLS = {
     "figure": (("f", None), {"step": 1}),
     "text": (("t", "*x*"), {"step": 1}),
     "images": (("i", None), {"step": 1}),
+    "histogram": (("h", None), {"step": 1}),
     "graph": ((None, None), {}),
     "progress": ((Progress(1, 2, 3, 4, 5, 6),), {}),
     "message": (("hello",), {}),

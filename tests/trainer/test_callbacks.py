@@ -26,4 +26,4 @@ def test_only_overridden_step_hooks_are_called() -> None:
     run = trainer(callbacks=[Counting(), Callback()], timetable={"epochs": 1})
     run.fit()
     assert Counting.seen == [1, 2, 3, 4]
-    assert len(run._on_step) == 1
+    assert len(run._hooks["on_step"]) == 1

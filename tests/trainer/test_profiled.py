@@ -98,7 +98,7 @@ def test_every_stretch_has_a_name_and_little_is_left(tmp_path: Path) -> None:
 
 def test_hooks_that_nobody_has_cost_nothing_here_either(tmp_path: Path) -> None:
     under = made(recorder(tmp_path), callbacks=[Callback(), Watching()])
-    assert len(under._on_step) == 1
+    assert len(under._hooks["on_step"]) == 1
     assert len(under.callbacks) == 2
 
 

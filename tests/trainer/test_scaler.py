@@ -107,7 +107,7 @@ def test_a_resumed_run_goes_on_counting(at):
             if trainer.state.step == at:
                 taken.update(copy.deepcopy(content.gather(**stateful(trainer))))
 
-    first._on_step = [Take()]
+    first._hooks["on_step"] = [Take()]
     first.fit()
     resumed = trainer(*calls)
     content.apply(taken, **stateful(resumed))
