@@ -3,39 +3,96 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.runs.catalog import project, with_run_folders
 
+_DESTINATIONS = {"--from": "source", "--try": "numbers"}
+"""Where the values of options go whose names are words of Python."""
+_HYDRA = {"--config-dir": "-cd", "--config-name": "-cn", "--cfg": "-c", "--package": "-p", "--info": "-i"}
+"""Short names that Hydra has for options."""
 _REQUIRED = "the following arguments are required: "
 
 
+class Option(NamedTuple):
+    """An option of a command, as its help has it."""
+
+    names: tuple[str, ...]
+    """How it is typed, the long name last."""
+    value: str
+    """What it takes, in the words of the help: `N`, `[SECONDS]`, `job|hydra|all`; empty for nothing."""
+    repeated: bool
+    """Whether it may be given several times."""
+
+    @property
+    def words(self) -> list[str]:
+        """What can be typed word for word: `best` and `last` of `best|last|FILE`."""
+        alternatives = self.value.strip("[]").split("|")
+        return [word for word in alternatives if re.fullmatch("[a-z][a-z-]*", word)] if alternatives[1:] else []
+
+
+def options_of(command: str) -> dict[str, Option]:
+    """Read the options of a command, or of an action such as `ckpt diff`, from its help.
+
+    They stand there one a line, after two spaces: names, what it takes, two spaces, the meaning. The usage may say
+    more: what an action takes, alternatives, and by dots that an option may be repeated.
+    """
+    from lightkit.cli.commands import help_of
+
+    text = help_of(command.split()[0])
+    usages = re.split("^(?:usage:| {6}) lightkit ", text.partition("\n\n")[0], flags=re.M)
+    usage = " ".join(" ".join(line.split()) for line in usages if line.startswith(command))
+    found = {}
+    for head in re.findall(r"^  (-\S+(?: \S+)*)(?:  |$)", text, re.M):
+        for short, name, value in re.findall(r"(?:(-\w), )?(--[a-z][a-z-]*)(?: (\[?\w\S*))?", head):
+            if " " in command and not re.search(rf"{name}(?![\w-])", usage):
+                continue
+            given = "|".join(re.findall(rf"{name} (\w[^\s\]]*)", usage)) if value else ""
+            value = "|".join(dict.fromkeys(given.split("|"))) if "|" in given else value.removesuffix(",")
+            shorts = [each for each in (short, _HYDRA.get(name)) if each]
+            found[name] = Option((*shorts, name), value, f"[{name} {value}]..." in usage)
+    return found
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse without its own help and abbreviations; mistakes are `UserError`s.
+    """argparse with the options that the help of a command has, without abbreviations; mistakes are `UserError`s.
 
     Args:
-        command: The command whose arguments these are, for error messages.
+        command: The command, or a command and its action, whose help has the options.
+        *positional: Names of the other arguments, with `?`, `*` or `+` for how many they are.
         dashed: Options whose value may begin with a dash, which argparse takes for an option of its own otherwise.
+        unchecked: Options whose alternatives the command itself checks.
+        **defaults: Values of options that are not given, or the type of those that have none.
     """
 
-    def __init__(self, command: str, *, dashed: Sequence[str] = ()) -> None:
+    def __init__(
+        self, command: str, *positional: str, dashed: Sequence[str] = (), unchecked: Sequence[str] = (), **defaults: Any
+    ) -> None:
         super().__init__(prog=f"lightkit {command}", add_help=False, allow_abbrev=False)
         self.command, self.dashed = command, frozenset(dashed)
-
-    def add_config_files(self) -> None:
-        """Add the options that name files of the configuration: `--config-dir` and `--config-name`."""
-        self.add_argument("-cd", "--config-dir")
-        self.add_argument("-cn", "--config-name", default="config")
-
-    def add_configuration(self) -> None:
-        """Add what `lightkit.cli.inspected.configuration` reads: overrides, or a run to start from."""
-        self.add_argument("overrides", nargs="*")
-        self.add_argument("--from", dest="source", metavar="RUN")
-        self.add_config_files()
+        for text in positional:
+            name = text.rstrip("?*+")
+            self.add_argument(name, nargs=text.removeprefix(name) or None)
+        for name, option in options_of(command).items():
+            dest = _DESTINATIONS.get(name, name[2:].replace("-", "_"))
+            default = defaults.get(dest, "config" if name == "--config-name" else None)
+            if not option.value:
+                self.add_argument(*option.names, dest=dest, action="store_true")
+            elif option.repeated:
+                self.add_argument(*option.names, dest=dest, action="append", default=[])
+            else:
+                reader = default if isinstance(default, type) else type(default) if default is not None else str
+                is_closed = name not in unchecked and len(option.words) == option.value.count("|") + 1
+                more: dict[str, Any] = {"choices": option.words} if is_closed else {}
+                if option.value.startswith("["):
+                    more |= {"nargs": "?", "const": (option.words or [""])[0]}
+                default = None if reader is default else default
+                self.add_argument(*option.names, dest=dest, type=reader, default=default, **more)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse has to say.

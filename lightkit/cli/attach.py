@@ -11,9 +11,7 @@ from lightkit.runs.catalog import project
 
 def attach(args: list[str]) -> int:
     """Show a run until it ends or Ctrl-C is pressed."""
-    parser = Parser("attach")
-    parser.add_argument("run")
-    options = parser.read(args)
+    options = Parser("attach", "run").read(args)
     from lightkit.detached.ending import exit_status
     from lightkit.detached.folders import find_folder, is_alive, is_sweep
     from lightkit.detached.following import attach as show

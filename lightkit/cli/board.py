@@ -56,16 +56,7 @@ def board(args: list[str]) -> int:
 
 
 def _read(args: list[str]) -> Namespace:
-    parser = Parser("board")
-    parser.add_argument("folder", nargs="?")
-    parser.add_argument("-d", "--detach", action="store_true")
-    parser.add_argument("--port")
-    parser.add_argument("--host")
-    parser.add_argument("--local-port")
-    parser.add_argument("--via")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--stop", action="store_true")
+    parser = Parser("board", "folder?")
     parser.add_argument("--ready", type=int, help=SUPPRESS)
     options = parser.read(args)
     if options.json and not options.list:

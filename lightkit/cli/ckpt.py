@@ -9,7 +9,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.ckpt_convert import average, convert, merge
-from lightkit.cli.ckpt_source import checkpoint_folder, find_source, source_parser
+from lightkit.cli.ckpt_source import checkpoint_folder, find_source
 from lightkit.cli.terminal import json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -34,10 +34,7 @@ def ckpt(args: list[str]) -> int:
 
 def inspect(args: list[str]) -> int:
     """Say what is in a file, or in the folder of a run."""
-    parser = source_parser("inspect", "file")
-    parser.add_argument("--tensors", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("ckpt inspect", "file").read(args)
     path = find_source(options.file)
     if (path / run_files.ENSEMBLE_WEIGHTS).is_file():
         path = path / run_files.ENSEMBLE_WEIGHTS
@@ -77,10 +74,7 @@ def _inspect_file(path: Path, options: Namespace) -> int:
 
 def diff(args: list[str]) -> int:
     """Compare two states; 1 where they differ."""
-    parser = source_parser("diff", "first", "second")
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("ckpt diff", "first", "second").read(args)
     from lightkit.checkpoint.compare import compare, flat
     from lightkit.checkpoint.reading import read
     from lightkit.checkpoint.weights import read_weights
@@ -106,13 +100,7 @@ def diff(args: list[str]) -> int:
 
 def prune(args: list[str]) -> int:
     """Delete checkpoints beyond those to keep."""
-    parser = Parser("ckpt prune")
-    parser.add_argument("run")
-    parser.add_argument("--mode", choices=["min", "max"])
-    parser.add_argument("--dry-run", action="store_true")
-    for name, default in (("--keep-last", "1"), ("--keep-best", "1"), ("--keep-every", None)):
-        parser.add_argument(name, default=default)
-    options = parser.read(args)
+    options = Parser("ckpt prune", "run", keep_last="1", keep_best="1").read(args)
     folder = checkpoint_folder(find_source(options.run))
     if folder is None:
         raise UserError("not the folder of a run with checkpoints", received=options.run, family="no-such-run")

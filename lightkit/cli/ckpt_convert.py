@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, read_protocol, run_of, source_parser
+from lightkit.cli.arguments import Parser
+from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, read_protocol, run_of
 from lightkit.cli.terminal import number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -28,12 +29,7 @@ _LORA_NAMES = (".lora_A", ".lora_B", ".base_layer.")
 
 def convert(args: list[str]) -> int:
     """Write the weights, or the whole state, in another form."""
-    parser = source_parser("convert", "file", "out")
-    parser.add_argument("--to", choices=[*_KINDS, "state", "torchensemble", "lightkit"])
-    parser.add_argument("--overwrite", action="store_true")
-    parser.add_argument("--like")
-    parser.add_argument("--pickle-protocol")
-    options = parser.read(args)
+    options = Parser("ckpt convert", "file", "out").read(args)
     path, (out, kind) = find_source(options.file), _output(options)
     protocol = read_protocol(options.pickle_protocol, kind)
     if kind in ("torchensemble", "lightkit"):
@@ -99,11 +95,7 @@ def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool, protocol:
 
 def merge(args: list[str]) -> int:
     """Write the full model of a run or an adapter file in its plain architecture."""
-    parser = source_parser("merge", "file", "out")
-    parser.add_argument("--to", choices=_KINDS)
-    parser.add_argument("--overwrite", action="store_true")
-    parser.add_argument("--base")
-    options = parser.read(args)
+    options = Parser("ckpt merge", "file", "out").read(args)
     path, (out, kind) = find_source(options.file), _output(options)
     from lightkit.checkpoint.delta import read_delta
     from lightkit.checkpoint.weights import AdapterFileError, read_weights
@@ -162,13 +154,7 @@ def average(args: list[str]) -> int:
 
 def _average_options(args: list[str]) -> Any:
     """Parse the arguments of `average`; `shares` is how much each model counts, None for all the same."""
-    parser = source_parser("average")
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("out")
-    parser.add_argument("--to", choices=_KINDS)
-    parser.add_argument("--overwrite", action="store_true")
-    parser.add_argument("--weights")
-    options = parser.read(args)
+    options = Parser("ckpt average", "files+", "out").read(args)
     if len(options.files) < 2:
         expected = "two models or more, and the file to write"
         raise UserError("there is nothing to average", key="lightkit ckpt average", expected=expected)

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.arguments import Parser
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
 # Everything of `lightkit.checkpoint` and `lightkit.config` is imported inside the functions: it takes its time.
 
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
-
-
-def source_parser(action: str, *names: str) -> Parser:
-    """Make the parser of an action that reads weights, with these positional arguments."""
-    parser = Parser(f"ckpt {action}")
-    for name in names:
-        parser.add_argument(name)
-    parser.add_argument("--key")
-    parser.add_argument("--trust", action="store_true")
-    return parser
 
 
 def find_source(text: str) -> Path:

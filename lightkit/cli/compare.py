@@ -31,14 +31,7 @@ _SPLITS = ("val", "test", "train")
 
 def compare(args: list[str]) -> int:
     """Put runs side by side."""
-    parser = Parser("compare", dashed=("--sort", "--csv", "--markdown"))
-    parser.add_argument("runs", nargs="*")
-    for name in ("baseline", "sort", "rows", "html", "png", "csv", "markdown"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--metric", default="")
-    parser.add_argument("--status", default="")
-    parser.add_argument("--where", action="append", default=[])
-    parser.add_argument("--json", action="store_true")
+    parser = Parser("compare", "runs*", dashed=("--sort", "--csv", "--markdown"), metric="", status="")
     options = parser.read(args)
     if options.rows is not None and options.rows not in _SPLITS:
         raise UserError("no such split", key="--rows", received=options.rows, choices=_SPLITS)

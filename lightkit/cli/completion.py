@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from lightkit.cli.arguments import options_of
 from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.cli.terminal import say
 from lightkit.common.error_families import FAMILIES
@@ -26,16 +27,14 @@ OVERRIDDEN = (
     "resume",
 )  # fmt: skip
 VALUES = {
-    "--cfg": ("job", "hydra", "all"),
     "--split": ("val", "test", "train"),
     "--rows": ("val", "test", "train"),
-    "--checkpoint": ("best", "last"),
     "--direction": ("TB", "LR"),
     "--status": STATUSES,
     "--query": tuple(FIELDS),
     "--explain": tuple(FIELDS),
 }
-"""Values of options that are the same for every command; for `--from` and `--baseline` they are the runs."""
+"""Values of options whose help does not list them; for `--from` and `--baseline` they are the runs."""
 
 
 def completion(args: Sequence[str]) -> int:
@@ -82,15 +81,13 @@ def _candidates(before: list[str], word: str) -> list[str]:
         return list(COMMANDS)
     if command not in COMMANDS:
         return []
-    if command == "new":
-        kinds = re.findall(r"\[--from ([a-z|]+)\]", help_of(command))
-        return kinds[0].split("|") if rest and rest[-1] == "--from" else ["--from", "--help"]
-    if rest and rest[-1] in ("--from", "--baseline"):
+    options, last = options_of(command), rest[-1] if rest else ""
+    if last in options and (words := options[last].words or VALUES.get(last)):
+        return list(words)
+    if last in ("--from", "--baseline"):
         return _runs()
-    if rest and rest[-1] in VALUES:
-        return list(VALUES[rest[-1]])
-    if word.startswith("-"):
-        return [*dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(command))), "--help"]
+    if word.startswith("-") or command == "new":
+        return [*options, "--help"]
     return _arguments(command, [text for text in rest if not text.startswith("-")], word)
 
 

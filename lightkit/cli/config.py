@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 def config(args: list[str]) -> int:
     """Print the composed configuration, or the choices and keys of a group."""
-    parser = Parser("config")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("-p", "--package")
-    parser.add_argument("--json", action="store_true")
-    parser.add_config_files()
-    options = parser.read(args)
+    options = Parser("config", "overrides*").read(args)
     if len(options.overrides) == 1 and "=" not in options.overrides[0] and options.overrides[0][0] not in "~+":
         describe = _group_json if options.json else group_text
         say(describe(options.overrides[0].strip("/"), options.config_dir))

@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 def doctor(args: list[str]) -> int:
     """Examine a run that is to be, one that was, or a traceback."""
-    parser = Parser("doctor")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--mend", action="store_true")
-    parser.add_argument("--strict", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_config_files()
+    parser = Parser("doctor", "overrides*", seconds=60.0)
     asked = args
     options = parser.read([text for text in asked if text != "-"])
     if not 0 < options.seconds < float("inf"):

@@ -30,16 +30,7 @@ _ALLOWED = re.compile(
 
 def ensemble(args: list[str]) -> int:
     """Combine finished runs."""
-    parser = Parser("ensemble")
-    parser.add_argument("runs", nargs="+")
-    parser.add_argument("--method", choices=METHODS, default="voting")
-    parser.add_argument("--vote", choices=("soft", "hard"), default="soft")
-    parser.add_argument("--weights")
-    parser.add_argument("--rounds")
-    parser.add_argument("--meta")
-    parser.add_argument("--name")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("ensemble", "runs+", method="voting", vote="soft").read(args)
     root = project()
     overrides = [text for text in options.runs if _OVERRIDE.match(text) and not _places(text, root)]
     own = [text for text in overrides if options.method == "stacking" and _OF_STACKS.match(text)]

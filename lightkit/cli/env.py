@@ -29,9 +29,7 @@ _MEMORY = {"all": "", "free": " free", "container": " allowed in this container"
 
 def env(args: list[str]) -> int:
     """Print the report."""
-    parser = Parser("env")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("env").read(args)
     found = facts()
     say(json_text(found) if options.json else text(found))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -25,10 +26,7 @@ SPLITS = ("train", "val", "test")
 
 def evaluate(args: list[str]) -> int:
     """Measure a run on one split or several."""
-    parser = _parser("eval")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = _read("eval", args)
     splits, found = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]]()
     for split in splits:
         if split not in SPLITS:
@@ -57,10 +55,7 @@ def evaluate(args: list[str]) -> int:
 
 def predict(args: list[str]) -> int:
     """Write the predictions of a run on a split."""
-    parser = _parser("predict")
-    parser.add_argument("--split", choices=SPLITS, default="test")
-    parser.add_argument("--output")
-    options = parser.read(args)
+    options = _read("predict", args)
     runner, folder = trained_run(options)
     rows = runner.predict(options.split, options.checkpoint, members=options.members)
     if options.output == "-":
@@ -75,13 +70,10 @@ def predict(args: list[str]) -> int:
     return 0
 
 
-def _parser(command: str) -> Parser:
-    parser = Parser(command)
-    parser.add_argument("run")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--members", type=lambda text: [name for name in text.split(",") if name], default=[])
-    return parser
+def _read(command: str, args: list[str]) -> Namespace:
+    options = Parser(command, "run", "overrides*", split="test", checkpoint="best", members="").read(args)
+    options.members = [name for name in options.members.split(",") if name]
+    return options
 
 
 def trained_run(options: Any) -> tuple[Runner, Path]:

@@ -23,10 +23,7 @@ def explain(args: list[str]) -> int:
     Raises:
         UserError: There is no such code.
     """
-    parser = Parser("explain")
-    parser.add_argument("codes", nargs="*")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read([text for text in args if text != "-"])
+    options = Parser("explain", "codes*").read([text for text in args if text != "-"])
     pasted = _pasted(options.codes, dash="-" in args)
     if pasted is not None:
         return explain_traceback(pasted, as_json=options.json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,20 +62,9 @@ def taking(*options: str) -> Callable[[Finder], Finder]:
 
 def find(args: list[str]) -> int:
     """Try values of a key, and suggest one."""
-    parser = Parser("find")
-    parser.add_argument("what", nargs="?")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--from", dest="source", metavar="RUN")
-    parser.add_argument("--low", type=float, default=None)
-    parser.add_argument("--high", type=float, default=None)
-    parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--try", dest="numbers", default=None)
-    parser.add_argument("--plot", type=Path, default=None)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
+    parser = Parser("find", "what?", "overrides*", low=float, high=float, steps=int)
     # For the process that measures, which is told by standard input what.
-    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--measure", action="store_true", help=SUPPRESS)
     options = parser.read(args)
     if options.measure:
         from lightkit.finders.work import work
@@ -133,7 +122,7 @@ def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
     from lightkit.finders.drawing import write_png
 
     name = slug(f"{cfg.name}-{options.what}")
-    path = options.plot or project() / run_files.OUTPUTS / run_files.FOUND / f"{name}.png"
+    path = Path(options.plot) if options.plot else project() / run_files.OUTPUTS / run_files.FOUND / f"{name}.png"
     try:
         write_png(answer.draw(f"{cfg.name}: {answer.key}"), path)
     except OSError as error:

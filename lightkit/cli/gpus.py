@@ -13,7 +13,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.gpus_page import Row, in_detail, page, plain, rows
-from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
+from lightkit.cli.live import read_seconds, watch
 from lightkit.cli.terminal import json_text, say, table, width
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
@@ -22,18 +22,9 @@ from lightkit.monitor.gpu_fields import FIELDS
 
 def gpus(args: list[str]) -> int:
     """Show the GPUs, once or until it is interrupted."""
-    parser = Parser("gpus")
-    parser.add_argument("-i", "--id")
-    parser.add_argument("-q", "--detail", action="store_true")
-    parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--csv", action="store_true")
-    parser.add_argument("--query")
-    parser.add_argument("--no-header", action="store_true")
-    parser.add_argument("--explain", nargs="?", const=",".join(FIELDS))
-    options = parser.read(args)
+    options = Parser("gpus").read(args)
     if options.explain is not None:
-        say(_explained(_fields("--explain", options.explain)))
+        say(_explained(_fields("--explain", options.explain) if options.explain else list(FIELDS)))
         return 0
     forms = [f"--{name}" for name in ("detail", "json", "csv") if getattr(options, name)]
     if options.detail and options.query is not None:

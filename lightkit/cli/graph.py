@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightkit.cli.inspected import built_model, parser_of_model, read_depth, read_shape
+from lightkit.cli.arguments import Parser
+from lightkit.cli.inspected import built_model, read_depth, read_shape
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
 
@@ -14,11 +15,7 @@ FORMATS = ("svg", "png", "pdf", "dot")
 
 def graph(args: list[str]) -> int:
     """Draw a model."""
-    parser = parser_of_model("graph")
-    parser.add_argument("--output", default="model.svg")
-    parser.add_argument("--depth")
-    parser.add_argument("--direction", default=DIRECTIONS[0])
-    options = parser.read(args)
+    options = Parser("graph", "overrides*", output="model.svg", direction=DIRECTIONS[0]).read(args)
     shape, depth, path = read_shape(options.input), read_depth(options.depth), Path(options.output).expanduser()
     direction = options.direction.upper()
     if direction not in DIRECTIONS:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.arguments import Parser, whole_number
+from lightkit.cli.arguments import whole_number
 from lightkit.cli.terminal import complain
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from lightkit.assembly import Learner
-
-
-def parser_of_model(command: str) -> Parser:
-    """Make the parser of a command that looks at a model before it trains."""
-    parser = Parser(command)
-    parser.add_configuration()
-    parser.add_argument("--input", metavar="SHAPE")
-    return parser
 
 
 def configuration(options: argparse.Namespace, *more: str) -> tuple[DictConfig, Path]:

@@ -22,13 +22,13 @@ PATIENCE_SECONDS = 5.0
 
 
 def read_seconds(text: str) -> float:
-    """Read the value of `--watch`.
+    """Read the value of `--watch`; without one it is the usual.
 
     Raises:
         UserError: It is not a time, or too short.
     """
     try:
-        seconds = float(text)
+        seconds = float(text or USUAL_SECONDS)
     except ValueError:
         seconds = math.nan
     if not _SHORTEST_SECONDS <= seconds < math.inf:

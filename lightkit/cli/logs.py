@@ -13,13 +13,7 @@ from lightkit.runs.catalog import project
 
 def logs(args: list[str]) -> int:
     """Show the end of a log, and go on with it where that is asked for."""
-    parser = Parser("logs")
-    parser.add_argument("run")
-    parser.add_argument("-f", "--follow", action="store_true")
-    parser.add_argument("-n", "--lines", default="50")
-    parser.add_argument("--log", action="store_true")
-    parser.add_argument("--output", action="store_true")
-    options = parser.read(args)
+    options = Parser("logs", "run", lines="50").read(args)
     last = None
     if options.lines != "all":
         what, expected = "not a number of lines", "a whole number, or all"

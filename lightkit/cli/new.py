@@ -31,24 +31,21 @@ _TAKEN = ("conf", "data", "deploy", "experiments", "outputs", "predict", "tests"
 
 def new(args: list[str]) -> int:
     """Make a project."""
-    parser = Parser("new")
-    parser.add_argument("name")
-    parser.add_argument("--from", dest="kind", default="own")
-    options = parser.read(args)
-    if options.kind not in TEMPLATES:
-        raise UserError("no such kind of project", key="--from", received=options.kind, choices=list(TEMPLATES))
+    options = Parser("new", "name", unchecked=("--from",), source="own").read(args)
+    if options.source not in TEMPLATES:
+        raise UserError("no such kind of project", key="--from", received=options.source, choices=list(TEMPLATES))
     folder = Path(options.name).expanduser()
     package = _package(folder.name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "another name; nothing is written over"
         raise UserError("this is there already", key=str(folder), fix=fix, family="cannot-write")
     try:
-        _write(folder, options.kind, package)
+        _write(folder, options.source, package)
     except OSError as error:
         raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
     whole = _make_data(folder)
-    say(f"{options.kind} project {folder.name} in {folder.resolve()}\n")
-    words = (f'"{word}"' if " " in word else word for word in TEMPLATES[options.kind][1])
+    say(f"{options.source} project {folder.name} in {folder.resolve()}\n")
+    words = (f'"{word}"' if " " in word else word for word in TEMPLATES[options.source][1])
     begin = [f"cd {options.name}", *([] if whole else ["python make_data.py"])]
     rows = [
         *((line, "") for line in begin),

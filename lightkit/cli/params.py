@@ -14,15 +14,7 @@ from lightkit.runs.catalog import find_run, project
 
 def params(args: list[str]) -> int:
     """Print the weights of a run, and their gradients."""
-    parser = Parser("params")
-    parser.add_argument("run")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--match", action="append", default=[])
-    parser.add_argument("--output")
-    for name in ("--grads", "--buffers", "--json"):
-        parser.add_argument(name, action="store_true")
-    options = parser.read(args)
+    options = Parser("params", "run", "overrides*", checkpoint="best").read(args)
     which, picture = options.checkpoint, Path(options.output).expanduser() if options.output else None
     check_checkpoint(which)
     from lightkit.runs.reading import read_run

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 def plan(args: list[str]) -> int:
     """Print what would be trained."""
-    parser = Parser("plan")
-    parser.add_configuration()
-    parser.add_argument("--long", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("plan", "overrides*").read(args)
     with built_model(options) as (cfg, parts):
         from lightkit.assembly.matches import matches_of
         from lightkit.assembly.origin import notes_on_base

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
+from lightkit.cli.live import read_seconds, watch
 from lightkit.cli.terminal import fitting, say, table, width
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import no_project_note, project
@@ -26,12 +26,7 @@ TITLES = ("run", "state", "step", "left", "started", "process", "folder")
 
 def ps(args: list[str]) -> int:
     """List what is alive, and how the rest ended."""
-    parser = Parser("ps")
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("other", nargs="*")
-    options = parser.read(args)
+    options = Parser("ps", "other*").read(args)
     if options.other:
         fix = f"lightkit logs {options.other[0]}, or lightkit attach {options.other[0]}"
         raise UserError("ps takes no run", key="lightkit ps", received=options.other[0], fix=fix)

@@ -22,11 +22,7 @@ from lightkit.runs.catalog import all_runs, find_run, has_members, no_project_no
 
 def resume(args: list[str]) -> int:
     """Go on with a stopped run."""
-    parser = Parser("resume")
-    parser.add_argument("run", nargs="?")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("-d", "--detach", action="store_true")
-    parser.add_argument("--all-lost", action="store_true")
+    parser = Parser("resume", "run?", "overrides*")
     options = parser.read(args)
     if options.detach:
         leave_session("resume", args)

@@ -19,13 +19,7 @@ COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "member
 
 def runs(args: list[str]) -> int:
     """List the runs."""
-    parser = Parser("runs", dashed=("--sort",))
-    parser.add_argument("--status", default="")
-    parser.add_argument("--where", action="append", default=[])
-    parser.add_argument("--sort")
-    parser.add_argument("--limit", default="20")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("runs", dashed=("--sort",), status="", limit="20").read(args)
     expected = "a whole number, 0 for all"
     limit = whole_number("--limit", options.limit, what="not a number of runs", expected=expected)
     statuses, conditions = read_statuses(options.status), [Condition.parse(text) for text in options.where]

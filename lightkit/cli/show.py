@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.evaluate import SPLITS, trained_run
+from lightkit.cli.evaluate import trained_run
 from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import json_text, number, say, table, width
 from lightkit.common import run_files
@@ -28,16 +28,7 @@ _MOST = 1000
 
 def show(args: list[str]) -> int:
     """Write a page and a picture, and print what is on them."""
-    parser = Parser("show")
-    parser.add_argument("what")
-    parser.add_configuration()
-    parser.add_argument("--split", choices=SPLITS)
-    parser.add_argument("--count", default="32")
-    parser.add_argument("--epoch", default="0")
-    parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("show", "what", "overrides*", count="32", epoch="0", checkpoint="best", output=Path).read(args)
     if options.what not in KINDS:
         raise UserError("nothing to show", key="lightkit show", received=options.what, choices=KINDS)
     options.count = whole_number("--count", options.count, least=1, most=_MOST)

@@ -17,10 +17,7 @@ _POLL_SECONDS = 2.0
 
 def stop(args: list[str]) -> int:
     """Ask runs to end, and wait until they have."""
-    parser = Parser("stop")
-    parser.add_argument("run", nargs="+")
-    parser.add_argument("--now", action="store_true")
-    options = parser.read(args)
+    options = Parser("stop", "run+").read(args)
     from lightkit.detached.folders import is_sweep
 
     folders = _without_sweep_jobs(options.run, now=options.now)
@@ -52,9 +49,7 @@ def _without_sweep_jobs(typed: Sequence[str], *, now: bool) -> list[Path]:
 
 def wait(args: list[str]) -> int:
     """Wait until runs have ended."""
-    parser = Parser("wait")
-    parser.add_argument("run", nargs="+")
-    options = parser.read(args)
+    options = Parser("wait", "run+").read(args)
     from lightkit.detached.ending import exit_status
     from lightkit.detached.folders import find_folder
     from lightkit.detached.liveness import ALIVE, look, wait_until_free

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from lightkit.cli.inspected import built_model, parser_of_model, read_depth, read_shape
+from lightkit.cli.arguments import Parser
+from lightkit.cli.inspected import built_model, read_depth, read_shape
 from lightkit.cli.terminal import json_text, say, table
 
 
 def summary(args: list[str]) -> int:
     """Print the summary of a model."""
-    parser = parser_of_model("summary")
-    parser.add_argument("--depth")
-    parser.add_argument("--long", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = Parser("summary", "overrides*").read(args)
     shape, depth = read_shape(options.input), read_depth(options.depth)
     with built_model(options) as (cfg, parts):
         from lightkit.assembly.inspection import summary_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.live import USUAL_SECONDS
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 
@@ -14,16 +13,7 @@ ACTIONS = ("status", "resume", "stop")
 
 def sweep(args: list[str]) -> int:
     """Look at a sweep, go on with it, or end it."""
-    parser = Parser("sweep")
-    parser.add_argument("action")
-    parser.add_argument("sweep", nargs="?")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("-d", "--detach", action="store_true")
-    parser.add_argument("--trust", action="store_true")
-    parser.add_argument("--stopped", action="store_true")
-    options = parser.read(args)
+    options = Parser("sweep", "action", "sweep?", "overrides*").read(args)
     if options.action not in ACTIONS:
         meant = next(iter(nearest(options.action, ACTIONS)), None)
         named = [options.sweep or "SWEEP"] if meant else args

@@ -33,12 +33,10 @@ from lightkit.runs.placement import (
 if TYPE_CHECKING:
     from lightkit.config import Composed
 
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-
 
 def train(args: list[str]) -> int:
     """Train, sweep, or print what would be trained."""
-    options = _train_parser().read(args)
+    options = _read(args)
     if options.rank or options.measure or options.warm or options.job is not None:
         return _serve(options)
     if options.shell_completion:
@@ -64,6 +62,17 @@ def train(args: list[str]) -> int:
 
         return print_run(composed, options)
     return _start(composed, options)
+
+
+def _read(args: list[str]) -> argparse.Namespace:
+    parser = Parser("train", "overrides*")
+    parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")
+    # For processes that commands start: a job of a sweep reads a file, the others standard input.
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--stop-at", help=argparse.SUPPRESS)
+    for name in ("--warm", "--rank", "--measure"):
+        parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    return parser.read(args)
 
 
 def _is_sweep(options: argparse.Namespace) -> bool:
@@ -147,29 +156,6 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
         return carry_out(work, folder, detached=options.detach, on_end=cfg.on_end)
     finally:
         discard_if_empty(folder, root)
-
-
-def _train_parser() -> Parser:
-    parser = Parser("train")
-    parser.add_configuration()
-    parser.add_argument("-d", "--detach", action="store_true")
-    parser.add_argument("-m", "--multirun", action="store_true")
-    # For the process of a job of a sweep, which reads there what it is to train.
-    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--stop-at", help=argparse.SUPPRESS)
-    # For the process that forks those of jobs.
-    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
-    # For one of several processes, which is told by standard input what to do.
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    # For the process that finds out what a batch needs, in the same way.
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("-p", "--package")
-    parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
-    parser.add_argument("--hydra-help", action="store_true")
-    parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")
-    return parser
 
 
 def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) -> Path | None:

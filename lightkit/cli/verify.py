@@ -16,12 +16,12 @@ from lightkit.common.text import counted
 if TYPE_CHECKING:
     from lightkit.runner.proving.verify import VerifyResult
 
-PHASES = ("micro", "step", "save", "validation", "test")
-
 
 def verify_resume(args: list[str]) -> int:
     """Run, kill, resume, compare, and print what came of it."""
-    options = _parser().read(args)
+    parser = Parser("verify-resume", "overrides*", at="random", epochs=3, steps=75)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.read(args)
     if options.worker is not None:
         from lightkit.runner.proving.job import TracedJob, run_job
 
@@ -93,18 +93,3 @@ def _facts(result: VerifyResult) -> dict[str, Any]:
         ],
         "reason": result.reason,
     }
-
-
-def _parser() -> Parser:
-    parser = Parser("verify-resume")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--at", default="random")
-    parser.add_argument("--phase", choices=PHASES)
-    parser.add_argument("--member")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=75)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_config_files()
-    return parser

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
 
-from lightkit.cli.arguments import Parser, check_checkpoint, whole_number
+from lightkit.cli.arguments import Option, Parser, check_checkpoint, options_of, whole_number
+from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.common.errors import UserError
 
 
 @pytest.fixture
 def parser() -> Parser:
-    parser = Parser("resume")
-    parser.add_argument("run")
-    parser.add_argument("overrides", nargs="*")
+    parser = Parser("resume", "run", "overrides*")
     parser.add_argument("--limit", type=int)
     parser.add_argument("-cd", "--config_dir")
     parser.add_argument("--hidden", help=argparse.SUPPRESS)
@@ -35,7 +35,7 @@ def test_a_missing_argument_is_named_with_the_usage(parser: Parser) -> None:
 def test_an_unknown_option_names_those_that_are_advertised(parser: Parser) -> None:
     with pytest.raises(UserError, match="no such option") as caught:
         parser.read(["last", "--limt", "3"])
-    assert caught.value.choices == ("--limit",)
+    assert caught.value.choices == ("--detach", "--all-lost", "--limit")
     assert caught.value.fix is None
 
 
@@ -57,8 +57,7 @@ def test_a_value_of_another_type(parser: Parser) -> None:
 
 
 def test_a_word_too_many_is_not_called_an_option() -> None:
-    parser = Parser("attach")
-    parser.add_argument("run")
+    parser = Parser("attach", "run")
     with pytest.raises(UserError, match=r"lightkit attach: one word too many\n.*received: 'other'"):
         parser.read(["last", "other"])
 
@@ -66,7 +65,6 @@ def test_a_word_too_many_is_not_called_an_option() -> None:
 @pytest.mark.parametrize(("args", "sort"), [(["--sort", "-loss"], "-loss"), (["--sort", "loss"], "loss")])
 def test_a_value_may_begin_with_a_dash(args: list[str], sort: str) -> None:
     parser = Parser("runs", dashed=("--sort",))
-    parser.add_argument("--sort")
     assert parser.read(args).sort == sort
 
 
@@ -87,3 +85,35 @@ def test_a_checkpoint_is_one_of_two_or_a_file(tmp_path: Path) -> None:
         check_checkpoint(which)
     with pytest.raises(UserError, match="no such checkpoint"):
         check_checkpoint("newest")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "option"),
+    [
+        ("runs", "--where", Option(("--where",), "CONDITION", repeated=True)),
+        ("gpus", "--id", Option(("-i", "--id"), "GPUS", repeated=False)),
+        ("ps", "--watch", Option(("--watch",), "[SECONDS]", repeated=False)),
+        ("find", "--high", Option(("--high",), "LR", repeated=False)),
+        ("train", "--config-dir", Option(("-cd", "--config-dir"), "FOLDER", repeated=False)),
+        ("train", "--multirun", Option(("-m", "--multirun"), "", repeated=False)),
+        ("ckpt convert", "--pickle-protocol", Option(("--pickle-protocol",), "N", repeated=False)),
+        ("ckpt merge", "--to", Option(("--to",), "weights|safetensors|model", repeated=False)),
+    ],
+)
+def test_an_option_is_what_the_help_says(command: str, name: str, option: Option) -> None:
+    assert options_of(command)[name] == option
+
+
+def test_an_action_has_its_own_options_and_words() -> None:
+    assert set(options_of("ckpt prune")) == {"--keep-last", "--keep-best", "--keep-every", "--mode", "--dry-run"}
+    assert options_of("ckpt convert")["--to"].words[-2:] == ["torchensemble", "lightkit"]
+    assert options_of("eval")["--checkpoint"].words == ["best", "last"]
+    assert Parser("eval").parse_args(["--checkpoint", "file.pt"]).checkpoint == "file.pt"
+    with pytest.raises(UserError, match="invalid choice: 'x'"):
+        Parser("predict").read(["--split", "x"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_usage_is_in_the_table(command: str) -> None:
+    named = set(re.findall(r"--[a-z][a-z-]*", help_of(command).partition("\n\n")[0]))
+    assert named <= set(options_of(command))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.checkpoint.weights import read_weights
-from lightkit.cli.ckpt_source import checkpoint_folder, find_source, read_adapter_cfg, read_cfg, run_of, source_parser
+from lightkit.cli.arguments import Parser
+from lightkit.cli.ckpt_source import checkpoint_folder, find_source, read_adapter_cfg, read_cfg, run_of
 from lightkit.common.errors import UserError
 from tests.cli.tuned_runs import Made, a_run
 
@@ -61,5 +62,5 @@ def test_an_adapter_without_a_configuration(tmp_path: Path, text: str) -> None:
 
 
 def test_the_options_of_all_that_read_weights() -> None:
-    found = source_parser("inspect", "file").read(["last", "--key", "ema", "--trust"])
+    found = Parser("ckpt inspect", "file").read(["last", "--key", "ema", "--trust"])
     assert (found.file, found.key, found.trust) == ("last", "ema", True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.verify import PHASES
+from lightkit.cli.arguments import options_of
 from lightkit.runner.proving import trace, verify
 from lightkit.runner.proving.job import TracedJob, run_job
 from tests.conftest import Outcome
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_told_before_anything_runs(cli: Callable[..., Outcome],
 
 
 def test_the_phases_are_those_of_the_trace() -> None:
-    assert PHASES == trace.PHASES
+    assert tuple(options_of("verify-resume")["--phase"].words) == trace.PHASES
 
 
 def test_what_is_for_its_own_processes_is_not_advertised(cli: Callable[..., Outcome]) -> None:
