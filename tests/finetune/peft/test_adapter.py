@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +14,7 @@ from lightkit.finetune.peft.adapter import Adapter, inject_adapters
 from lightkit.finetune.peft.blocks import find_blocks
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merged_state
-from lightkit.models import CNN, ResNet
-from lightkit.trainer.average import Ema
+from lightkit.models import ResNet
 from tests.finetune.peft import injecting as on
 
 
@@ -26,64 +23,9 @@ def _same_draws() -> None:
     torch.manual_seed(0)
 
 
-INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
-    "lightkit": (functools.partial(on.classifier, positions="rotary"), lambda: torch.randn(4, 6, 5)),
-    "lightkit-lm": (on.language_model, lambda: torch.randint(0, 11, (4, 7))),
-    "encoder": (on.encoder, lambda: torch.randn(4, 5, 16)),
-    "encoder-norm-first": (lambda: on.encoder(norm_first=True), lambda: torch.randn(4, 5, 16)),
-    "encoder-sequence-first": (lambda: on.encoder(batch_first=False), lambda: torch.randn(5, 4, 16)),
-    "torchvision-vit": (on.torchvision_vit, on.images),
-    "torchvision-swin": (on.torchvision_swin, lambda: on.images(32)),
-    "timm-vit": (on.timm_vit, on.images),
-    "resnet": (lambda: ResNet((3, 16, 16), 3, width=8), on.images),
-    "cnn": (lambda: CNN((3, 16, 16), 3, channels=(8, 16)), on.images),
-}
-CONVOLUTIONS = ("resnet", "cnn")
-CASES = [(name, kind) for name in INPUTS for kind in ("pfeiffer", "parallel", "houlsby")]
-CASES = [case for case in CASES if case[0] not in CONVOLUTIONS or case[1] != "houlsby"]
-
-
 def injector(kind: str, **options: Any) -> on.Inject:
     options = {"reduction": 4, **options}
     return lambda model: inject_adapters(model, find_blocks(model), kind=kind, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("name", "kind"), CASES)
-class TestEverywhere:
-    def test_starts_exactly_at_the_base(self, name: str, kind: str) -> None:
-        make, x = INPUTS[name]
-        on.check_start(make, injector(kind), x())
-
-    def test_is_the_same_in_train_and_eval_mode(self, name: str, kind: str) -> None:
-        make, x = INPUTS[name]
-        on.check_modes(make, injector(kind), x())
-
-    def test_learns(self, name: str, kind: str) -> None:
-        make, x = INPUTS[name]
-        on.check_learning(make, injector(kind), x())
-
-    def test_is_copied_saved_and_loaded(self, name: str, kind: str) -> None:
-        make, x = INPUTS[name]
-        on.check_copies(make, injector(kind), x())
-
-    def test_is_replicated(self, name: str, kind: str) -> None:
-        make, x = INPUTS[name]
-        on.check_replica(make, injector(kind), x())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["lightkit", "encoder", "torchvision-vit", "resnet"])
-@pytest.mark.parametrize("kind", ["pfeiffer", "parallel"])
-def test_under_autocast(name: str, kind: str) -> None:
-    make, x = INPUTS[name]
-    on.check_autocast(make, injector(kind), x())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "kind"), [("lightkit", "houlsby"), ("encoder", "pfeiffer"), ("resnet", "parallel")])
-def test_compiled(name: str, kind: str) -> None:
-    make, x = INPUTS[name]
-    on.check_compiled(make, injector(kind), x())
 
 
 def test_number_and_place_of_each_kind() -> None:
@@ -170,21 +112,6 @@ def test_sequences_of_layers_do_not_run_it_as_a_layer() -> None:
     on.adapted(layer)
     assert type(layer[-1]) is Adapter
     torch.testing.assert_close(layer(x), plain + on.bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
-
-
-def test_average_of_the_weights() -> None:
-    model, x = on.frozen(on.made(on.classifier)), torch.randn(4, 6, 5)
-    names = injector("pfeiffer")(model)
-    start = on.out(model, x)
-    average = Ema(model, decay=0.5)
-    on.stir(model, names)
-    average.update()
-    newest = on.out(model, x)
-    with average.applied():
-        between = on.out(model, x)
-    assert not torch.equal(between, start)
-    assert not torch.equal(between, newest)
-    assert torch.equal(on.out(model, x), newest)
 
 
 @pytest.mark.thorough

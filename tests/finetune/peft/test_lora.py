@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import io
 import warnings
 
 import pytest
@@ -13,7 +11,6 @@ from torch import nn
 
 from lightkit.finetune.peft.lora import inject_lora, lora_b_names
 from lightkit.finetune.peft.merging import merged_state
-from lightkit.trainer.average import Ema
 from tests.finetune.peft.low_rank import (
     EVERY,
     IMPLS,
@@ -28,19 +25,6 @@ from tests.finetune.peft.low_rank import (
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-@pytest.mark.parametrize(("name", "impl"), EVERY)
-def test_it_starts_at_the_base_and_only_adds(name, impl):
-    model, x = make(name)
-    before, output = copy.deepcopy(model.state_dict()), model(*x)
-    names = tuned(model, impl, learnt=False)
-    assert torch.equal(model(*x), output)
-    assert [name for name, _ in model.named_parameters() if "lora_" in name] == names
-    assert all(parameter.requires_grad for parameter in model.parameters())
-    merged = merged_state(model)
-    assert merged.keys() == before.keys()
-    assert all(torch.equal(merged[key], before[key]) for key in before)
 
 
 @pytest.mark.parametrize(("name", "impl"), EVERY)
@@ -76,63 +60,6 @@ def test_both_ways_are_the_same_function_with_the_same_gradients(name):
 
 
 @pytest.mark.parametrize(("name", "impl"), EVERY)
-def test_gradients_reach_every_new_parameter_and_the_base_rests(name, impl):
-    model, x = make(name)
-    model.requires_grad_(False)
-    names = tuned(model, impl, learnt=False)
-    parameters = dict(model.named_parameters())
-    optimizer = torch.optim.SGD([parameters[name] for name in names], lr=0.05)
-    resting = {name: p.detach().clone() for name, p in parameters.items() if name not in names}
-    for _ in range(2):
-        model.zero_grad()
-        (model(*x) - 1).square().mean().backward()
-        optimizer.step()
-    assert all(parameters[name].grad.abs().sum() > 0 for name in names)
-    assert all(parameters[name].grad is None and torch.equal(parameters[name], resting[name]) for name in resting)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "impl"), EVERY)
-def test_states_copies_and_pickles_hold_the_same_network(name, impl):
-    model, x = make(name)
-    fresh = copy.deepcopy(model)
-    names = tuned(model, impl)
-    assert tuned(fresh, impl) == names
-    fresh.load_state_dict(model.state_dict(), strict=True)
-    copied, buffer = copy.deepcopy(model), io.BytesIO()
-    torch.save(model, buffer)
-    pickled = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
-    expected = model(*x)
-    learn(model, names)  # what the others hold is theirs
-    again = copy.deepcopy(pickled)
-    for other in (fresh, copied, pickled, again):
-        assert torch.equal(other(*x), expected)
-        assert [key for key, _ in other.named_parameters()] == [key for key, _ in model.named_parameters()]
-    assert not torch.equal(model(*x), expected)
-
-
-@pytest.mark.parametrize(("name", "impl"), EVERY)
-def test_replicas_of_data_parallel(name, impl, monkeypatch):
-    replicating = importlib.import_module("torch.nn.parallel.replicate")
-    monkeypatch.setattr(replicating, "_get_device_index", lambda device, optional: device)
-    monkeypatch.setattr(
-        replicating,
-        "_broadcast_coalesced_reshape",
-        lambda tensors, devices, detach=False: [[tensor * 1 for tensor in tensors] for _ in devices],
-    )
-    model, x = make(name)
-    names = tuned(model, impl)
-    replicas = replicating.replicate(model, [0, 1])
-    assert all(torch.allclose(replica(*x), model(*x), atol=1e-6) for replica in replicas)
-    sum(replica(*x).sum() for replica in replicas).backward()
-    gradients = {key: parameter.grad.clone() for key, parameter in model.named_parameters()}
-    model.zero_grad()
-    (2 * model(*x).sum()).backward()
-    for key in names:
-        assert torch.allclose(dict(model.named_parameters())[key].grad, gradients[key], atol=1e-4)
-
-
-@pytest.mark.parametrize(("name", "impl"), EVERY)
 def test_autocast(name, impl):
     model, x = make(name)
     tuned(model, impl)
@@ -148,22 +75,6 @@ def test_autocast(name, impl):
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("impl", IMPLS)
-@pytest.mark.parametrize("name", ["linear", "conv2d, groups", "embedding", "attention"])
-def test_compiled(name, impl):
-    model, x = make(name)
-    tuned(model, impl, dropout=0.0)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    assert torch.allclose(compiled(*x), model(*x), atol=1e-6)
-    compiled(*x).square().sum().backward()
-    gradients = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    model(*x).square().sum().backward()
-    assert all(torch.allclose(a, p.grad, atol=1e-4) for a, p in zip(gradients, model.parameters()))
-    torch.compiler.reset()
-
-
 @pytest.mark.parametrize("impl", IMPLS)
 def test_accumulated_gradients_are_those_of_the_whole_batch(impl):
     model, (x,) = make("conv2d, groups")
@@ -174,21 +85,6 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(impl):
     for part in x.split(2):
         model(part).sum().backward()
     assert all(torch.allclose(dict(model.named_parameters())[name].grad, whole[name], atol=1e-4) for name in names)
-
-
-@pytest.mark.parametrize("impl", IMPLS)
-def test_moving_averages(impl):
-    model, x = make("attention")
-    names = tuned(model, impl, learnt=False)
-    average, start = Ema(model, 0.5), model(*x)
-    learn(model, names)
-    average.update()
-    now = model(*x)
-    with average.applied():
-        between = model(*x)
-    assert torch.equal(model(*x), now)
-    assert not torch.equal(between, now)
-    assert not torch.equal(between, start)
 
 
 @pytest.mark.thorough

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,21 +31,6 @@ def text() -> Tensor:
     return torch.randn(4, 5, 16)
 
 
-INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
-    "lightkit": (functools.partial(on.classifier, positions="rotary", pool="cls"), lambda: torch.randn(4, 6, 5)),
-    "lightkit-lm": (on.language_model, lambda: torch.randint(0, 11, (4, 7))),
-    "encoder": (on.encoder, text),
-    "encoder-norm-first": (lambda: on.encoder(norm_first=True), text),
-    "encoder-sequence-first": (lambda: on.encoder(batch_first=False), text),
-    "translator": (on.Translator, text),
-    "translator-sequence-first": (lambda: on.Translator(batch_first=False), text),
-    "torchvision-vit": (on.torchvision_vit, on.images),
-    "torchvision-swin": (on.torchvision_swin, lambda: on.images(32)),
-    "timm-vit": (on.timm_vit, on.images),
-    "timm-vit-norms": (lambda: on.timm_vit(qk_norm=True), on.images),
-}
-
-
 def inject_all(model: nn.Module) -> list[str]:
     """Put a prefix into every attention."""
     return inject_prefixes(model, attentions(model), length=LENGTH)
@@ -58,43 +41,6 @@ def prefixed(layer: nn.Module) -> nn.Module:
     names = inject_prefixes(nn.ModuleDict({"layer": layer}), ["layer"], length=LENGTH)
     on.stir(layer, [name.removeprefix("layer.") for name in names])
     return layer
-
-
-@pytest.mark.parametrize("name", INPUTS)
-class TestEverywhere:
-    def test_starts_at_the_base(self, name: str) -> None:
-        make, x = INPUTS[name]
-        on.check_start(make, inject_all, x(), exact=True)
-
-    def test_is_the_same_in_train_and_eval_mode(self, name: str) -> None:
-        make, x = INPUTS[name]
-        on.check_modes(make, inject_all, x())
-
-    def test_learns(self, name: str) -> None:
-        make, x = INPUTS[name]
-        on.check_learning(make, inject_all, x())
-
-    def test_is_copied_saved_and_loaded(self, name: str) -> None:
-        make, x = INPUTS[name]
-        on.check_copies(make, inject_all, x())
-
-    def test_is_replicated(self, name: str) -> None:
-        make, x = INPUTS[name]
-        on.check_replica(make, inject_all, x())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["lightkit", "encoder", "timm-vit"])
-def test_under_autocast(name: str) -> None:
-    make, x = INPUTS[name]
-    on.check_autocast(make, inject_all, x())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["lightkit-lm", "encoder"])
-def test_compiled(name: str) -> None:
-    make, x = INPUTS[name]
-    on.check_compiled(make, inject_all, x())
 
 
 # nn.MultiheadAttention by hand
