@@ -250,7 +250,7 @@ def wrong_sweep(override: Override, text: str, *, sweep: bool, choice: bool) -> 
     if not override.is_sweep_override():
         return None
     if not sweep:
-        return _needs_multirun(text, override, choice=choice)
+        return _empty_range(override, text) or _needs_multirun(text, override, choice=choice)
     if override.is_hydra_override():
         what = "Hydra's own settings can't be swept"
         return _error(what, text, key=override.key_or_group, family="hydra")

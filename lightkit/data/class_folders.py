@@ -39,17 +39,21 @@ def split_folders(root: Path, chosen: Mapping[str, str] | None = None) -> dict[s
     return found
 
 
-def class_files(folders: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
+def class_files(
+    folders: Mapping[str, Path], arguments: Mapping[str, str] | None = None
+) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
     """Return the names of the classes, sorted, and the image files of each split with the numbers of their classes.
 
     Args:
         folders: The folder of each split; the class folders in that of train say which classes there are.
+        arguments: The argument that gave the folder of a split, where that is not `root`.
 
     Raises:
         UserError: There is no class folder, one has no images, or a split has a class that train lacks; all in one
             report.
     """
-    names = {split: _class_names(folder) for split, folder in folders.items()}
+    given = {split: (arguments or {}).get(split, "root") for split in folders}
+    names = {split: _class_names(folder, given[split]) for split, folder in folders.items()}
     classes, problems = names["train"], list[UserError]()
     numbers = {name: number for number, name in enumerate(classes)}
     found: dict[str, list[tuple[Path, int]]] = {split: [] for split in folders}
@@ -58,9 +62,9 @@ def class_files(folders: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str,
             images, number = _images(folder / name), numbers.get(name)
             if number is None:
                 what = f"{folder} has a class that the training part lacks"
-                problems.append(UserError(what, argument="root", received=name, choices=classes))
+                problems.append(UserError(what, argument=given[split], received=name, choices=classes))
             elif not images:
-                problems.append(_no_images(folder / name))
+                problems.append(_no_images(folder / name, given[split]))
             else:
                 found[split] += [(file, number) for file in images]
     if problems:
@@ -184,24 +188,26 @@ def _images(folder: Path) -> list[Path]:
     return sorted(file for file in found if not _is_hidden(file, folder))
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
+def _class_names(folder: Path, argument: str) -> tuple[str, ...]:
     """Return the names of the class folders, sorted."""
     names = tuple(own.name for own in _folders(folder))
     if not names:
         raise UserError(
             "the folder holds no class folders",
-            argument="root",
+            argument=argument,
             received=str(folder),
             expected="one folder a class with its images",
+            fix=f"move the images to {folder / 'CLASS'}"
+            + (", any class of training" if argument == "test_root" else ""),
             family="data-not-found",
         )
     return names
 
 
-def _no_images(folder: Path) -> UserError:
+def _no_images(folder: Path, argument: str) -> UserError:
     return UserError(
         "a class folder holds no images",
-        argument="root",
+        argument=argument,
         received=str(folder),
         expected=", ".join(sorted(SUFFIXES)),
         family="data-not-found",

@@ -66,7 +66,7 @@ class ImageFolder:
         parts = class_folders.split_folders(folder, split_folders)
         parts |= {} if test is None else {"test": test}
         self.size, self.channels = size, channels
-        self.classes, found = class_folders.class_files(parts)
+        self.classes, found = class_folders.class_files(parts, {} if test is None else {"test": "test_root"})
         found = self._readable(found, folder, on_error)
         pairs = [pair for own in found.values() for pair in own]
         self.files, self._numbers = [file for file, _ in pairs], [number for _, number in pairs]

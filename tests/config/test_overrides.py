@@ -63,9 +63,10 @@ def test_a_comma_or_a_colon_out_of_place(override: str, fix: str) -> None:
     assert fix in str(raised.value)
 
 
-def test_a_range_of_fractions_counts_from_zero_in_ones() -> None:
+@pytest.mark.parametrize("composed", [compose_jobs, compose], ids=["sweep", "run"])
+def test_a_range_of_fractions_counts_from_zero_in_ones(composed: Callable[[list[str]], object]) -> None:
     with pytest.raises(UserErrors) as raised:
-        compose_jobs(["optim.lr=range(0.1)"])
+        composed(["optim.lr=range(0.1)"])
     text = str(raised.value)
     assert "optim.lr: this range counts from 0 to 0.1 in steps of 1, which is one value" in text
     assert "optim.lr=range(0.1,0.5,0.1)" in text

@@ -98,3 +98,17 @@ def test_bad_folders(folder: Path, tmp_path: Path) -> None:
         ImageFolder(str(folder), channels=2)
     with pytest.raises(UserError, match=r"size: too small"):
         ImageFolder(str(folder), size=0)
+
+
+def test_faults_in_the_folder_of_test_images_name_its_key(folder: Path, tmp_path: Path) -> None:
+    test = tmp_path / "new"
+    test.mkdir()
+    (test / "0.png").write_bytes((folder / "dog" / "0.png").read_bytes())
+    with pytest.raises(UserError, match=r"test_root: the folder holds no class folders[\s\S]*new/CLASS, any class"):
+        ImageFolder(str(folder), test_root=str(test))
+    (test / "owl").mkdir()
+    with pytest.raises(UserError, match=r"test_root: .*new has a class that the training part lacks[\s\S]*'owl'"):
+        ImageFolder(str(folder), test_root=str(test))
+    (test / "owl").rename(test / "dog")
+    with pytest.raises(UserError, match=r"test_root: a class folder holds no images[\s\S]*new/dog"):
+        ImageFolder(str(folder), test_root=str(test))
