@@ -6,7 +6,6 @@ import importlib.util
 import json
 import keyword
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +14,49 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 
-TEMPLATES = {
-    "own": (("_mlp", "own"), ["0.3", "-0.5"]),
-    "csv": (("_mlp", "csv"), ["data/table.csv"]),
-    "images": (("images",), ["data/images/circle/000.png"]),
-    "timm": (("images", "timm"), ["data/images/circle/000.png"]),
-    "text": (("text",), ["The "]),
-}
-"""Kind of project: the folders it is made of, later ones over earlier ones, and what its `predict.py` is tried with."""
+
+class Template:
+    """What a project begins with; a class of one's own names folders of its own."""
+
+    layers: tuple[str | Path, ...] = ()
+    """The folders that it is made of, later ones over earlier ones: below the templates of lightkit, or absolute."""
+    example: tuple[str, ...] = ()
+    """What its `predict.py` is tried with."""
+    without: tuple[str, ...] = ()
+    """Folders of the layers that are left out."""
+
+
+class Own(Template):
+    """A data set and a model in Python."""
+
+    layers, example = ("_mlp", "own"), ("0.3", "-0.5")
+
+
+class Csv(Template):
+    """A table."""
+
+    layers, example = ("_mlp", "csv"), ("data/table.csv",)
+
+
+class Images(Template):
+    """A folder of pictures for each class."""
+
+    layers, example = ("images",), ("data/images/circle/000.png",)
+
+
+class Timm(Template):
+    """The same pictures, and in the place of their network a model of timm."""
+
+    layers, example, without = ("images", "timm"), Images.example, ("my_project",)
+
+
+class Text(Template):
+    """A text."""
+
+    layers, example = ("text",), ("The ",)
+
+
+DOOR = "new"
 _COMMON = "_common"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _PLACEHOLDER, _TITLE, _EXAMPLE = "my_project", "my-project", '["my_example"]'
@@ -32,20 +66,24 @@ _TAKEN = ("conf", "data", "deploy", "experiments", "outputs", "predict", "tests"
 def new(args: list[str]) -> int:
     """Make a project."""
     options = Parser("new", "name", unchecked=("--from",), source="own").read(args)
-    if options.source not in TEMPLATES:
-        raise UserError("no such kind of project", key="--from", received=options.source, choices=list(TEMPLATES))
+    from lightkit.config.doors import load, names
+
+    if options.source not in (choices := names(DOOR)):
+        raise UserError("no such kind of project", key="--from", received=options.source, choices=choices)
+    kind, own = load(DOOR, options.source, Template)
+    template = kind(**own)
     folder = Path(options.name).expanduser()
     package = _package(folder.name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "another name; nothing is written over"
         raise UserError("this is there already", key=str(folder), fix=fix, family="cannot-write")
     try:
-        _write(folder, options.source, package)
+        _write(folder, template, package)
     except OSError as error:
         raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
     whole = _make_data(folder)
     say(f"{options.source} project {folder.name} in {folder.resolve()}\n")
-    words = (f'"{word}"' if " " in word else word for word in TEMPLATES[options.source][1])
+    words = (f'"{word}"' if " " in word else word for word in template.example)
     begin = [f"cd {options.name}", *([] if whole else ["python make_data.py"])]
     rows = [
         *((line, "") for line in begin),
@@ -78,16 +116,16 @@ def _package(name: str) -> str:
     return package
 
 
-def _write(folder: Path, kind: str, package: str) -> None:
+def _write(folder: Path, template: Template, package: str) -> None:
     """Write the files of a project, with its names in them."""
     from lightkit.config.project import shipped_templates
 
-    layers, example = TEMPLATES[kind]
-    words = {_EXAMPLE: json.dumps(example), _PLACEHOLDER: package, _TITLE: folder.name}
-    for layer in (_COMMON, *layers):
+    words = {_EXAMPLE: json.dumps(template.example), _PLACEHOLDER: package, _TITLE: folder.name}
+    for layer in (_COMMON, *template.layers):
         source = shipped_templates() / layer
         for file in sorted(source.rglob("*")):
-            if not file.is_file() or "__pycache__" in file.parts:
+            parts = file.relative_to(source).parts
+            if not file.is_file() or {"__pycache__", *template.without} & {*parts}:
                 continue
             place = file.relative_to(source).as_posix().replace(_PLACEHOLDER, package)
             target = folder / (".gitignore" if place == "gitignore" else place)
@@ -96,8 +134,6 @@ def _write(folder: Path, kind: str, package: str) -> None:
                 text = text.replace(word, own)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-    if kind == "timm":
-        shutil.rmtree(folder / package)  # the network of the pictures, in whose place timm's is
 
 
 def _make_data(folder: Path) -> bool:

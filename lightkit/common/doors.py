@@ -16,6 +16,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "slurm": "lightkit.sweep.engines.slurm.SlurmEngine",
         "ray": "lightkit.sweep.engines.ray.RayEngine",
     },
+    "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
     "find": {
         "lr": "lightkit.cli.find.suggest_lr",
         "batch": "lightkit.cli.find.suggest_batch",

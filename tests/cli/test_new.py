@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.new import TEMPLATES
+from lightkit.common.doors import SHIPPED, import_path
 from lightkit.config.project import shipped_templates
 from tests.conftest import ROOT, Outcome
 
@@ -20,7 +20,7 @@ def made(project: Path, name: str = "first-birds") -> Path:
     return project / name
 
 
-@pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.parametrize("kind", SHIPPED["new"])
 def test_a_project_composes_and_has_its_own_name_everywhere(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -37,7 +37,7 @@ def test_a_project_composes_and_has_its_own_name_everywhere(
     texts = {name: file.read_text() for name, file in files.items() if file.suffix != ".png"}
     assert not [name for name, text in texts.items() if "my_project" in text or "my-project" in text]
     assert '"my_example"' not in texts["tests/test_project.py"]
-    for word in TEMPLATES[kind][1]:
+    for word in import_path(SHIPPED["new"][kind]).example:
         assert f'"{word}"' in texts["tests/test_project.py"]
     assert texts["README.md"].startswith("# first-birds\n")
     monkeypatch.chdir(folder)
@@ -120,4 +120,4 @@ def test_scripts_of_a_project_say_what_comes_before_them(cli: Cli, project: Path
 
 def test_templates_hold_plain_files_only() -> None:
     kinds = {path.name for path in shipped_templates().iterdir()}
-    assert kinds == {*TEMPLATES, "_common", "_mlp"}
+    assert kinds == {*SHIPPED["new"], "_common", "_mlp"}

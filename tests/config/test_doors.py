@@ -126,6 +126,20 @@ def test_a_finder_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
     assert "this is for lightkit find lr" in cli("find", "workers", "--low", "1").err
 
 
+def test_a_template_of_the_project(cli: Cli, own: Callable[[str], None], project: Path) -> None:
+    (project / "ours").mkdir()
+    (project / "ours" / "NOTES.md").write_text("my-project begins here\n")
+    module = "from pathlib import Path\nfrom lightkit.cli.new import Template\n\nclass Ours(Template):\n"
+    (project / "own_templates.py").write_text(f"{module}    layers = (Path(__file__).parent / 'ours',)\n")
+    own("new: {ours: own_templates.Ours}\n")
+    done = cli("new", "fresh", "--from", "ours")
+    assert done.code == 0, done.err
+    assert (project / "fresh" / "NOTES.md").read_text() == "fresh begins here\n"
+    wrong = cli("new", "other", "--from", "our")
+    assert wrong.code == 2
+    assert "text, ours (nearest: ours)" in wrong.err
+
+
 def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Callable[[str], None]) -> None:
     from lightkit.config.policy import Trust
 
