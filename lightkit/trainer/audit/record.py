@@ -17,11 +17,21 @@ from lightkit.finetune.phases import Phase
 from lightkit.finetune.tables import PhaseTable, format_line, format_names, format_rate
 from lightkit.trainer.audit.fingerprints import Fingerprints
 from lightkit.trainer.audit.gradients import GradientListener
-from lightkit.trainer.audit.rules import largest_number, must_show, norm_statistics, own_tensors
+from lightkit.trainer.audit.rules import (
+    STUCK,
+    TOO_SMALL,
+    UNREACHED,
+    ZERO,
+    largest_number,
+    norm_statistics,
+    own_tensors,
+    why_idle,
+)
 
 EARLY_STEPS = (2, 4, 8, 16, 32)
 """Steps of a phase after which to look before its end."""
 UNUSED = "if it is not meant to be used, freeze it: finetune.freeze"
+_TINY = torch.finfo(torch.float32).tiny
 _DROPOUT_OFF = "finetune.dropout=off would hold these in eval mode"
 
 
@@ -152,19 +162,20 @@ class PhaseRecord:
     ) -> tuple[list[str], list[str]]:
         """Return faults and notes about single parameters of a group that moves as a whole."""
         seen, may_rest = self.gradients, group.name in self.zero_rate
-        missing = [name for name in names if name not in seen.seen]
-        zero = [name for name in names if name in seen.seen and name not in seen.nonzero]
-        unmoved = [name for name in names if name in seen.nonzero and name not in changed and not may_rest]
-        stuck, slow = list[str](), list[str]()
-        for name in unmoved:
-            gradient = seen.largest.get(name, 0.0) / self.gradient_scale()
-            must_move = must_show(self.model.get_parameter(name), self.highest_rates[group.name], gradient)
-            (stuck if must_move else slow).append(name)
-        unreached = format_line(f"{group.name}: no gradient reached", missing, f"; {UNUSED}")
-        bad = format_line(f"{group.name}: should move but did not, although gradients reached them:", stuck)
+        rate, scale, by_why = self.highest_rates[group.name], self.gradient_scale(), [list[str]() for _ in range(5)]
+        for name in names:
+            gradient = 0.0 if name in seen.seen else None
+            if name in seen.nonzero:  # perhaps at another process's part
+                gradient = seen.largest.get(name, _TINY) / scale
+            if not gradient or not (name in changed or may_rest):
+                by_why[why_idle(self.model.get_parameter(name), rate, gradient)].append(name)
+        unreached = format_line(f"{group.name}: no gradient reached", by_why[UNREACHED], f"; {UNUSED}")
+        bad = format_line(f"{group.name}: should move but did not, although gradients reached them:", by_why[STUCK])
         fine = [
-            *format_line(f"{group.name}: only gradients of 0 reached", zero),
-            *format_line(f"{group.name}: did not move, as their steps were too small for their numbers:", slow),
+            *format_line(f"{group.name}: only gradients of 0 reached", by_why[ZERO]),
+            *format_line(
+                f"{group.name}: did not move, as their steps were too small for their numbers:", by_why[TOO_SMALL]
+            ),
         ]
         if seen.nonfinite or may_rest:
             return bad, unreached + fine

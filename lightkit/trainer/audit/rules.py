@@ -51,6 +51,8 @@ ENOUGH_STEPS = 3
 and the first steps of a warm-up may be too small for any bit to change."""
 _VISIBLE = 32
 """How many times the resolution of a number a step must be to show: gradients may be clipped, and rates may fall."""
+UNREACHED, ZERO, TOO_SMALL, STUCK, NOT_FINITE = range(5)
+"""Why a parameter did not move, from what needs least of a gradient to what needs most."""
 
 
 def announce(
@@ -76,10 +78,21 @@ def announce(
         tell(f"{who} ({where}): {line}")
 
 
-def must_show(parameter: Tensor, rate: float, gradient: float) -> bool:
-    """Tell whether a step along a gradient of this size, and one of the size of the rate, would both have shown."""
+def why_idle(parameter: Tensor, rate: float, gradient: float | None) -> int:
+    """Tell why a parameter may not have moved.
+
+    Args:
+        parameter: The parameter.
+        rate: Its learning rate.
+        gradient: Largest absolute value of a gradient of it; None where none came.
+    """
+    if not gradient:
+        return UNREACHED if gradient is None else ZERO
+    if not math.isfinite(gradient):
+        return NOT_FINITE
     size, dtype = largest_number(parameter)
-    return rate * min(gradient, 1.0) > _VISIBLE * torch.finfo(dtype).eps * size
+    # A step along the gradient, and one of the size of the rate, would both have shown.
+    return STUCK if rate * min(gradient, 1.0) > _VISIBLE * torch.finfo(dtype).eps * size else TOO_SMALL
 
 
 def largest_number(parameter: Tensor) -> tuple[float, torch.dtype]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,9 @@ from lightkit.common.modules import is_shard
 from lightkit.device.ranks import Ranks
 from lightkit.finetune.tables import format_line, format_names
 from lightkit.trainer.audit.gradients import StepRecord
-from lightkit.trainer.audit.rules import ENOUGH_STEPS, announce, must_show
+from lightkit.trainer.audit.rules import ENOUGH_STEPS, STUCK, TOO_SMALL, UNREACHED, ZERO, announce, why_idle
 from lightkit.trainer.audit.watched import EvaluationState, Faults, WatchedModel, WatchedMoment
 from lightkit.trainer.learner import Learner
-
-UNREACHED, ZERO, TOO_SMALL, STUCK, NOT_FINITE = range(5)
-"""Why a parameter did not move, from what needs least of a gradient to what needs most."""
 
 
 class NoWatch:
@@ -195,7 +191,8 @@ def _idle_faults(
     """
     outside = [name for name in parameters if name not in rates and name not in changed]
     idle = {name: p for name, p in parameters.items() if rates.get(name) and name not in changed}
-    verdicts = {name: _why_idle(p, rates[name], gradients.get(name)) for name, p in idle.items()}
+    sizes = {name: float(gradients[name]) for name in idle if name in gradients}
+    verdicts = {name: why_idle(p, rates[name], sizes.get(name)) for name, p in idle.items()}
     if any(map(is_shard, idle.values())):  # each process sees its own part: what moves most counts
         said = ranks.unite(f"{verdict} {name}" for name, verdict in verdicts.items())
         verdicts = {name: int(verdict) for verdict, name in (text.split(" ", 1) for text in sorted(said))}
@@ -209,16 +206,6 @@ def _idle_faults(
         *format_line("trains, but did not move, although gradients reach it:", by_why[STUCK]),
         *format_line("trains, but did not move, as its steps are too small for its numbers:", small if mostly else ()),
     ]
-
-
-def _why_idle(parameter: Tensor, rate: float, gradient: Tensor | None) -> int:
-    """Tell why a parameter may not have moved; `gradient` is the largest absolute value of its gradient."""
-    size = float(gradient) if gradient is not None else None
-    if not size:
-        return UNREACHED if size is None else ZERO
-    if not math.isfinite(size):
-        return NOT_FINITE
-    return STUCK if must_show(parameter, rate, size) else TOO_SMALL
 
 
 def _differing_ranks(learner: Learner, now: WatchedMoment) -> list[str]:
