@@ -88,7 +88,7 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
     if options.overrides:
-        _warn_of_other_data(composed.cfg.data, read_run_unchanged(folder, options.overrides).cfg.data)
+        _warn_of_other_data(composed.cfg.data, read_run_unchanged(folder, options.overrides).cfg.data, options)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner import Runner
@@ -96,8 +96,18 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
     return Runner(composed.cfg, folder, overrides=options.overrides), folder
 
 
-def _warn_of_other_data(data: Any, before: Any) -> None:
-    """Say what overrides make of the splits of a run."""
+def _warn_of_other_data(data: Any, before: Any, options: Any) -> None:
+    """Say what overrides make of the splits of a run.
+
+    Raises:
+        UserError: Other test data make the training split anew, so the split to measure may hold what was learnt from.
+    """
+    split = getattr(options, "split", "test")
+    for key in ("test_root", "test_path"):
+        if split != "test" and data.dataset.get(key) != before.dataset.get(key):
+            what = f"with other test data the rest is split anew, so {split} is not that of the run"
+            fix = f"--split test, or leave data.dataset.{key} out"
+            raise UserError(what, key="--split", received=split, fix=fix, family="wrong-value")
     if data.split != before.split:
         complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     for name in ("root", "path"):

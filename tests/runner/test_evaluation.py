@@ -90,3 +90,6 @@ def test_new_images_are_all_predicted_with_the_classes_of_the_run(
     told = capsys.readouterr().err
     assert "data.dataset.root is not that of the run" in told
     assert f"data.dataset.test_root={tmp_path}/new takes all of them" in told
+    for command, split in (("predict", "val"), ("eval", "train")):  # which would be drawn anew, from what was learnt
+        assert main([command, "run", f"data.dataset.test_root={tmp_path / 'new'}", "--split", split]) == 2
+        assert f"so {split} is not that of the run" in capsys.readouterr().err
