@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -67,8 +70,101 @@ NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/", "lightkit/compare/"),
     "lightning": ("lightkit/",),
 }
+BUDGETS = {
+    "config": 6700,
+    "runner": 5300,
+    "doctor": 4600,
+    "cli": 4550,
+    "data": 4100,
+    "ensemble": 3450,
+    "sweep": 3100,
+    "finetune": 2850,
+    "trainer": 2550,
+    "checkpoint": 2350,
+    "assembly": 1850,
+    "device": 1800,
+    "common": 1600,
+    "metrics": 1550,
+    "diagnostics": 1550,
+    "loggers": 1400,
+    "runs": 1300,
+    "optim": 1050,
+    "detached": 1000,
+    "compare": 950,
+    "monitor": 850,
+    "models": 850,
+    "finders": 750,
+    "gallery": 750,
+    "losses": 100,
+}
+"""Lines of code that a room may have, without docstrings, comments and blank lines: growth is argued for in a diff."""
+MECHANISMS = {
+    r"subprocess\.(Popen|run)\(": """
+        cli/board
+        cli/env
+        cli/launcher
+        cli/new
+        cli/resume
+        detached/systemd
+        finders/child
+        loggers/environment
+        runner/ensemble/engines
+        runner/proving/verify
+        runs/lock
+        runs/on_end
+        sweep/engines/guard
+        sweep/engines/local
+        sweep/engines/ray
+        sweep/engines/slurm
+        sweep/queue
+        sweep/warm
+    """,
+    r"\bos\.fork\(": """
+        detached/detach
+        sweep/warm_server
+    """,
+    r"fcntl\.flock\(": """
+        device/visible
+        runs/lock
+    """,
+    r"\.replace\((self\.)?_?(path|target|folder / |run / )|os\.replace\(": """
+        checkpoint/files
+        checkpoint/listing
+        cli/evaluate
+        config/provenance
+        config/saved
+        diagnostics/graph
+        diagnostics/profiling
+        ensemble/oof
+        ensemble/validations
+        loggers/files
+        loggers/progress_file
+        runner/ensemble/member_files
+        runner/ensemble/trained
+        runs/index
+    """,
+    r"yaml\.(safe_)?load\(": """
+        cli/config
+        common/reading
+        config/describe
+        config/origins
+        config/pages
+    """,
+    r"\bFigure\(figsize": """
+        compare/report
+        diagnostics/params
+        finders/drawing
+        gallery/charts
+        metrics/drawing
+        metrics/ensemble_figures
+    """,
+}
+"""Mechanisms, and the only places that may have them: a further one uses what is there."""
 TERMINAL = ("lightkit/cli/", "lightkit/loggers/console.py")
 """The places that may print."""
+SLACK = 150
+"""Lines by which a budget may lie above what is there."""
+BLANK = (*(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),)
 TEST = re.compile(r"^(    )?(async )?def test_", re.M)
 
 
@@ -207,6 +303,33 @@ def nesting(node: ast.AST) -> int:
 
 def percentile(values: list[int], share: float) -> int:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def code_lines(path: Path) -> int:
+    """Count lines without docstrings, comments and blank ones."""
+    text = path.read_text(encoding="utf-8")
+    code, docs = set[int](), set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in BLANK:
+            code |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docs |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return len(code - docs)
+
+
+def test_rooms_keep_to_their_budgets() -> None:
+    sizes = Counter[str]()
+    for path in FILES:
+        sizes[part_of(path)] += code_lines(path)
+    assert not {room: size for room, size in sizes.items() if size > BUDGETS.get(room, 40)}
+    assert not {room: budget for room, budget in BUDGETS.items() if sizes[room] < budget - SLACK}, "lower these budgets"
+
+
+@pytest.mark.parametrize("pattern", MECHANISMS)
+def test_a_mechanism_stands_where_it_stood(pattern: str) -> None:
+    where = {name for path, name in zip(FILES, NAMES) if re.search(pattern, path.read_text(encoding="utf-8"))}
+    assert where == {f"lightkit/{name}.py" for name in MECHANISMS[pattern].split()}
 
 
 def test_function_bodies_are_short() -> None:
