@@ -92,7 +92,7 @@ def monitored_metric(cfg: Config, report: Report) -> None:
     measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(cfg.metrics, split))]
     one = [name for name in measured if getattr(metrics.get(name), "average", None) in ("micro", "macro", "weighted")]
     one += [f"{split}/loss" for split in splits]
-    if not cfg.trainer.task._target_.startswith("lightkit.") and monitor.startswith(("train/", "val/")):
+    if monitor.startswith(("train/", "val/")) and not cfg.trainer.task._target_.startswith("lightkit."):
         return  # a task of one's own may log it: `StepOutput(..., log={...})`
     if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in one) for name in measured):
         what = "no metric of that name is measured"

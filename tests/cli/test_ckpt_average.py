@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightkit.checkpoint.weights import read_weights
 from lightkit.models import MLP
 from tests.cli.tuned_runs import Made, a_run, an_adapter
 from tests.conftest import Outcome
@@ -91,48 +90,6 @@ def test_lora_is_merged_before(cli: Cli, project: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [[], LORA])
-def test_greedy_leaves_out_what_hurts(cli: Cli, project: Path, options: list[str]) -> None:
-    a_run(project, "good", *options, seed=1, size=0.01)
-    a_run(project, "like", *options, seed=2, size=0.01)
-    a_run(project, "bad", *options, seed=3, size=30.0)
-    done = cli("ckpt", "average", "bad", "good", "like", "x.pt", "--greedy")
-    assert done.code == 0, done.err
-    assert "other data" not in done.out
-    tried = rows_below(done.out, ["model", "val/accuracy", "average", "with", "it"])
-    assert sorted(tried) == ["bad", "good", "like"]
-    left_out = [name for name, row in tried.items() if row[-1] == "out"]
-    shares = rows_below(done.out, ["model", "share"])
-    assert sorted([*shares, *left_out]) == sorted(tried)
-    assert f"average of {len(shares)} models written to x.pt" in done.out
-    assert not any(".lora_" in name for name in read_weights("x.pt").state)
-
-
-def rows_below(text: str, heads: list[str]) -> dict[str, list[str]]:
-    """Rows of a printed table by their first cell."""
-    lines = [line.split() for line in text.splitlines()]
-    rows = lines[lines.index(heads) + 1 :]
-    return {row[0]: row[1:] for row in rows[: rows.index([])]}
-
-
-def test_greedy_points_out_other_splits(cli: Cli, project: Path) -> None:
-    a_run(project, "one", seed=1, size=0.01)
-    a_run(project, "two", "data.split.seed=5", seed=2, size=0.01)
-    done = cli("ckpt", "average", "one", "two", "x.pt", "--greedy")
-    assert done.code == 0, done.err
-    assert "note: two had other data or another split" in done.out
-    assert "note: one" not in done.out
-
-
-def test_greedy_needs_a_value_of_the_validation_split(cli: Cli, project: Path) -> None:
-    for name in ("one", "two"):
-        a_run(project, name, "metrics.monitor=train/loss", "metrics.mode=min")
-    done = cli("ckpt", "average", "one", "two", "x.pt", "--greedy")
-    assert done.code == 2
-    assert "by a value of the validation split only" in done.err
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -141,9 +98,7 @@ def test_greedy_needs_a_value_of_the_validation_split(cli: Cli, project: Path) -
         (["run1", "run2", "x.pt", "--weights", "1,2,3"], "the models cannot be weighted so"),
         (["run1", "run2", "x.pt", "--weights", "a,b"], "--weights: not numbers"),
         (["run1", "run2", "x.pt", "--weights", "0,0"], "the models cannot be weighted so"),
-        (["run1", "run2", "x.pt", "--weights", "1,1", "--greedy"], "count the same"),
         (["run1", "other.pt", "x.pt"], "only models of one architecture can be averaged"),
-        (["run1", "same.pt", "x.pt", "--greedy"], "only runs can be chosen among"),
         (["same.pt", "run1", "x.pt", "--to", "model"], "needs a run as the first of the models"),
         (["run1", "run2", "same.pt"], "there is such a file already"),
     ],

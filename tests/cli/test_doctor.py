@@ -27,7 +27,7 @@ def own(patient: Patient) -> Iterator[Finding]:
     (patient.folder / "left").write_text("x")
     if patient.cfg.name == "broken":
         raise ZeroDivisionError
-    status = patient.cfg.name if patient.cfg.name in ("error", "warning", "note") else "ok"
+    status = patient.cfg.name if patient.cfg.name in ("error", "warning", "note", "skipped") else "ok"
     yield Finding("own", status, "measured", "why", "model", "mend it")
 
 
@@ -74,13 +74,15 @@ def test_the_status_says_whether_an_error_was_found(
 
 def test_as_json(cli: Cli, few: Path) -> None:
     found = json.loads(cli("doctor", "data=wine", "name=broken", "--json").out)
-    assert [(each["check"], each["status"]) for each in found["findings"]] == [("gradients", "ok"), ("own", "skipped")]
+    assert [(each["check"], each["status"]) for each in found["findings"]] == [("gradients", "ok"), ("own", "note")]
     assert "ZeroDivisionError" in found["findings"][1]["measured"]
 
 
 def test_checks_end_where_the_time_does(cli: Cli, few: Path) -> None:
     done = cli("doctor", "data=wine", "--seconds", "0.001", "--json")
-    assert {each["measured"] for each in json.loads(done.out)["findings"]} == {"no time was left for it"}
+    measured = [each["measured"] for each in json.loads(done.out)["findings"]]
+    assert measured == ["no time was left for it"] * 2 + ["there was none for 2 of 2 checks"]
+    assert done.code == 1
 
 
 @pytest.mark.parametrize("override", ["optim.lrr=1", "model.hidden=[0]", "data=csv"])
@@ -163,4 +165,4 @@ def test_what_is_neither_run_nor_traceback_is_told_how_to_examine(
 def test_no_heading_stands_above_nothing(cli: Cli, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "CHECKS", (("machine", f"{__name__}:own"), ("baselines", f"{__name__}:own")))
     assert "\n\nwhat is learnt\n" in cli("doctor", "data=wine").out
-    assert "what is learnt" not in cli("doctor", "data=wine", "name=broken").out
+    assert "what is learnt" not in cli("doctor", "data=wine", "name=skipped").out

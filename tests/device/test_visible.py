@@ -147,7 +147,7 @@ def test_an_instance_of_a_split_gpu(monkeypatch, before, wanted, expected):
         (None, [0, "MIG-1111-1"], "on no other GPU beside it(.|\n)*need whole ones"),
         (None, ["MIG-1111-1", "MIG-1"], "a GPU is named twice"),
         (None, ["MIG-9"], r"there is no MIG-9 here(.|\n)*0 \(A100\), MIG-1111-1 \(A100 MIG 1g\.5gb\)"),
-        (None, "auto:2", "there are only 1 GPUs to choose from; a process computes on one MIG instance at most"),
+        (None, "auto:2", "there are only 1 GPU to choose from; a process computes on one MIG instance at most"),
         ("0", ["MIG-1111-1"], r"MIG-1111-1 is not among those that this process may use \(CUDA_VISIBLE_DEVICES=0\)"),
     ],
 )

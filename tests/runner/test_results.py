@@ -29,9 +29,9 @@ NAMES = ["red wine", "a white wine", "some rose"]
 
 class Speaking(Supervised):
     def step(self, model, batch, criterion):
-        loss, preds, target, _ = super().step(model, batch, criterion)
+        output = super().step(model, batch, criterion)
         say = lambda labels: [NAMES[label] for label in labels.tolist()]
-        return StepOutput(loss, say(preds.argmax(1)), say(target))
+        return StepOutput(output.loss, say(output.preds.argmax(1)), say(output.target))
 """
 
 
