@@ -87,7 +87,7 @@ BUDGETS = {
     "metrics": 1550,
     "diagnostics": 1550,
     "loggers": 1400,
-    "runs": 1300,
+    "runs": 1350,
     "optim": 1050,
     "detached": 1000,
     "compare": 950,

@@ -200,13 +200,15 @@ def _set_by_user(
     """Return the whole configuration and the folder in it as it is written; None where nobody has set it."""
     from copy import deepcopy
 
-    from omegaconf import open_dict, read_write
+    from omegaconf import OmegaConf, open_dict, read_write
 
     from lightkit.config.compose import compose_hydra
 
     whole: Any
-    if composed.hydra_cfg is None:
-        whole, sources = compose_hydra([text for text in typed if text.startswith("hydra.")])
+    if composed.hydra_cfg is None:  # the folder may be named after values, which are those of the run
+        new, sources = compose_hydra([text for text in typed if text.startswith("hydra.")])
+        values: Any = OmegaConf.to_container(composed.cfg, resolve=False)
+        whole = OmegaConf.create({**values, "hydra": new.hydra})
     else:
         whole, sources = composed.hydra_cfg, composed.sources
     # Its text does not tell: what somebody sets may be what Hydra has by default.

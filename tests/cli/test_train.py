@@ -71,7 +71,9 @@ def test_a_run_from_another_goes_where_the_project_says(cli: Cli, runner: Any, p
     (project / "conf/config.yaml").write_text("hydra: {run: {dir: 'outputs/${now:%Y}/b'}}\n", encoding="utf-8")
     assert cli("train", "--from", "outputs/a").code == 0
     assert cli("train", "--from", "outputs/a", "hydra.run.dir=outputs/${now:%Y}/c").code == 0
-    assert [folder.name for _, folder, _ in runner.asked] == ["a", "b", "c"]
+    (project / "conf/config.yaml").write_text("hydra: {run: {dir: 'outputs/${seed}-${optim.lr}'}}\n", encoding="utf-8")
+    assert cli("train", "--from", "outputs/a", "seed=7", "optim.lr=0.25").code == 0
+    assert [folder.name for _, folder, _ in runner.asked] == ["a", "b", "c", "7-0.25"]
 
 
 @pytest.mark.thorough
