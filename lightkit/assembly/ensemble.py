@@ -36,8 +36,17 @@ def is_ensemble(run: Path) -> bool:
 
 
 def is_of_finished_runs(run: Path) -> bool:
-    """Tell whether a folder holds an ensemble that `lightkit ensemble` made, or makes, of finished runs."""
-    return "rows" in read_json(run / run_files.ENSEMBLE)
+    """Tell whether a folder holds an ensemble that `lightkit ensemble` made, or makes, of finished runs.
+
+    Where its record cannot be read at all, members that it has and did not train tell.
+    """
+    damage = list[str]()
+    record = read_json(run / run_files.ENSEMBLE, damage=damage)
+    if record or not damage:
+        return "rows" in record
+    trained = {path.parent for path in (run / run_files.MEMBERS).glob(f"*/{run_files.CONFIG}")}
+    kept = {path.parent for path in (run / run_files.MEMBERS).glob(f"*/{run_files.PREDICTIONS_HELD_OUT}")}
+    return bool(kept - trained) or (is_ensemble(run) and not trained)
 
 
 def build_ensemble(

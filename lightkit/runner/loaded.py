@@ -45,6 +45,7 @@ class TrainedEnsemble:
     def __init__(self, module: Ensemble, data: Data, engine: Engine, cfg: DictConfig) -> None:
         self.module, self._engine, self._cfg = engine.place_model(module).eval(), engine, cfg
         self.info, self._filling, self._normalizer = data.info, data.filling, data.normalizer
+        self._unit = data.info.target_scale if data.info.task == "regression" else 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,10 +79,16 @@ class TrainedEnsemble:
     def predict(self, x: Tensor | np.ndarray) -> Tensor | np.ndarray:
         """Return the probabilities of inputs `(N, ...)`, in regression the values, `(N, C)`: a tensor for a tensor.
 
+        Values are in the unit from before `data.dataset.target_scale`, as in the files of `lightkit predict`.
+
         Raises:
             UserError: The inputs are of another shape than those of the run.
         """
-        given = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        predictions = self._predict(x if isinstance(x, Tensor) else torch.as_tensor(x)) * self._unit
+        return predictions.to(x.device) if isinstance(x, Tensor) else predictions.numpy()
+
+    def _predict(self, given: Tensor) -> Tensor:
+        """Predict in the unit that the networks learnt in, on the CPU."""
         shape = self.info.input_shape
         if given.dtype == torch.float64:
             given = given.float()
@@ -98,24 +105,23 @@ class TrainedEnsemble:
                 moved = moved if self._normalizer is None else self._normalizer(moved)
                 with self._engine.autocast():
                     found.append(as_probabilities(self.module(moved), self.info.task).cpu())
-        predictions = torch.cat(found) if found else torch.zeros(0, self.info.num_classes)
-        return predictions.to(x.device) if isinstance(x, Tensor) else predictions.numpy()
+        return torch.cat(found) if found else torch.zeros(0, self.info.num_classes)
 
     def evaluate(self, x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:
         """Return loss and metrics of the run's test split for other samples, by name.
 
         Args:
             x: Inputs `(N, ...)`.
-            y: Targets as in the data set: numbers of classes, labels, or values.
+            y: Targets as in the data set: numbers of classes, labels, or values, in the unit of `predict`.
 
         Raises:
             UserError: The inputs are of another shape than those of the run, or are none.
         """
-        predictions = self.predict(torch.as_tensor(x))
+        predictions = self._predict(torch.as_tensor(x))
         target = torch.as_tensor(y)
         if not len(target) or len(target) != len(predictions):
             raise UserError("as many targets as inputs are needed", argument="y", received=len(target))
-        target = target.long() if self.info.task == "multiclass" else target.float()
+        target = target.long() if self.info.task == "multiclass" else target.float() / self._unit
         target, device = target.to(self._engine.device), self._engine.device
         metrics = build_metrics(self._cfg, self.info, self._engine)["test"]
         criterion = build_loss(self._cfg, self.info, self._engine)

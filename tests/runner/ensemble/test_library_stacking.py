@@ -121,8 +121,13 @@ def test_a_vote_of_finished_runs_has_nothing_to_go_on_with(runs: Path, tmp_path:
     with pytest.raises(UserError, match="nothing is trained in an ensemble of finished runs"):
         Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
     members = ("", ', "members": 7', ', "members": [7]', ', "members": [{}, {}]', ', "members": [], "method": 3')
-    for text in members:
-        text = f'{{"rows": {{}}{text}}}'
+    for text in (
+        *(f'{{"rows": {{}}{more}}}' for more in members),
+        "",
+        "{",
+        "[]",
+        "\0",
+    ):  # some of it, or nothing, is read
         (tmp_path / "out" / "ensemble.json").write_text(text)
         with pytest.raises(UserError, match="the record of the ensemble is damaged: ensemble.json"):
             Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
