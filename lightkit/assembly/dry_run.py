@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.nesting import shape_of
 from lightkit.data import Data
-from lightkit.data.probe import small_batch, whole_batch
+from lightkit.data.loaders import small_batch, whole_batch
 from lightkit.device import Engine
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, logits
 

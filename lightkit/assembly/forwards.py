@@ -16,7 +16,7 @@ from lightkit.assembly.origin import depths_of_run
 from lightkit.assembly.parts import build_loss
 from lightkit.config import instantiate
 from lightkit.data import Data, DataInfo
-from lightkit.data.probe import small_batch
+from lightkit.data.loaders import small_batch
 from lightkit.device import Engine
 from lightkit.finetune.tracing import Forward, running_order
 from lightkit.optim.layers import layer_depths, order_notes

@@ -16,7 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_plain
 from lightkit.config.instantiate import instantiate
-from lightkit.data.probe import small_batch, whole_batch
+from lightkit.data.loaders import small_batch, whole_batch
 from lightkit.diagnostics.flops import ModuleRule, rule_name
 from lightkit.diagnostics.layers import Call, first_call
 from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training

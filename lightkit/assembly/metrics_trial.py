@@ -12,7 +12,7 @@ from torch import nn
 from lightkit.assembly.dry_run import attempt, copies, is_small, unnoticed
 from lightkit.common.errors import UserError
 from lightkit.data import Data, Loader
-from lightkit.data.probe import small_batch, whole_batch
+from lightkit.data.loaders import small_batch, whole_batch
 from lightkit.device import Engine
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task
 

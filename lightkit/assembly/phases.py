@@ -11,7 +11,7 @@ from lightkit.device.stepping import take_step
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
 from lightkit.finetune.tuning import NoTuning, Tuning
-from lightkit.optim.preview import alters, due, rate_scale, rates
+from lightkit.optim.wrapped import alters, due, rate_scale, rates
 from lightkit.trainer.audit.phases import FinetuneAudit
 from lightkit.trainer.learner import Learner
 

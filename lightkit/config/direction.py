@@ -23,7 +23,7 @@ Direction = Literal["min", "max", "open", "unread"]
 _NAME = "higher_is_better"
 _VARIANTS = ("Binary", "Multiclass", "Multilabel")
 _COLLECTION = "MetricCollection"
-_PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.stepwise.Plateau")
+_PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.annealing.Plateau")
 
 
 def fill_mode(cfg: DictConfig) -> None:

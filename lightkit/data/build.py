@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -22,9 +23,7 @@ from lightkit.data.info import DataInfo
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
-from lightkit.data.options import LoaderOptions
-from lightkit.data.prepare import Mixup, Prepare, as_transforms
-from lightkit.data.reading import read_inputs
+from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import Taker, TensorData
@@ -314,3 +313,37 @@ def _reported(batches: Iterator[Tensor], kind: str, rows: int, report: Report) -
         if monotonic() - reported >= PROGRESS_SECONDS:
             reported = monotonic()
             report(f"data.normalize={kind}: {done:,} of {rows:,} training rows read (data.normalize_rows: fewer)")
+
+
+_IN_MEMORY, _READ = 4096, 64
+"""Rows at once; fixed, so that the last bits depend on no setting."""
+
+
+def read_inputs(source: Any, rows: Tensor, options: LoaderOptions, *, purpose: str) -> Iterator[Tensor]:
+    """Yield the inputs of rows piece by piece; loader processes, where they are used, end with the reading.
+
+    Args:
+        source: The data set.
+        rows: The rows, `(N,)` int64.
+        options: Workers and time limit of the reading, for data that is not in memory.
+        purpose: What they are read for, for messages.
+
+    Raises:
+        UserError: Samples are no pairs of input and target.
+    """
+    if isinstance(source, TensorData):
+        yield from (source.take(piece)[0] for piece in rows.split(_IN_MEMORY))
+        return
+    reading = LoaderOptions(
+        _READ,
+        num_workers=options.num_workers,
+        prefetch_factor=options.prefetch_factor,
+        timeout_seconds=options.timeout_seconds,
+        persistent_workers=False,
+        split=f"train, read for {purpose}",
+    )
+    with closing(Loader(source, rows, reading)) as loader:
+        for batch in loader.epoch(0):
+            if not isinstance(batch, tuple):
+                raise UserError("only pairs of input and target can be scaled", argument="normalize", expected="none")
+            yield batch[0]

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.randomness import mix
 from lightkit.data.prepare import Prepare
-from lightkit.data.sample import read_sample, seed_generators
+from lightkit.data.sources import read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
 
 PIECE_BYTES = 4 << 20

@@ -1,8 +1,11 @@
-"""Rows that belong together: the groups that a data set names, and rows with the same inputs."""
+"""Rows that belong together: the groups of a data set, rows with the same inputs, and dealing whole groups out to parts.
+
+Shapes: N rows, G groups, C classes, P parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -182,3 +185,121 @@ def _least(values: Tensor, places: Tensor) -> Tensor:
     size = int(places.max()) + 1 if len(places) else 0
     start = torch.full((size,), torch.iinfo(torch.int64).max, dtype=torch.int64)
     return start.scatter_reduce(0, places, values, "amin")
+
+
+def deal(groups: Tensor, classes: Tensor | None, shares: Sequence[float], seed: int) -> Tensor:
+    """Return the part of each row, `(N,)` int64: large groups first, each to the part that lacks most.
+
+    What is kept small, greedily, is the sum over parts and classes of the square of what a part has of a class, over
+    its share. While there are groups enough, no part stays empty.
+
+    Args:
+        groups: `(N,)` int64: the group of each row.
+        classes: `(N,)` int64: classes whose shares the parts keep; None takes all rows for one class.
+        shares: What share of the rows each part is to have, above 0.
+        seed: Seed of the order among groups of the same size.
+    """
+    unit = groups.unique(return_inverse=True)[1]
+    kind = torch.zeros_like(unit) if classes is None else classes.unique(return_inverse=True)[1]
+    kinds, count = int(kind.max()) + 1, int(unit.max()) + 1
+    sizes = (unit * kinds + kind).bincount(minlength=count * kinds).reshape(count, kinds).double().numpy()
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+    order = shuffled[np.argsort(-sizes[shuffled].sum(1), kind="stable")]
+    several = int((sizes.sum(1) > 1).sum())
+    parts = np.asarray(shares, dtype=np.float64) / max(shares)
+    chosen, load = np.zeros(count, dtype=np.int64), np.zeros((len(parts), kinds))
+    _deal_groups(order[:several], sizes, parts, chosen, load, rest=count - several)
+    _deal_rows(order[several:], sizes, parts, chosen, load)
+    return torch.from_numpy(chosen)[unit]
+
+
+def _deal_groups(
+    order: np.ndarray, sizes: np.ndarray, parts: np.ndarray, chosen: np.ndarray, load: np.ndarray, *, rest: int
+) -> None:
+    """Deal out groups of several rows, one after the other.
+
+    Args:
+        order: `(G,)`: the groups, the largest first.
+        sizes: Rows of all groups, by class.
+        parts: `(P,)`: shares, the largest of them 1.
+        chosen: Gets the part of each group.
+        load: `(P, C)`: gets what each part has.
+        rest: How many groups come later.
+    """
+    scale = np.square(sizes.sum(0))
+    for done, at in enumerate(order):
+        weight = sizes[at] / scale
+        cost = (load @ weight + sizes[at] @ weight / 2) / parts
+        empty = load.sum(1) == 0
+        if empty.sum() > 0 and len(order) - done + rest <= empty.sum():
+            cost = np.where(empty, cost, np.inf)
+        filled = load.sum(1) / parts
+        place = int(np.where(cost == cost.min(), filled, np.inf).argmin())
+        load[place] += sizes[at]
+        chosen[at] = place
+
+
+def _deal_rows(order: np.ndarray, sizes: np.ndarray, parts: np.ndarray, chosen: np.ndarray, load: np.ndarray) -> None:
+    """Deal out groups of one row, all of a class at once; the arguments are those of `_deal_groups`."""
+    kind = sizes[order].argmax(1) if len(order) else order
+    for at in range(sizes.shape[1]):
+        own = order[kind == at]
+        quotas = _quotas(load[:, at], len(own), parts, load.sum(1))
+        chosen[own] = np.repeat(np.arange(len(parts)), quotas)
+        load[:, at] += quotas
+
+
+def _quotas(load: np.ndarray, count: int, parts: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    """Share out rows of a class so that parts come nearest to their shares of it; `(P,)` int64.
+
+    Args:
+        load: What each part has of the class.
+        count: Rows to share out.
+        parts: Their shares, the largest of them 1.
+        filled: What each part has of all classes; what rounding leaves goes to those that lack most.
+    """
+    wants = parts > 0
+    while True:
+        level = (load[wants].sum() + count) / parts[wants].sum()
+        exact = np.where(wants, level * parts - load, 0.0)
+        if (exact >= 0).all():
+            break
+        wants &= exact >= 0
+    quotas = np.floor(exact + 1e-9).astype(np.int64)
+    lack = np.round(exact - quotas, 9)
+    order = np.lexsort((filled / parts, -lack))
+    quotas[order[: count - int(quotas.sum())]] += 1
+    return quotas
+
+
+def cut_in_order(groups: Tensor, sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of parts that follow each other, cut where no group is torn, each cut as near as can be.
+
+    Args:
+        groups: `(N,)` int64: the group of each row, in order.
+        sizes: The wanted size of each part; their sum is N.
+
+    Raises:
+        UserError: There are too few places where no group is on both sides.
+    """
+    unit = groups.unique(return_inverse=True)[1]
+    last = torch.zeros(int(unit.max()) + 1 if len(unit) else 0, dtype=torch.int64)
+    last = last.scatter_reduce(0, unit, torch.arange(len(unit)), "amax")
+    ends = last[unit].cummax(0).values == torch.arange(len(unit))
+    places = (ends.nonzero().reshape(-1) + 1)[:-1].tolist()
+    cuts, wanted = [0], np.cumsum(sizes)[:-1].tolist()
+    for number, at in enumerate(wanted):
+        later = len(wanted) - 1 - number
+        free = [place for place in places if place > cuts[-1]]
+        free = free[: len(free) - later]
+        if not free:
+            raise UserError(
+                "rows cannot be cut in order without tearing groups apart: they stand mixed with each other",
+                argument="split.groups",
+                family="split",
+                expected=f"{len(wanted)} places or more between rows where no group is on both sides",
+                received=f"{len(places)}",
+                fix="data.split.by=random, or data.split.groups=null, which leaves groups aside",
+            )
+        cuts.append(min(free, key=lambda place: abs(place - at)))
+    return np.diff([*cuts, len(unit)]).tolist()

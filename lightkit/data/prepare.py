@@ -1,4 +1,4 @@
-"""What happens to a batch between the data set and the model: scaling, augmentation, mixup.
+"""How batches are made, and what happens to one between the data set and the model: scaling, augmentation, mixup.
 
 A transform takes a whole batch with the random numbers of its samples. `as_transforms` makes such transforms of those
 that take one sample and draw from the global generators, as torchvision's do.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.info import DataInfo
 from lightkit.data.normalize import Normalizer
-from lightkit.data.sample import kept_generators, seed_generators
+from lightkit.data.sources import kept_generators, seed_generators
 
 
 class Transform(Protocol):
@@ -221,3 +221,57 @@ def _takes_random(transform: Any) -> bool:
         return False
     plain = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     return len(plain) > 1 and (plain[1].default is inspect.Parameter.empty or plain[1].name == "random")
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How batches are made.
+
+    Args:
+        batch_size: Samples per batch, over all processes that train together.
+        eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
+        shuffle: Draw a new order each epoch; otherwise rows come as they are.
+        drop_last: Leave out a last smaller batch.
+        seed: Seed of the order.
+        pin_memory: Put batches into page-locked memory.
+        num_workers: Processes that read samples, for data sets without `take`.
+        persistent_workers: Keep them alive between epochs.
+        prefetch_factor: Batches each of them prepares ahead.
+        timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
+        replica: Which part of every batch to read, where processes share the batches.
+        replicas: Number of those parts.
+        split: Name of the split, for messages.
+
+    Raises:
+        UserError: A value is out of range.
+    """
+
+    batch_size: int = 64
+    eval_batch_size: int | None = None
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+    pin_memory: bool = False
+    num_workers: int = 0
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    timeout_seconds: float | None = None
+    replica: int = 0
+    replicas: int = 1
+    split: str = ""
+
+    def __post_init__(self) -> None:
+        check_range("batch_size", self.batch_size, low=1, what="too small")
+        check_range("num_workers", self.num_workers, low=0, what="too small")
+        check_range("prefetch_factor", self.prefetch_factor, low=1, what="too small")
+        check_range("timeout_seconds", self.timeout_seconds, low=0, what="too small")
+        check_range("eval_batch_size", self.eval_batch_size, low=1, what="too small")
+
+    def for_evaluation(self, split: str) -> LoaderOptions:
+        """Return these options for the batches of an evaluation: in order, none left out.
+
+        Args:
+            split: Name of the split.
+        """
+        size = self.eval_batch_size or self.batch_size
+        return replace(self, batch_size=size, shuffle=False, drop_last=False, split=split)

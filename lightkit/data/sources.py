@@ -1,8 +1,10 @@
-"""Any data set as something a loader can read and the rest can be sized by."""
+"""Any data set as something a loader can read and the rest can be sized by, and one sample of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.data.info import DataInfo, fingerprint
-from lightkit.data.sample import read_sample
 from lightkit.data.tensors import Taker, TensorData, check_classes, check_inputs, check_targets
 
 _SCAN_LIMIT = 10_000
@@ -142,3 +144,44 @@ def _read_targets(base: Any) -> Tensor:
             fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
         )
     return torch.tensor([int(read_sample(base, row)[1]) for row in range(len(base))])
+
+
+def read_sample(base: Any, row: int) -> Any:
+    """Read a sample of a data set.
+
+    Raises:
+        UserError: The data set raises; its line is named, the error is the `__cause__`.
+    """
+    try:
+        return base[row]
+    except UserError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error) or is_dead_worker(error):
+            raise
+        raise UserError(
+            f"sample {row} of the data set could not be read: {in_short(error)}",
+            argument="",
+            origin=user_frame(error),
+            fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
+            family="data-unreadable",
+        ) from error
+
+
+def seed_generators(key: int) -> None:
+    """Seed the generators of Python, NumPy and PyTorch, from which code of the user's draws, for one sample."""
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Put the generators of Python, NumPy and PyTorch back afterwards as they were."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

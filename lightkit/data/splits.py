@@ -14,8 +14,7 @@ from lightkit.common.argument_checks import check_range, check_shares
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
-from lightkit.data.dealing import cut_in_order, deal
-from lightkit.data.groups import USUAL, check_whole
+from lightkit.data.groups import USUAL, check_whole, cut_in_order, deal
 from lightkit.data.row_sets import split_sets
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")

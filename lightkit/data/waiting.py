@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import is_stopped
-from lightkit.data.options import LoaderOptions
+from lightkit.data.prepare import LoaderOptions
 
 FIRST_SECONDS = 60.0
 """How long a batch is waited for before a line says so; each further line takes twice as long as the one before."""

@@ -18,9 +18,8 @@ from lightkit.common.failures import is_dead_worker
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
 from lightkit.data.fetch import Fetch, WorkerFailure
-from lightkit.data.options import LoaderOptions
-from lightkit.data.prepare import Prepare
-from lightkit.data.sample import kept_generators
+from lightkit.data.prepare import LoaderOptions, Prepare
+from lightkit.data.sources import kept_generators
 from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
 
 _SPARED_SECONDS = 60

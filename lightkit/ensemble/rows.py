@@ -16,7 +16,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.data.dealing import deal
+from lightkit.data.groups import deal
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, check_alike
 

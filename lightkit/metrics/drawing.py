@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from lightkit.metrics import drawing
-from lightkit.metrics.counts import ClassRow, Curve
+from lightkit.metrics.figures import ClassRow, Curve
 from lightkit.metrics.results import CONFUSION, PR, ROC, labels_of
 
 DPI = 144

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.nesting import mapped, tensors
-from lightkit.metrics.collection import Collection
+from lightkit.metrics.collection import Collection, keeps_more, outlasts
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
-from lightkit.metrics.states import keeps_more, outlasts
 
 _LOG = logging.getLogger(__name__)
 BLOCK_ELEMENTS = 4_000_000

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from lightkit.common.nesting import mapped
-from lightkit.metrics.collection import MetricGroup
+from lightkit.metrics.collection import MetricGroup, load, share, state_of
 from lightkit.metrics.inputs import convert
 from lightkit.metrics.results import Shaped, flatten
 from lightkit.metrics.split import BLOCK_ELEMENTS, LossMean, SplitMetrics
-from lightkit.metrics.states import load, share, state_of
 
 _COUNTED = tuple(f"Multiclass{name}" for name in ("Accuracy", "Precision", "Recall", "F1Score", "FBetaScore"))
 """Metrics of torchmetrics that follow from a confusion matrix; that of all models is counted at once."""

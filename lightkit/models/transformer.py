@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
-from lightkit.models.attention import Block, Positions, check_transformer, init_weights, rotary_table
-from lightkit.models.parts import check_sizes
+from lightkit.models.parts import Block, Positions, check_sizes, check_transformer, init_weights, rotary_table
 
 Pooling = Literal["mean", "cls"]
 AUTO_TOKENS = 64

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from lightkit.optim.annealing import Cosine, Linear, OneCycle
+from lightkit.optim.annealing import Cosine, Linear, OneCycle, Plateau, Step
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.layers import depth_of, layer_depths
-from lightkit.optim.preview import rates
 from lightkit.optim.schedulers import Constant, Schedule
-from lightkit.optim.stepwise import Plateau, Step
-from lightkit.optim.wrapped import Torch
+from lightkit.optim.wrapped import Torch, rates
 
 __all__ = [
     "Constant",

@@ -14,8 +14,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Matched
 from lightkit.optim.layers import LayerRates, layer_depths, without_decay
-from lightkit.optim.rules import check_decay, check_rate, matched, read_rules, targets
-from lightkit.optim.settings import Settings
+from lightkit.optim.rules import Settings, check_decay, check_rate, matched, read_rules, targets
 
 
 def parameter_groups(

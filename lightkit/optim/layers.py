@@ -12,8 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import inside, is_bias, is_norm
-from lightkit.optim.rules import check_rate
-from lightkit.optim.settings import Settings
+from lightkit.optim.rules import Settings, check_rate
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.data.dealing import cut_in_order, deal
+from lightkit.data.groups import cut_in_order, deal
 
 SHARES = [0.7, 0.1, 0.2]
 

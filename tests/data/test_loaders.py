@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data import Loader, TensorData
-from lightkit.data.options import LoaderOptions
-from lightkit.data.prepare import Prepare
+from lightkit.data.prepare import LoaderOptions, Prepare
 from lightkit.data.transforms import GaussianNoise, RandomShift
 from tests.data.pictures import DATA, ROWS, Silent, in_memory, joined, make, same
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit.data import waiting
-from lightkit.data.options import LoaderOptions
+from lightkit.data.prepare import LoaderOptions
 from lightkit.data.waiting import IDLE, JOINING, ReadJob, WorkerWatch
 
 OPTIONS = LoaderOptions(10, shuffle=True, num_workers=2, split="train")

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightkit.diagnostics.flops import Flops, count_flops
 from lightkit.models import MLP, RecurrentLM, SoftTree, TabM, TransformerLM
-from lightkit.models.attention import Block
+from lightkit.models.parts import Block
 
 
 def flops(model: nn.Module, *inputs: Tensor) -> Flops:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
-from lightkit.metrics import counts
-from lightkit.metrics.counts import Counts, per_class
+from lightkit.metrics import figures as drawing
+from lightkit.metrics.figures import Counts, per_class
 from tests.metrics.test_figures import drawn, outputs
 
 
@@ -33,8 +33,8 @@ def test_areas_equal_scikit_learn():
 
 def test_many_samples_go_through_thresholds_with_nearly_the_same_areas(monkeypatch):
     exact = drawn("multiclass", 3)._counts.curves("roc", list("abc"))
-    monkeypatch.setattr(counts, "EXACT_ELEMENTS", 10)
-    monkeypatch.setattr(counts, "_BLOCK_ELEMENTS", 20)
+    monkeypatch.setattr(drawing, "EXACT_ELEMENTS", 10)
+    monkeypatch.setattr(drawing, "_BLOCK_ELEMENTS", 20)
     binned = drawn("multiclass", 3)
     for one, other in zip(exact, binned._counts.curves("roc", list("abc"))):
         assert one.area == pytest.approx(other.area, abs=0.01)

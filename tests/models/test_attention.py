@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightkit.models.attention import Attention, rotary_table, rotate
+from lightkit.models.parts import Attention, rotary_table, rotate
 
 
 def test_rotated_products_depend_on_the_distance_only():

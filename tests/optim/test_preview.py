@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lightkit.config import instantiate
 from lightkit.optim import Constant, Cosine, Linear, Plateau, Schedule, Torch, rates
-from lightkit.optim.preview import alters, due, rate_scale
+from lightkit.optim.wrapped import alters, due, rate_scale
 
 OPTIONS = Path(__file__).parents[2] / "conf" / "scheduler"
 TOTAL, EPOCH = 24, 6

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lightkit.common.randomness import mix
 from lightkit.data.prepare import Prepare
-from lightkit.data.sample import kept_generators, seed_generators
+from lightkit.data.sources import kept_generators, seed_generators
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient

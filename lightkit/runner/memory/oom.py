@@ -16,7 +16,7 @@ from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
 from lightkit.common.text import counted
-from lightkit.data.probe import small_batch
+from lightkit.data.loaders import small_batch
 from lightkit.diagnostics.footprint import (
     activations,
     bytes_of,

@@ -22,11 +22,10 @@ from lightkit.finetune.plan import (
     probe_steps,
 )
 from lightkit.finetune.tables import PhaseTable
-from lightkit.optim.annealing import Cosine
+from lightkit.optim.annealing import Cosine, Plateau
 from lightkit.optim.groups import parameter_groups
-from lightkit.optim.preview import rates as previewed
 from lightkit.optim.schedulers import Schedule
-from lightkit.optim.stepwise import Plateau
+from lightkit.optim.wrapped import rates as previewed
 
 LENGTHS = {"steps_per_epoch": 10, "total_steps": 45}
 HEAD = frozenset({"4.weight", "4.bias"})

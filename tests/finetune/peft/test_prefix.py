@@ -14,7 +14,7 @@ from lightkit.finetune.peft.attention import attentions
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merge, merged_state
 from lightkit.finetune.peft.prefix import Prefix, inject_prefixes
-from lightkit.models.attention import Attention, rotary_table, rotate
+from lightkit.models.parts import Attention, rotary_table, rotate
 from tests.finetune.peft import injecting as on
 
 
