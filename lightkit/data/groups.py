@@ -1,4 +1,4 @@
-"""Rows that belong together: the groups of a data set, rows with the same inputs, and dealing whole groups out to parts.
+"""Rows that belong together: groups of a data set, rows with the same inputs, and dealing whole groups out to parts.
 
 Shapes: N rows, G groups, C classes, P parts.
 """

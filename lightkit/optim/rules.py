@@ -1,4 +1,4 @@
-"""Rules that give parameters settings of their own, and what a parameter is trained with after all that speaks of it."""
+"""Rules that give parameters settings of their own, and what a parameter is trained with after all rules."""
 
 from __future__ import annotations
 
