@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lightkit.assembly.dry_run import unnoticed
+from lightkit.assembly.parts import strategy_class
 from lightkit.common.errors import UserError
-from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_plain
 from lightkit.config.instantiate import instantiate
 from lightkit.data.loaders import small_batch, whole_batch
@@ -36,7 +36,7 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
     Raises:
         UserError: The model cannot be run on such samples.
     """
-    splits = STRATEGIES[cfg.device.parallel].splits_batches
+    splits = strategy_class(cfg)[0].strategy.splits_batches
     processes, train = cfg.device.nproc if splits else 1, parts.data.train
     with unnoticed(_CPU):
         batch = _batch(parts, shape)
@@ -83,7 +83,7 @@ def _notes(cfg: DictConfig, parts: Learner) -> Iterator[str]:
     method = str(cfg.ensemble["_target_"]).rpartition(".")[2]
     if method != "NoEnsemble":
         yield f"one model of an ensemble ({method}), which trains several"
-    if cfg.device.nproc > 1 and STRATEGIES[cfg.device.parallel].shards_parameters:
+    if cfg.device.nproc > 1 and strategy_class(cfg)[0].strategy.shards_parameters:
         yield f"each of {cfg.device.nproc} processes keeps a part of weights, gradients and the optimizer's state only"
     elif cfg.device.nproc > 1:
         yield f"the memory is that of one of {cfg.device.nproc} processes"

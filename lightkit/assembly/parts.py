@@ -19,14 +19,14 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.lengths import read_length
-from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
+from lightkit.config.doors import load
 from lightkit.config.schema.learning import MemberConfig
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.sources import as_source
-from lightkit.device import Engine, configure_process
+from lightkit.device import Engine, Parallel, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
 from lightkit.loggers import (
@@ -53,10 +53,27 @@ def role_of(cfg: DictConfig) -> MemberConfig:
     return MemberConfig(**to_plain(cfg.ensemble.get("member") or {}))
 
 
+def strategy_class(cfg: DictConfig) -> tuple[type[Parallel], dict[str, Any]]:
+    """Import the class that `device.parallel` names or is a node of.
+
+    Returns:
+        The class, and the arguments that the configuration gives it.
+
+    Raises:
+        UserError: It cannot be imported, or does not support what else the configuration asks for.
+    """
+    device = to_plain(cfg.device)
+    kind, given = load("device.parallel", device["parallel"], Parallel, entries=to_plain(cfg.trust))
+    features = device | {"peft": cfg.finetune.get("peft")}
+    for name, why in kind.strategy.refused(features):
+        key = f"{'finetune' if name == 'peft' else 'device'}.{name}"
+        raise UserError(why.what, key=key, received=device.get(name), fix=why.fix, family="contradiction")
+    return kind, kind.strategy.arguments(device) | given
+
+
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
-    device = to_plain(cfg.device)
-    strategy = STRATEGIES[device["parallel"]]
+    device, (parallel, options) = to_plain(cfg.device), strategy_class(cfg)
     shared = {"precision": device["precision"], "deterministic": device["deterministic"], "ranks": ranks}
     with keys_under("device"):
         shared["switches"] = Switches(**{field.name: device[field.name] for field in fields(Switches)})
@@ -65,12 +82,12 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
                 device["name"],
                 gpus=device["gpus"],
                 threads=device["threads"],
-                several_gpus=strategy.several_gpus,
+                several_gpus=parallel.strategy.several_gpus,
                 seed=cfg.seed,
                 **shared,
             ),
-            parallel=device["parallel"],
-            parallel_options=strategy.arguments(device),
+            parallel=parallel,
+            parallel_options=options,
             seed=cfg.seed,
             clip_norm=cfg.trainer.clip_norm,
             clip_value=cfg.trainer.clip_value,

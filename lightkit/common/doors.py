@@ -16,6 +16,12 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "slurm": "lightkit.sweep.engines.slurm.SlurmEngine",
         "ray": "lightkit.sweep.engines.ray.RayEngine",
     },
+    "device.parallel": {
+        "none": "lightkit.device.parallel.Parallel",
+        "dp": "lightkit.device.parallel.DataParallel",
+        "ddp": "lightkit.device.parallel.Distributed",
+        "fsdp": "lightkit.device.parallel.Sharded",
+    },
     "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
     "find": {
         "lr": "lightkit.cli.find.suggest_lr",

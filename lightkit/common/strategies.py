@@ -1,13 +1,13 @@
 """The strategies to train one model on several devices, and what the rest of lightkit may ask of them.
 
 Whoever has to know what a strategy does asks it here instead of comparing its name. PyTorch is not imported: the rules
-between configuration keys ask too. The classes that wrap a model are in `lightkit.device.parallel`; a new strategy is
-one class there, one entry here, and its name in the schema.
+between configuration keys ask too. The classes that wrap a model have their entry as `strategy`; which names stand for
+them, and how a project adds its own, is told by `lightkit.common.doors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class Strategy:
     """What one value of `device.parallel` does."""
 
     name: str
-    """The value of `device.parallel`."""
+    """What it is called in messages."""
     processes: bool = False
     """Whether several processes train one model, one a device (`device.nproc`, or `torchrun`)."""
     splits_batches: bool = True
@@ -53,6 +53,16 @@ class Strategy:
     def refusal(self, feature: str) -> Unsupported | None:
         """Return why a feature does not go with it; None where it does."""
         return self.refuses.get(feature)
+
+    def refused(self, features: Mapping[str, Any]) -> Iterator[tuple[str, Unsupported]]:
+        """Yield what is asked for and does not go with it, with the reason.
+
+        Args:
+            features: The values of `device`, and of `finetune.peft` as `peft`.
+        """
+        for name, why in self.refuses.items():
+            if features.get(name) not in (None, "none", False):
+                yield name, why
 
     def arguments(self, device: Mapping[str, Any]) -> dict[str, Any]:
         """Pick the arguments of its class out of the values of `device`."""
@@ -104,11 +114,15 @@ STRATEGIES: dict[str, Strategy] = {
         ),
     )
 }
-"""Every strategy by the value of `device.parallel` that names it."""
+"""Every strategy of lightkit's own by the value of `device.parallel` that names it."""
 WITH_PROCESSES = tuple(name for name, strategy in STRATEGIES.items() if strategy.processes)
-"""Names of the strategies for several processes."""
+"""Names of those for several processes."""
 
 
-def strategy_of(name: object) -> Strategy:
-    """Return the strategy of a value of `device.parallel`; the plain one where there is none of that name."""
-    return STRATEGIES.get(name, PLAIN) if isinstance(name, str) else PLAIN
+_OWN = Strategy("", processes=True, splits_batches=False)
+"""What is taken of a class of a project or package until it is imported: nothing is refused."""
+
+
+def strategy_of(chosen: object) -> Strategy:
+    """Return what is known of a value of `device.parallel` before its class is imported."""
+    return STRATEGIES.get(chosen, _OWN) if isinstance(chosen, str) else _OWN

@@ -38,10 +38,12 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("optim",): ("params",),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
+    ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""
 FILLED = frozenset({"params", "optimizer"})
-"""Those of them that a configuration cannot give."""
+"""Those of them that a configuration cannot give, wherever they are."""
+_OF_STRATEGY: Key = ("device", "parallel")
 
 
 KINDS: dict[Key, tuple[str, ...]] = {
@@ -52,6 +54,7 @@ KINDS: dict[Key, tuple[str, ...]] = {
     ("trainer", "task"): ("lightkit.trainer.tasks.Task",),
     ("trainer", "callbacks", "*"): ("lightkit.trainer.callbacks.Callback",),
     ("logger", "more", "*"): ("lightkit.loggers.base.Logger",),
+    ("device", "parallel"): ("lightkit.device.parallel.Parallel",),
 }
 """Base classes of what is built at a key; `*` stands for any name."""
 _PLACES = {
@@ -62,6 +65,7 @@ _PLACES = {
     "lightkit.trainer.tasks.Task": ("a task (lightkit.trainer.Task)", "trainer.task"),
     "lightkit.trainer.callbacks.Callback": ("a callback (lightkit.trainer.Callback)", "trainer.callbacks.NAME"),
     "lightkit.loggers.base.Logger": ("a logger (lightkit.Logger)", "logger.more.NAME"),
+    "lightkit.device.parallel.Parallel": ("a strategy (lightkit.device.Parallel)", "device.parallel"),
     "torch.utils.data.Dataset": ("a data set (torch.utils.data.Dataset)", "data.dataset"),
     "torch.optim.lr_scheduler.LRScheduler": ("a schedule of PyTorch", "scheduler=torch scheduler.scheduler"),
     "torch.nn.modules.loss._Loss": ("a loss", "loss"),
@@ -154,7 +158,8 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
-    for name in FILLED.intersection(given, provided(key)):
+    filled = provided(key) if key == _OF_STRATEGY else FILLED.intersection(provided(key))
+    for name in given.keys() & filled:
         report.add(
             (*key, name),
             "this is filled in when the run is built",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.common.strategies import STRATEGIES, WITH_PROCESSES
+from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
 from lightkit.config.signatures import read_known
@@ -18,7 +18,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 def use_of_processes(cfg: Config, report: Report) -> None:
     """Refuse several processes where nothing shares a run between them."""
-    if cfg.device.nproc > 1 and not STRATEGIES[cfg.device.parallel].processes:
+    if cfg.device.nproc > 1 and not strategy_of(cfg.device.parallel).processes:
         what = f"several processes share a run only with device.parallel={' or '.join(WITH_PROCESSES)}"
         fix = "device.parallel=ddp, or device.nproc=1"
         report.add(("device", "nproc"), what, received=cfg.device.nproc, fix=fix)
@@ -54,7 +54,7 @@ def awaited_gpus(cfg: Config, report: Report) -> None:
 
 def samples_of_processes(cfg: Config, report: Report) -> None:
     """Refuse batches with fewer samples than processes."""
-    count = cfg.device.nproc if STRATEGIES[cfg.device.parallel].splits_batches else 1
+    count = cfg.device.nproc if strategy_of(cfg.device.parallel).splits_batches else 1
     for name in ("batch_size", "eval_batch_size"):
         size = getattr(cfg.data, name, None)
         if size is not None and size < count:
@@ -64,12 +64,10 @@ def samples_of_processes(cfg: Config, report: Report) -> None:
 
 def features_of_strategy(cfg: Config, report: Report) -> None:
     """Refuse what does not go with the way in which several devices are used."""
-    for name, refused in STRATEGIES[cfg.device.parallel].refuses.items():
-        group = "finetune" if name == "peft" else "device"
-        value = getattr(getattr(cfg, group), name, None)
-        if value not in (None, "none", False):
-            received = None if isinstance(value, Node) else value
-            report.add((group, name), refused.what, received=received, fix=refused.fix)
+    features = vars(cfg.device) | {"peft": getattr(cfg.finetune, "peft", None)}
+    for name, why in strategy_of(cfg.device.parallel).refused(features):
+        received = None if isinstance(features[name], Node) else features[name]
+        report.add(("finetune" if name == "peft" else "device", name), why.what, received=received, fix=why.fix)
 
 
 def static_graph(cfg: Config, report: Report) -> None:
@@ -122,7 +120,7 @@ def convolutions_without_cudnn(cfg: Config, report: Report) -> None:
 
 def output_of_threads(cfg: Config, report: Report) -> None:
     """Refuse a device for joined outputs where none are joined."""
-    if cfg.device.dp_output is not None and "dp_output" not in STRATEGIES[cfg.device.parallel].keys.values():
+    if cfg.device.dp_output is not None and "dp_output" not in strategy_of(cfg.device.parallel).keys.values():
         what, fix = "only device.parallel=dp joins outputs", "device.parallel=dp or device.dp_output=null"
         report.add(("device", "dp_output"), what, received=cfg.device.dp_output, fix=fix)
 

@@ -7,7 +7,7 @@ configuration from elsewhere may not choose it; who installs a package has agree
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -53,28 +53,29 @@ def problems_of(door: str, name: str, trust: Trust) -> Iterator[Violation]:
 
 
 def load(
-    door: str, name: str, expected: type | None = None, *, entries: Iterable[str] = ()
+    door: str, name: str | Mapping[str, Any], expected: type | None = None, *, entries: Iterable[str] = ()
 ) -> tuple[Any, dict[str, Any]]:
     """Import what a name stands for.
 
     Args:
         door: What the name is for.
-        name: One of `names(door)`.
+        name: One of `names(door)`; or in its place, where the door takes one, a node with a `_target_`.
         expected: The class that it has to be derived from.
         entries: What `trust` adds.
 
     Returns:
-        The class or function, and the arguments that the project gives it.
+        The class or function, and the arguments that the project, or the node, gives it.
 
     Raises:
         UserError: There is none of that name, it may not be built, it cannot be imported, or is of another kind.
     """
-    if (node := _own_node(door, name)) is not None:
+    node, key = (_own_node(door, name), f"{FILE}: {door}.{name}") if isinstance(name, str) else (name, door)
+    if node is not None or not isinstance(name, str):
         from lightkit.config.instantiate import instantiate
 
         make_importable(project_root())
-        tree = OmegaConf.create({"trust": [*entries], "node": {**node, "_partial_": True}})
-        made = instantiate(tree.node, key=f"{FILE}: {door}.{name}", expected=expected)
+        tree = OmegaConf.create({"trust": [*entries], "node": {**(node or {}), "_partial_": True}})
+        made = instantiate(tree.node, key=key, expected=expected)
         return made.func, made.keywords
     point = _of_packages(door).get(name) if name not in SHIPPED[door] else None
     if point is None and name not in SHIPPED[door]:

@@ -27,11 +27,13 @@ Field = dataclasses.Field[Any]
 @cache
 def field_types(kind: type) -> dict[str, Any]:
     """Return the types of the fields of a schema class by name; a name of a part is one that lightkit brings."""
-    doors = {field.name: field.metadata["door"] for field in dataclasses.fields(kind) if "door" in field.metadata}
-    return {
-        **typing.get_type_hints(kind),
-        **{name: typing.Literal[tuple(SHIPPED[door])] for name, door in doors.items()},
-    }
+    types = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if "door" in field.metadata:
+            known: Any = typing.Literal[tuple(SHIPPED[field.metadata["door"]])]
+            node = class_in(types[field.name])
+            types[field.name] = known if node is None else typing.Union[known, node]
+    return types
 
 
 def is_required(field: Field) -> bool:

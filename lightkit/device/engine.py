@@ -17,7 +17,7 @@ from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.clip import make_clip
 from lightkit.device.compiling import make_compiler
 from lightkit.device.implementation import arguments, implementation_of
-from lightkit.device.parallel import make_parallel
+from lightkit.device.parallel import Parallel, make_parallel
 from lightkit.device.placement import Placement, choose
 from lightkit.device.precision import make_precision
 from lightkit.device.ranks import Ranks
@@ -57,7 +57,7 @@ class Engine:
     Args:
         placement: The device as `configure_process` gives it; by its name alone it is only looked up.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
-        parallel: Name of the strategy for several devices; see `lightkit.common.strategies`.
+        parallel: The strategy for several devices: a subclass of `Parallel`, or the name of one of lightkit's own.
         parallel_options: Settings of `parallel`, such as `dim` of `dp`; see `lightkit.device.parallel`.
         ranks: The processes that train together; None where this one is alone.
         switches: What makes the run faster or smaller.
@@ -76,7 +76,7 @@ class Engine:
         placement: Placement | str = "cpu",
         *,
         precision: str = "fp32",
-        parallel: str = "none",
+        parallel: str | type[Parallel] = "none",
         parallel_options: Mapping[str, Any] | None = None,
         ranks: Ranks | None = None,
         switches: Switches | None = None,

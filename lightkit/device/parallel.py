@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, user_frame
 from lightkit.common.modules import reshard
 from lightkit.common.nesting import mapped
 from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
@@ -19,21 +21,19 @@ from lightkit.device.ranks import Ranks
 
 
 class Parallel:
-    """The plain case: one model on one device.
+    """The plain case: one model on one device. A strategy of one's own derives from it, or from another one here.
 
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of the strategy: `dim` and `output` of `dp`; for `ddp` see `Replica`, for `fsdp` `shard`.
+        **options: Settings of the strategy: `dim` and `output` of `dp`; for `ddp` see `Replica`, for `fsdp` `shard`.
     """
 
     strategy: ClassVar[Strategy] = PLAIN
     """What may be asked of it before there is a model or a device."""
 
-    def __init__(
-        self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
-        self.device, self.ranks, self.options = device, ranks or Ranks(), dict(options or {})
+    def __init__(self, device: torch.device, ranks: Ranks | None = None, **options: Any) -> None:
+        self.device, self.ranks, self.options = device, ranks or Ranks(), options
         self.dim: int = self.options.get("dim", 0)
         self._idle = nullcontext()
 
@@ -94,10 +94,8 @@ class DataParallel(Parallel):
 
     strategy = STRATEGIES["dp"]
 
-    def __init__(
-        self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(device, ranks, options)
+    def __init__(self, device: torch.device, ranks: Ranks | None = None, **options: Any) -> None:
+        super().__init__(device, ranks, **options)
         number, self.output = self.options.get("output"), device
         if number is not None and device.type == "cuda":
             self.output = torch.device("cuda", number)
@@ -262,28 +260,37 @@ class Sharded(Distributed):
             loss.backward()
 
 
-_CLASSES: dict[str, type[Parallel]] = {
-    kind.strategy.name: kind for kind in (Parallel, DataParallel, Distributed, Sharded)
-}
-
-
 def make_parallel(
-    name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
+    kind: str | type[Parallel],
+    device: torch.device,
+    ranks: Ranks | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Parallel:
-    """Make the strategy of that name.
+    """Make a strategy.
 
     Args:
-        name: One of `lightkit.common.strategies.STRATEGIES`.
+        kind: Its class, or the name of one that lightkit brings.
         device: The main device.
         ranks: The processes that train together.
         options: Settings of that strategy.
 
     Raises:
-        UserError: There is no such strategy.
+        UserError: There is no such strategy, or it cannot be built.
     """
-    if name not in _CLASSES:
-        raise UserError("no such way to use several devices", argument="parallel", received=name, choices=_CLASSES)
-    return _CLASSES[name](device, ranks, options)
+    if isinstance(kind, str):
+        shipped = SHIPPED["device.parallel"]
+        if kind not in shipped:
+            raise UserError("no such way to use several devices", argument="parallel", received=kind, choices=shipped)
+        kind = import_path(shipped[kind])
+    own: Any = kind
+    try:
+        made: Parallel = own(device, ranks, **(options or {}))
+    except UserError:
+        raise
+    except Exception as error:  # of a class of the user's own
+        what = f"{own.__name__} could not be built: {in_short(error)}"
+        raise UserError(what, argument="parallel", origin=user_frame(error), family="wrong-arguments") from error
+    return made
 
 
 class LossElsewhere(WrappedLoss):

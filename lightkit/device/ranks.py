@@ -16,7 +16,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import own_part
-from lightkit.common.strategies import WITH_PROCESSES, strategy_of
+from lightkit.common.strategies import WITH_PROCESSES, Strategy
 from lightkit.device.visible import show_only
 
 T = TypeVar("T")
@@ -230,11 +230,10 @@ def _room(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
 
 def _packed(tensors: Sequence[Tensor], length: int, device: torch.device) -> Tensor:
     """Copy the bytes of all tensors one after the other."""
-    flat, at = torch.zeros(length, dtype=torch.uint8, device=device), 0
-    for tensor in tensors:
-        data = tensor.detach().to(device).contiguous().reshape(-1).view(torch.uint8)
-        flat[at : at + len(data)] = data
-        at += _room(tensor.dtype, tuple(tensor.shape))
+    flat = torch.zeros(length, dtype=torch.uint8, device=device)
+    places = _unpacked(flat, [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors])
+    for place, tensor in zip(places, tensors):
+        place.copy_(tensor.detach())
     return flat
 
 
@@ -264,12 +263,12 @@ def local_rank() -> int:
 
 @contextmanager
 def joined(
-    parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0, gpus: Any = None
+    strategy: Strategy, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0, gpus: Any = None
 ) -> Iterator[Ranks]:
     """Join the processes that a launcher (ours or `torchrun`) started, while inside.
 
     Args:
-        parallel: Way to use several devices; those without ranks stay alone.
+        strategy: What the way to use several devices does.
         name: The device, as the configuration has it.
         batch_size: Samples per training batch, over all of them.
         nproc: Processes a machine that the configuration asks for.
@@ -280,11 +279,11 @@ def joined(
         UserError: The launcher started another number of processes than the configuration asks for, processes that
             have nothing to share, or more than there are GPUs.
     """
-    count, strategy = world_size(), strategy_of(parallel)
+    count = world_size()
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
     if count > 1 and not strategy.processes:
         what, fix = f"a launcher started {count} processes for a run that is for one", "device.parallel=ddp"
-        raise UserError(what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix=fix)
+        raise UserError(what, key="device.parallel", received=strategy.name, choices=WITH_PROCESSES, fix=fix)
     if nproc > 1 and nproc != here:
         what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
         fix = "`lightkit train`, or torchrun with device.nproc=1"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.assembly.parts import strategy_class
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain, to_yaml
@@ -68,7 +69,7 @@ def process_group(cfg: DictConfig, folder: Path) -> Iterator[Together]:
     """
     device = cfg.device
     with joined(
-        device.parallel,
+        strategy_class(cfg)[0].strategy,
         device.name,
         batch_size=cfg.data.batch_size,
         nproc=device.nproc,

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import get_args, get_type_hints
 
 import torch
 
 from lightkit.common.strategies import PLAIN, STRATEGIES, WITH_PROCESSES, strategy_of
+from lightkit.config.annotations import choices_of
+from lightkit.config.fields import field_types
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.device.parallel import make_parallel
 
 
 def test_every_choice_of_the_schema_is_a_strategy_with_a_class_of_its_own():
-    assert get_args(get_type_hints(DeviceConfig)["parallel"]) == tuple(STRATEGIES)
+    assert choices_of(field_types(DeviceConfig)["parallel"]) == list(STRATEGIES)
     made = {name: make_parallel(name, torch.device("cpu")) for name in STRATEGIES}
     assert all(parallel.strategy is STRATEGIES[name] for name, parallel in made.items())
     assert len({type(parallel) for parallel in made.values()}) == len(STRATEGIES)
@@ -49,9 +50,12 @@ def test_the_settings_of_a_strategy_are_the_arguments_of_its_class():
     }
 
 
-def test_what_is_no_strategy_is_judged_as_the_plain_one():
+def test_nothing_is_refused_of_a_class_that_is_not_imported_yet():
     assert strategy_of("ddp") is STRATEGIES["ddp"]
-    assert strategy_of("???") is strategy_of(None) is strategy_of(["ddp"]) is PLAIN
+    own = strategy_of("of_a_project")
+    assert own is strategy_of({"_target_": "mine.Own"})
+    assert own.processes
+    assert (own.splits_batches, dict(own.refuses)) == (False, {})
 
 
 def test_a_lighter_strategy_is_one_of_them():

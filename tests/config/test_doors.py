@@ -15,6 +15,8 @@ from tests.conftest import Outcome
 Cli = Callable[..., Outcome]
 ENGINE = """
 import subprocess
+from lightkit.common.strategies import Strategy, Unsupported
+from lightkit.device import Parallel
 from lightkit.doctor.finding import Finding
 from lightkit.sweep.engines.base import JobEngine, job_command
 
@@ -48,6 +50,14 @@ def width(cfg, options, factor=2):
     best = factor * cfg.model.hidden[0]
     return Answer("model.hidden", [best], "twice as wide", (), [], {"tried": 1}, None)
 
+class Alone(Parallel):
+    strategy = Strategy("alone", refuses={"compile": Unsupported("not alone", "device.compile=none")})
+    def __init__(self, device, ranks=None, *, mark=1):
+        super().__init__(device, ranks)
+        self.mark = mark if mark else 1 / mark
+    def describe(self):
+        return f", alone with {self.mark}"
+
 def titled(patient):
     yield Finding("title", "note", patient.cfg.name)
 """
@@ -72,6 +82,28 @@ def test_a_sweep_runs_by_an_engine_of_the_project(cli: Cli, own: Callable[[str],
     assert done.code == 0, done.err
     assert "over run" in done.out
     assert "1 of 1" in cli("sweep", "status", "last").out
+
+
+@pytest.mark.parametrize("how", ["name", "node"])
+def test_a_run_uses_a_strategy_of_the_project(cli: Cli, own: Callable[[str], None], how: str) -> None:
+    own("device.parallel: {alone: {_target_: own_engines.Alone, mark: 3}}\n")
+    chosen = {"name": "alone", "node": "{_target_: own_engines.Alone, mark: 3}"}[how]
+    strategy = f"device.parallel={chosen}"
+    done = cli("train", "data=wine", "trainer.steps=1", "trainer.epochs=null", "device=cpu", strategy)
+    assert done.code == 0, done.err
+    assert "alone with 3" in done.out
+    for wrong, words in (
+        (["device.compile=default", strategy], ["device.compile: not alone", "fix:      device.compile=none"]),
+        (["device.parallel=alne"], ["none, dp, ddp, fsdp, alone", "nearest: alone"]),
+        (["device.parallel={_target_: own_engines.Odd}"], ["a class of another kind", "a strategy"]),
+        (["device.parallel={_target_: own_engines.Alone, mrk: 3}"], ["did you mean device.parallel.mark?"]),
+        (["device.parallel={_target_: own_engines.Alone, ranks: 3}"], ["filled in when the run is built"]),
+        (["device.parallel={_target_: own_engines.Alone, mark: 0}"], ["Alone could not be built", "ZeroDivision"]),
+    ):
+        refused = cli("train", "data=wine", *wrong)
+        assert refused.code == 2
+        assert "Traceback" not in refused.err
+        assert not [word for word in words if word not in refused.err], refused.err
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_the_main_gpu_comes_first(monkeypatch):
 
 def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    parallel = DataParallel(torch.device("cuda", 1), options={"dim": 1})
+    parallel = DataParallel(torch.device("cuda", 1), dim=1)
     assert parallel.describe() == ", DataParallel over 2, main cuda:1 in dimension 1"
     made = []
     monkeypatch.setattr(MultiGpu, "__init__", lambda self, model, **options: made.append(options))
@@ -60,7 +60,7 @@ def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
 def test_outputs_are_joined_on_another_gpu_where_that_is_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     main, other = torch.device("cuda", 0), torch.device("cuda", 1)
-    parallel = DataParallel(main, options={"dim": 0, "output": 1})
+    parallel = DataParallel(main, dim=0, output=1)
     assert parallel.describe() == ", DataParallel over 2, main cuda:0, outputs on cuda:1"
     made = []
     monkeypatch.setattr(MultiGpu, "__init__", lambda self, model, **options: made.append(options))
@@ -68,11 +68,11 @@ def test_outputs_are_joined_on_another_gpu_where_that_is_asked_for(monkeypatch):
     assert made[0]["output_device"] == other
     loss = parallel.place_loss(nn.functional.mse_loss)
     assert (loss._device, loss._main) == (other, main)
-    for same in (DataParallel(main, options={"output": 0}), DataParallel(main, options={"output": None})):
+    for same in (DataParallel(main, output=0), DataParallel(main, output=None)):
         assert same.place_loss(nn.functional.mse_loss) is nn.functional.mse_loss
     with pytest.raises(UserError, match=r"dp_output: there is no GPU of that number(.|\n)*choices:  0, 1"):
-        DataParallel(main, options={"output": 2})
-    assert DataParallel(CPU, options={"output": 1}).output == CPU
+        DataParallel(main, output=2)
+    assert DataParallel(CPU, output=1).output == CPU
 
 
 def test_a_loss_on_another_device_than_the_main_one():

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.device.engine import Engine
 from lightkit.device.parallel import Distributed, make_parallel, synchronized
 from lightkit.device.ranks import DistributedRanks, Ranks, _packed, _room, _unpacked, is_lost, joined
@@ -33,6 +34,7 @@ def test_alone_nothing_is_asked() -> None:
 
 def test_tensors_of_all_kinds_are_packed_into_bytes() -> None:
     tensors = [torch.tensor(True), torch.zeros(0, 3), torch.randn(3, 5).T, torch.tensor(7), torch.ones(3).bfloat16()]
+    tensors += [torch.randn(1, 3)[:, ::3], torch.randn(4)[::2], torch.randn(2, 1).expand(2, 3)]  # with strides
     head = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
     flat = _packed(tensors, sum(_room(*entry) for entry in head) + 32, CPU)
     for tensor, other in zip(tensors, _unpacked(flat, head), strict=True):
@@ -42,7 +44,7 @@ def test_tensors_of_all_kinds_are_packed_into_bytes() -> None:
 
 def test_three_processes(tmp_path: Path) -> None:
     def job() -> None:
-        with joined("ddp", "cpu", batch_size=8) as ranks:
+        with joined(STRATEGIES["ddp"], "cpu", batch_size=8) as ranks:
             number = ranks.rank
             facts: dict[str, Any] = {
                 "agree": [ranks.agree(True), ranks.agree(number != 1)],
@@ -96,7 +98,7 @@ def test_what_was_started_has_to_fit(
     monkeypatch.setenv("WORLD_SIZE", str(count))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     given: dict[str, Any] = {"parallel": "ddp", "name": "cpu", "batch_size": 16} | settings
-    with pytest.raises(UserError, match=message), joined(given.pop("parallel"), given.pop("name"), **given):
+    with pytest.raises(UserError, match=message), joined(STRATEGIES[given.pop("parallel")], given.pop("name"), **given):
         pass
 
 
@@ -117,7 +119,7 @@ def test_batch_norm_over_processes_needs_gpus() -> None:
 
 def test_a_replica_follows_what_is_frozen_and_keeps_the_names(tmp_path: Path) -> None:
     def job() -> None:
-        with joined("ddp", "cpu", batch_size=8) as ranks:
+        with joined(STRATEGIES["ddp"], "cpu", batch_size=8) as ranks:
             engine = Engine("cpu", parallel="ddp", ranks=ranks, parallel_options={"bucket_mib": 1, "find_unused": True})
             torch.manual_seed(ranks.rank)
             model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
@@ -143,7 +145,7 @@ def test_a_replica_follows_what_is_frozen_and_keeps_the_names(tmp_path: Path) ->
 @pytest.mark.parametrize("options", [{"static_graph": True}, {"find_unused": True}])
 def test_options_of_the_replica(options: dict[str, Any], tmp_path: Path) -> None:
     def job() -> None:
-        with joined("ddp", "cpu", batch_size=8) as ranks:
+        with joined(STRATEGIES["ddp"], "cpu", batch_size=8) as ranks:
             engine = Engine("cpu", parallel="ddp", ranks=ranks, parallel_options=options)
             model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
             network = engine.wrap(model)

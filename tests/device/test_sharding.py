@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.common.modules import part
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
@@ -75,7 +76,7 @@ def test_two_processes_with_a_part_each(tmp_path: Path) -> None:
     """Weights are read anew after an evaluation, all step or none, and each optimizer gets what it can."""
 
     def job() -> None:
-        with joined("fsdp", "cpu", batch_size=8) as ranks:
+        with joined(STRATEGIES["fsdp"], "cpu", batch_size=8) as ranks:
             model, engine = TwoLayers(), _engine(ranks, "fp16")
             network, x = engine.wrap(model), torch.ones(2, 3)
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **engine.implementation(model))

@@ -85,7 +85,10 @@ def number(
 
 
 def named(door: str, default: str) -> Any:
-    """Make a field of the schema for the name of a part: one of lightkit's, or one that a project or a package adds."""
+    """Make a field of the schema for the name of a part: one of lightkit's, or one that a project or a package adds.
+
+    Where its type has `Target` too, a node with a `_target_` may stand in the place of the name.
+    """
     return field(default=default, metadata={"door": door})
 
 

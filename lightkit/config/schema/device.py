@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import number
+from lightkit.config.schema.base import Target, number
 
 
 @dataclass
@@ -55,10 +55,10 @@ class DeviceConfig:
     losses in fp32; `bf16-true` has weights and the optimizer's state in bfloat16 too, which halves the memory and
     makes steps less exact; `fp64` computes everything in double precision. Losses and metrics are always computed in
     at least fp32."""
-    parallel: Literal["none", "dp", "ddp", "fsdp"] = "none"
+    parallel: Union[str, Target] = field(default="none", metadata={"door": "device.parallel"})
     """Several devices: `dp` splits batches over the visible GPUs, `ddp` and `fsdp` run one process a GPU. `dp` is
     `torch.nn.DataParallel`, `ddp` `DistributedDataParallel`; `fsdp` (FSDP2) shares out the model and the state of its
-    optimizer too."""
+    optimizer too. Any `_target_` that builds a `lightkit.device.Parallel` will do."""
     nproc: int = number(1, low=1)
     """Processes to start for `ddp` and `fsdp`; 1 under `torchrun`, which starts them itself."""
     ddp: DdpConfig = field(default_factory=DdpConfig)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
-from lightkit.common.strategies import STRATEGIES
+from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
@@ -109,7 +109,7 @@ def find_batch(
     Raises:
         UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
     """
-    refusal = STRATEGIES[cfg.device.parallel].refusal("batch_size")
+    refusal = strategy_of(cfg.device.parallel).refusal("batch_size")
     if refusal is not None and ranks > 1:
         raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
     asked = Asked(cfg, ranks)

@@ -14,7 +14,7 @@ from lightkit.assembly import Learner
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
-from lightkit.common.strategies import STRATEGIES
+from lightkit.common.strategies import strategy_of
 from lightkit.common.text import counted
 from lightkit.data.loaders import small_batch
 from lightkit.diagnostics.footprint import (
@@ -153,7 +153,7 @@ class MemoryReport:
             found.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing:
             found.append(f'device.activation_checkpointing=["{pattern}"]')
-        if (lighter := STRATEGIES[device.parallel].lighter) is not None:
+        if (lighter := strategy_of(device.parallel).lighter) is not None:
             found.append(f"device.parallel={lighter}")
         if self.state.step:
             override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
