@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.strategies import STRATEGIES
 from lightkit.common.modules import part
+from lightkit.common.strategies import STRATEGIES
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, layers, make_parallel, shard
