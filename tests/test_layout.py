@@ -20,6 +20,7 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 
 LAYERS = (
     {"common"},
+    {"processes"},
     {"monitor"},
     {"data", "models", "losses", "optim", "device", "finetune", "metrics", "checkpoint", "loggers"},
     {"diagnostics"},
@@ -95,53 +96,23 @@ BUDGETS = {
     "models": 800,
     "finders": 750,
     "gallery": 750,
+    "processes": 300,
     "losses": 100,
 }
 """Lines of code that a room may have, without docstrings, comments and blank lines: growth is argued for in a diff."""
 MECHANISMS = {
-    r"subprocess\.(Popen|run)\(": """
-        cli/board
-        cli/env
-        cli/launcher
-        cli/new
-        cli/resume
-        detached/systemd
-        finders/child
-        loggers/environment
-        runner/ensemble/engines
-        runner/proving/verify
-        runs/lock
-        runs/on_end
-        sweep/engines/guard
-        sweep/engines/local
-        sweep/engines/ray
-        sweep/engines/slurm
-        sweep/queue
-        sweep/warm
+    r"\bsubprocess\b(?!`)": """
+        processes/children
+        processes/guard
     """,
     r"\bos\.fork\(": """
-        detached/detach
-        sweep/warm_server
+        processes/forks
     """,
-    r"fcntl\.flock\(": """
-        device/visible
-        runs/lock
+    r"\bfcntl\b": """
+        processes/locks
     """,
-    r"\.replace\((self\.)?_?(path|target|folder / |run / )|os\.replace\(": """
-        checkpoint/files
-        checkpoint/listing
-        cli/evaluate
-        config/provenance
-        config/saved
-        diagnostics/graph
-        diagnostics/profiling
-        ensemble/oof
-        ensemble/validations
-        loggers/files
-        loggers/progress_file
-        runner/ensemble/member_files
-        runner/ensemble/trained
-        runs/index
+    r"\.replace\((self\.)?_?(path|target|folder / |run / )|os\.replace\(|mkstemp\(": """
+        processes/files
     """,
     r"yaml\.(safe_)?load\(": """
         cli/config

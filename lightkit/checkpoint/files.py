@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from lightkit.common.disk import sync_folder
+from lightkit.processes.files import put_in_place
 
 _BLOCK_BYTES = 1 << 20
 
@@ -78,11 +78,10 @@ class Draft:
             OSError: It cannot be renamed; it is gone then, and `path` is as it was.
         """
         try:
-            self._unfinished.replace(self.path)
+            put_in_place(self._unfinished, self.path)
         except BaseException:
             self.discard()
             raise
-        sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Delete it if it has not got its name."""

@@ -16,9 +16,9 @@ from lightkit.checkpoint.files import Draft
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import DamagedError, check_bytes, reason
 from lightkit.common import run_files
-from lightkit.common.disk import sync_folder
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
+from lightkit.processes.files import put_in_place
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,8 +62,7 @@ def recover(folder: Path) -> None:
     """
     unlisted = _unlisted(folder)
     if unlisted:
-        (folder / manifest.UNFINISHED).replace(folder / run_files.MANIFEST)
-        sync_folder(folder)
+        put_in_place(folder / manifest.UNFINISHED, folder / run_files.MANIFEST)
         _LOG.info("%s: listed now, as a kill had cut that off: %s", folder, ", ".join(unlisted))
     else:
         (folder / manifest.UNFINISHED).unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
 from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, running_boards
+from lightkit.processes.children import Child
 from lightkit.runs.catalog import find_run, places_of, project
 
 _HOST = "127.0.0.1"
@@ -183,9 +183,7 @@ def _start(folder: Path, options: Namespace) -> RunningBoard | int:
     command += ["--port", options.port] if options.port else []
     command = _outliving_logout(command)
     with files.log.open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[told], start_new_session=True
-        )
+        process = Child(command, output=log, pass_fds=[told])
     os.close(told)
     try:
         os.read(ready, 1)  # it is closed when the board answers, or has ended

@@ -8,12 +8,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import json_text, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import dated, find_run, path_from, places_of, project
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
@@ -207,12 +208,7 @@ def _print_tables(made: RunComparison) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    from lightkit.loggers.files import replace_bytes
-
-    def fill(file: Any) -> None:
-        file.write(content)
-
     try:
-        replace_bytes(path, fill, scratch=path.name)
+        write_whole(path, content, forced=True)
     except OSError as error:
         raise UserError(f"cannot write the file: {error.strerror}", key=str(path), family="cannot-write") from error

@@ -14,7 +14,7 @@ from lightkit.cli.ranks import follows, launched
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.processes import lightkit_command
+from lightkit.processes.children import lightkit_command
 from lightkit.runs.catalog import path_from, project, run_name
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import json_text, say
 from lightkit.common.processes import usable_cpus
+from lightkit.processes.children import output_of
 from lightkit.runs.catalog import project
 
 VARIABLES = (
@@ -104,16 +103,9 @@ def topology(program: str = "nvidia-smi") -> str | None:
     Args:
         program: The program, or where it is.
     """
-    if shutil.which(program) is None:
-        return None
-    try:
-        command = [program, "topo", "-m"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    said = output_of([program, "topo", "-m"], timeout=_SECONDS) or ""
     # It underlines the heads even in a file.
-    plain = done.stdout.replace("\x1b[4m", "").replace("\x1b[0m", "").rstrip()
-    return plain if done.returncode == 0 and plain else None
+    return said.replace("\x1b[4m", "").replace("\x1b[0m", "").rstrip() or None
 
 
 def text(found: dict[str, Any]) -> str:

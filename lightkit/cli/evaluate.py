@@ -16,6 +16,7 @@ from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.common.text import counted
+from lightkit.processes.files import replacing
 from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
@@ -122,18 +123,14 @@ def _warn_of_other_data(data: Any, before: Any, options: Any) -> None:
 @contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
     """Open a text file that takes its final name when it is complete."""
-    partial = target.with_name(target.name + ".part")
-    try:
-        partial.unlink(missing_ok=True)
-        file = partial.open("x", newline="", encoding="utf-8")  # never through a link of that name
-    except OSError as error:
-        raise UserError(f"cannot write the file: {error.strerror}", key=str(target), family="cannot-write") from error
-    try:
+    with replacing(target) as unfinished:
+        try:
+            file = unfinished.open("x", newline="", encoding="utf-8")
+        except OSError as error:
+            what = f"cannot write the file: {error.strerror}"
+            raise UserError(what, key=str(target), family="cannot-write") from error
         with file:
             yield file
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:

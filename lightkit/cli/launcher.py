@@ -6,20 +6,18 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import lightkit
 from lightkit.cli.terminal import complain
 from lightkit.common.error_families import POINTER, family_named, pointer
 from lightkit.common.exit_codes import LOST_RANK, of_process
 from lightkit.common.signals import handled
+from lightkit.processes.children import NOTHING, PIPE, Child, Hung, lightkit_path
 
 GRACE_SECONDS = 30.0
 """How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
@@ -28,27 +26,16 @@ HUNG_SECONDS = 5.0
 TRACE_SECONDS = 3.0
 """How long a process that hangs has to write down where."""
 POLL_SECONDS = 0.05
-_TAIL = 8000
 
 
 @dataclass
 class _Rank:
-    """One process."""
+    """One process; standard error of the first goes to ours, that of the others is kept."""
 
     number: int
-    process: subprocess.Popen[bytes]
-    said: IO[bytes] | None
-    """What it wrote to standard error; None where that goes to ours."""
+    process: Child
     aborted: bool = False
     """Whether it had to be told to end because it did not by itself."""
-
-    def tail(self) -> str:
-        """Return the end of what it said."""
-        if self.said is None:
-            return ""
-        size = self.said.seek(0, os.SEEK_END)
-        self.said.seek(max(0, size - _TAIL))
-        return self.said.read().decode(errors="replace").strip()
 
 
 @dataclass
@@ -79,25 +66,23 @@ class Launcher:
         Returns:
             0, or the exit status of the process that failed first, 128 + n where signal n ended it.
         """
-        with ExitStack() as files:
-            with self._forwarding():
-                try:
-                    self._start(files)
-                    self._wait()
-                finally:
-                    self._kill()
-            return self._outcome(log)
+        with self._forwarding():
+            try:
+                self._start()
+                self._wait()
+            finally:
+                self._kill()
+        return self._outcome(log)
 
-    def _start(self, files: ExitStack) -> None:
+    def _start(self) -> None:
         """Start the processes, tell each which one it is by the variables that `torchrun` uses, and give it its job."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
         threads = max(1, (os.cpu_count() or 1) // self.count)
         shared = {
             **os.environ,
-            "PYTHONPATH": path,
+            "PYTHONPATH": lightkit_path(),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
@@ -105,20 +90,11 @@ class Launcher:
             "LOCAL_WORLD_SIZE": str(self.count),
         }
         for number in range(self.count):
-            said = files.enter_context(tempfile.TemporaryFile()) if number else None  # noqa: SIM115
-            process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=None if said is None else subprocess.DEVNULL,
-                stderr=said,
-                env={**shared, "RANK": str(number), "LOCAL_RANK": str(number)},
-                start_new_session=True,
-            )
-            self._ranks.append(_Rank(number, process, said))
+            output, own = NOTHING if number else None, {"RANK": str(number), "LOCAL_RANK": str(number)}
+            child = Child(self.command, stdin=PIPE, output=output, keeps=number > 0, variables={**shared, **own})
+            self._ranks.append(_Rank(number, child))
         for rank in self._ranks:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already, and said why
-                rank.process.stdin.write(f"{self.job}\n".encode())  # type: ignore[union-attr]
-                rank.process.stdin.flush()  # type: ignore[union-attr]
+            rank.process.tell(self.job)
 
     def _wait(self) -> None:
         """Wait until all have ended; some time after one has failed, end those that have not."""
@@ -143,18 +119,14 @@ class Launcher:
             rank.process.send_signal(signal.SIGCONT)  # one that was stopped gets no other signal
         end = time.monotonic() + TRACE_SECONDS
         for rank in hung:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(Hung):
                 rank.process.wait(max(0.0, end - time.monotonic()))
         self._kill()
         self._ended += hung
 
     def _kill(self) -> None:
         for rank in self._ranks:
-            if rank.process.poll() is None:
-                rank.process.kill()
-            rank.process.wait()
-            with contextlib.suppress(BrokenPipeError):
-                rank.process.stdin.close()  # type: ignore[union-attr]
+            rank.process.end()
 
     def _outcome(self, log: Path | None) -> int:
         """Say why the processes ended, and return the exit status for all of them."""
@@ -199,6 +171,6 @@ def _reason(rank: _Rank) -> str:
     else:
         head = f"error: rank {rank.number} ended with status {code}"
     fix = "`lightkit resume RUN` goes on from the last checkpoint"
-    told = rank.tail().splitlines()
+    told = rank.process.said.splitlines()
     last = [line for line in told if line.startswith(POINTER)] or [pointer([family_named("lost-process")])]
     return "\n".join([head, *(line for line in told if line not in last), f"    fix:      {fix}", last[-1]])

@@ -6,13 +6,13 @@ import importlib.util
 import json
 import keyword
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
+from lightkit.processes.children import run
 
 
 class Template:
@@ -140,7 +140,7 @@ def _make_data(folder: Path) -> bool:
     """Let the project make the data that it begins with; tell what is missing for it."""
     if not (folder / "make_data.py").is_file():
         return True
-    done = subprocess.run([sys.executable, "make_data.py"], cwd=folder, capture_output=True, text=True, check=False)
+    done = run([sys.executable, "make_data.py"], cwd=folder)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
         complain(f"warning: make_data.py has not made the data: {reason}")

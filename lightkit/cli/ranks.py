@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lightkit.cli.terminal import say
 from lightkit.common import run_files
-from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import held
+from lightkit.processes.children import lightkit_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

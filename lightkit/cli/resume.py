@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from lightkit.cli.train import finished, train
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_process
 from lightkit.common.patterns import named
-from lightkit.common.processes import lightkit_command
+from lightkit.processes.children import Child, lightkit_command
 from lightkit.runs.catalog import all_runs, find_run, has_members, no_project_note, project, status
 
 
@@ -77,7 +76,7 @@ def _resume_all_lost() -> int:
             say(note)
     sys.stdout.flush()
     # Each in a process of its own: what is wrong with one does not concern the others.
-    codes = [subprocess.run(lightkit_command(*commands[folder]), check=False).returncode for folder in lost]
+    codes = [Child(lightkit_command(*commands[folder]), own_session=False).wait() for folder in lost]
     return next((of_process(code) for code in codes if code), 0)
 
 

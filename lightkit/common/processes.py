@@ -1,33 +1,9 @@
-"""Processes: starting lightkit in one, how many may run at once, and the part of a batch that each computes."""
+"""Processes: how many may run at once, which is stopped, and the part of a batch that each computes."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-
-_WITHOUT_HERE = (
-    "import sys; sys.path[:] = filter(None, sys.path); "
-    "from runpy import run_module; run_module('lightkit', run_name='__main__', alter_sys=True)"
-)
-
-
-def lightkit_command(*args: str) -> list[str]:
-    """Return the command that runs lightkit, for a process that finds modules in the same places as this one.
-
-    `python -m` looks into the working directory first, which may be a folder that came from elsewhere.
-
-    Args:
-        *args: Arguments of lightkit.
-    """
-    here = Path.cwd()
-    is_searched = any(Path(entry).resolve() == here for entry in sys.path)
-    return [sys.executable, *(["-m", "lightkit"] if is_searched else ["-c", _WITHOUT_HERE]), *args]
-
-
-def lightkit_path() -> str:
-    """Return the `PYTHONPATH` with which another process finds this lightkit."""
-    return os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
 
 
 def usable_cpus() -> int:

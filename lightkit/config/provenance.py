@@ -37,6 +37,7 @@ from lightkit.config.report import Silent
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import USER_ONLY
 from lightkit.config.tree import plain_tree
+from lightkit.processes.files import put_in_place
 
 Origin = Literal["ours", "changed", "foreign", "unsigned"]
 BY_OVERRIDE = "trust=[{}] if you know who made it"
@@ -222,7 +223,7 @@ def _make_key(state: Path) -> None:
         except FileExistsError:
             pass
         except OSError:  # a file system without a second name for a file
-            temporary.replace(path)
+            put_in_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

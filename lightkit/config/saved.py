@@ -41,6 +41,7 @@ from lightkit.config.provenance import (
 )
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import public
+from lightkit.processes.files import write_whole
 
 MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 """A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
@@ -65,9 +66,7 @@ def save_text(text: str, folder: Path) -> Path:
     """Write `folder/config.yaml` from what `to_yaml` gave."""
     path = folder / run_files.CONFIG
     sign_run(folder, text)  # before: a run that is killed in between is still known, by the older signature
-    temporary = path.with_name(f".{run_files.CONFIG}.{os.getpid()}")
-    temporary.write_text(_HEAD + text, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, _HEAD + text)
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
+from lightkit.processes.forks import fork_away
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import in_use, locked, read_lock
 
@@ -81,13 +81,12 @@ def detach(
         raise unwritable(folder / run_files.OUTPUT_LOG, error) from error
     before = os.fstat(log).st_size
     receive, send = os.pipe()
-    for stream in (sys.stdout, sys.stderr):  # else both processes would print what is left in it
-        stream.flush()
-    middle = os.fork()
-    if middle == 0:
+
+    def carry_out() -> int:
         os.close(receive)
-        _become_independent(log)
-        raise SystemExit(_carry_out(folder, work, guard, send))
+        return _carry_out(folder, work, guard, send)
+
+    middle = fork_away(carry_out, log)
     os.close(send)
     os.close(log)
     try:
@@ -103,22 +102,6 @@ def tidy(folder: Path) -> None:
         if {path.name for path in folder.iterdir()} <= _OURS:
             for name in _OURS:
                 (folder / name).unlink(missing_ok=True)
-
-
-def _become_independent(log: int) -> None:
-    """Leave terminal and session for good; the process that was forked first ends here."""
-    os.setsid()
-    if os.fork():
-        os._exit(0)  # only the leader of a session can get a terminal again, and that is this one
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    faulthandler.enable(log)  # of a crash in compiled code nothing else would be left
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, source in enumerate((nothing, log, log)):
-        os.dup2(source, number)
-    os.close(nothing)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # whoever follows the file wants each line as it comes
-            stream.reconfigure(line_buffering=True)
 
 
 def _carry_out(folder: Path, work: Callable[[], int], guard: Callable[[Callable[[], int]], int], send: int) -> int:

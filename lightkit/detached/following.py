@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.reading import UnreadableError, opened
+from lightkit.common.reading import UnreadableError
 from lightkit.common.shapes import read_row
 from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import read_progress_file
+from lightkit.processes.lines import Lines
 from lightkit.runs.catalog import has_members
 
 POLL_SECONDS = 0.2
 """Time between two looks at what is new."""
-_BLOCK = 65536
 _LOOKED_BACK, _INTRODUCTION = 5000, 12
 """Lines of the log that are looked at where somebody attaches, and messages among them that are shown first."""
 _RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) +\S+: (?P<text>.*)")
@@ -31,47 +30,6 @@ _RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) +\
 _FIRST = "run     "
 """How the first message of a run begins."""
 _OF_VALUES = re.compile(r"\[epoch \d")
-
-
-class Lines:
-    """Reads a file that grows, in whole lines; one that is written anew is read from its beginning.
-
-    Args:
-        path: The file; it need not be there yet.
-        last: Lines at its end with which to begin; None for all.
-    """
-
-    def __init__(self, path: Path, last: int | None = None) -> None:
-        self.path = path
-        self._inode, self._offset, self._torn = 0, 0, b""
-        try:
-            with opened(path) as file:
-                self._inode = os.fstat(file.fileno()).st_ino
-                self._offset = 0 if last is None else _beginning(file, last)
-        except (OSError, UnreadableError):
-            pass
-
-    def new(self, *, torn: bool = False) -> list[str]:
-        """Return the lines since the last call.
-
-        Args:
-            torn: Also a last line that has no end, as nobody goes on with it.
-        """
-        try:
-            with opened(self.path) as file:
-                facts = os.fstat(file.fileno())
-                if facts.st_ino != self._inode or facts.st_size < self._offset:
-                    self._inode, self._offset, self._torn = facts.st_ino, 0, b""
-                file.seek(self._offset)
-                data = file.read()
-        except (OSError, UnreadableError):
-            return []
-        self._offset += len(data)
-        *whole, self._torn = (self._torn + data).split(b"\n")
-        if torn and self._torn:
-            whole.append(self._torn)
-            self._torn = b""
-        return [line.decode(errors="replace").removesuffix("\r") for line in whole]
 
 
 def log_of(folder: Path, *, output: bool | None = None) -> Path:
@@ -165,16 +123,3 @@ def _first_rows(
     title: str, heads: list[str], rows: list[list[str]], most: int
 ) -> tuple[str, list[str], list[list[str]]]:
     return title, heads, rows[:most]
-
-
-def _beginning(file: IO[bytes], last: int) -> int:
-    """Return where the last lines of a file begin."""
-    size = place = file.seek(0, os.SEEK_END)
-    text = b""
-    while place > 0 and text.removesuffix(b"\n").count(b"\n") < last:
-        start = max(0, place - _BLOCK)
-        file.seek(start)
-        text, place = file.read(place - start) + text, start
-    body = text.removesuffix(b"\n")
-    kept = body.split(b"\n")[-last:] if last else []
-    return size - len(b"\n".join(kept)) - (len(text) - len(body) if kept else 0)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from lightkit.processes.children import output_of
 
 CGROUP = Path("/proc/self/cgroup")
 LINGER = "loginctl enable-linger"
 """The command that lets a user's services go on when nobody is logged in; systemd keeps that for good."""
-_SECONDS = 10
 _SCOPE = ("systemd-run", "--user", "--scope", "--quiet")
 
 Fate = Literal["stays", "scope", "killed", "killed with the last session"]
@@ -69,18 +69,10 @@ def scope_command(command: Sequence[str]) -> list[str] | None:
     folder = f"/run/user/{os.getuid()}"
     if "XDG_RUNTIME_DIR" not in os.environ and Path(folder).is_dir():
         os.environ["XDG_RUNTIME_DIR"] = folder  # after `su` it is missing
-    return [*_SCOPE, *command] if _output([*_SCOPE, "true"]) is not None else None
+    return [*_SCOPE, *command] if output_of([*_SCOPE, "true"]) is not None else None
 
 
 def _properties(command: str, *names: str, of: Sequence[str] = ()) -> dict[str, str]:
     options = [f"--property={name}" for name in names]
-    lines = (_output(["loginctl", command, *options, *of]) or "").splitlines()
+    lines = (output_of(["loginctl", command, *options, *of]) or "").splitlines()
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
-
-
-def _output(command: Sequence[str]) -> str | None:
-    """Return what a command prints; None where it cannot be run, or fails."""
-    with suppress(OSError, subprocess.SubprocessError):
-        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": True}
-        return str(subprocess.run(command, timeout=_SECONDS, **options).stdout)
-    return None

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from typing import IO, Any
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from lightkit.common.disk import make_user_state, user_state
 from lightkit.common.errors import UserError
@@ -35,6 +33,7 @@ from lightkit.monitor.gpus import (
     used_share,
 )
 from lightkit.monitor.nvml import open_source
+from lightkit.processes.locks import take
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 TO_CPU = "device=cpu runs on the CPU"
@@ -320,31 +319,15 @@ def _taken(stack: ExitStack, free: Sequence[GpuFacts], count: int) -> list[GpuFa
 def _lock(stack: ExitStack, gpu: GpuFacts) -> bool:
     """Lock a GPU for this process; True where there is no place for locks, or no locks."""
     state = user_state()
+    if state is None:
+        return True
     try:
-        import fcntl
-
-        if state is None:
-            return True
         folder = make_user_state(state) / "gpus"
         folder.mkdir(exist_ok=True)
         file = stack.enter_context((folder / gpu.uuid.replace("/", "_")).open("ab"))
-    except (ImportError, OSError):
+    except OSError:
         return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
-    return True
-
-
-def _close(file: weakref.ref[IO[bytes]]) -> None:
-    """Give a lock up in a forked process, which may outlive the run."""
-    if (held := file()) is not None:
-        with suppress(OSError):
-            held.close()
+    return take(file)
 
 
 def _told(samples: Sequence[GpuSample], count: int, waited: float) -> str:

@@ -18,6 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
 from lightkit.diagnostics.footprint import twin
 from lightkit.diagnostics.layers import Call
+from lightkit.processes.files import replacing
 
 FORMATS = ("svg", "png", "pdf", "dot")
 MOST = 60
@@ -67,12 +68,10 @@ class Graph:
                 f"{path.with_suffix('.dot').name}, which any Graphviz draws: dot -Tsvg",
                 family="package-missing",
             ) from error
-        partial = path.with_name(f".{path.name}.part")
         try:
-            partial.write_bytes(drawn)
-            partial.replace(path)
+            with replacing(path) as unfinished:
+                unfinished.write_bytes(drawn)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             what = f"cannot write the file: {error.strerror}"
             raise UserError(what, key=str(path), family="cannot-write") from error
 

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from lightkit.diagnostics.hotspots import Recorded, device_seconds, operators
 from lightkit.diagnostics.spans import Spans
+from lightkit.processes.files import replacing
 
 STRETCHES = (
     "data",
@@ -217,12 +218,8 @@ class Recorder(Spans):
         self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"rank{self._rank}-step{self._first}{SUFFIX}"
-        part = path.with_name(f".{path.name}")
-        try:
-            profiler.export_chrome_trace(str(part))
-            part.replace(path)  # whole or not at all
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path, scratch=f".{path.name}") as unfinished:  # its name says that it is to be compressed
+            profiler.export_chrome_trace(str(unfinished))
         self.trace = path
         if self._device.type == "cuda":
             with gzip.open(path, "rt", encoding="utf-8") as file:

@@ -18,12 +18,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lightkit.checkpoint.files import write_atomically
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
+from lightkit.processes.files import write_whole
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -93,7 +93,7 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
     }
     content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)})
     try:
-        write_atomically(path, lambda file: file.write(content), scratch=f".{path.name}.unfinished")
+        write_whole(path, content, forced=True)
     except OSError as error:
         raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.checkpoint.files import write_atomically
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
+from lightkit.processes.files import replacing
 
 SPLITS = ("train", "val", "test")
 """The splits by their number."""
@@ -127,13 +127,9 @@ class MemberPredictions:
         tensors = {name: getattr(self, name)[order].detach().cpu().contiguous() for name in _PARTS}
         facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
         content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), **facts})
-        scratch = f".{path.name}.unfinished"
         try:
-            if forced:
-                write_atomically(path, lambda file: file.write(content), scratch=scratch)
-                return
-            path.with_name(scratch).write_bytes(content)
-            path.with_name(scratch).replace(path)
+            with replacing(path, scratch=f".{path.name}.unfinished", forced=forced) as unfinished:
+                unfinished.write_bytes(content)
         except OSError as error:
             raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 

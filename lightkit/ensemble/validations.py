@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lightkit.metrics import Gathered
+from lightkit.processes.files import write_whole
 from lightkit.trainer.timetable import Timetable
 
 MOST_BYTES = 64 << 20
@@ -71,9 +72,7 @@ def write_validations(path: Path, records: Sequence[Validation]) -> None:
     if not records:
         path.unlink(missing_ok=True)
         return
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(b"".join(record.packed() for record in records))
-    unfinished.replace(path)
+    write_whole(path, b"".join(record.packed() for record in records))
 
 
 def of_member(records: Sequence[Validation], name: str) -> list[Validation]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
-from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml
+from lightkit.processes.children import PIPE, Child, lightkit_command, lightkit_path
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher has told this process, and the one that measures must not know: it is alone."""
@@ -49,25 +47,13 @@ class MeasuringProcess:
 
     def __enter__(self) -> MeasuringProcess:
         env = {name: value for name, value in os.environ.items() if name not in ALONE}
-        self._said: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, *self._command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            env={**env, "PYTHONPATH": lightkit_path()},
-        )
+        own, command = {**env, "PYTHONPATH": lightkit_path()}, [sys.executable, *self._command]
+        self._process = Child(command, stdin=PIPE, output=PIPE, keeps=True, variables=own, own_session=False)
         self.write(self._job)
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, self._said):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        self._process.end()
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer.
@@ -96,9 +82,7 @@ class MeasuringProcess:
 
     def write(self, line: str) -> None:
         """Tell the process something."""
-        with suppress(BrokenPipeError):  # it has ended; what it said is read next
-            self._process.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
-            self._process.stdin.flush()  # type: ignore[union-attr]
+        self._process.tell(line)
 
     def read(self) -> dict[str, Any] | None:
         """Wait for an answer; None where the process has ended."""
@@ -113,8 +97,8 @@ class MeasuringProcess:
     def lost(self) -> UserError:
         """Return the error of a process that has ended by itself, with what it said last."""
         code = self._process.wait()
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
-        said = self._said.read().decode(errors="replace").strip()
+        self._process.end()
+        said = self._process.said[-_TAIL:]
         what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
         return UserError(what, key=self._key, fix=self._fix, exit_code=FAILED)
 

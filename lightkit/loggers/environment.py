@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.processes import usable_cpus
+from lightkit.processes.children import output_of
 
 PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",
             "omegaconf", "tensorboard", "timm", "optuna")  # fmt: skip
@@ -23,7 +23,6 @@ _INSTALLED = re.compile(r"(?P<name>[\w.]+?)-(?P<version>\d[^-]*)(-py[\d.]+)?\.(d
 """Name of the folder in which an installed package says what it is."""
 DIFF_LIMIT = 200_000
 """Characters of an uncommitted diff that are kept."""
-_GIT_SECONDS = 10
 
 
 def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str, Any]:
@@ -108,9 +107,5 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints, or None where it fails, hangs or is missing."""
-    command = ["git", "-C", str(folder), "--no-optional-locks", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
+    said = output_of(["git", "-C", str(folder), "--no-optional-locks", *arguments])
+    return None if said is None else said.rstrip()

@@ -7,18 +7,17 @@ import json
 import math
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lightkit.common.disk import sync_file
 from lightkit.common.reading import UnreadableError, parse_object, read_file
 from lightkit.common.shapes import read_row
 from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
+from lightkit.processes.files import sync_file, write_whole
 
 __all__ = [
     "JsonlLogger",
@@ -27,8 +26,6 @@ __all__ = [
     "plain",
     "read_jsonl",
     "read_objects",
-    "replace_bytes",
-    "replace_file",
     "run_log",
     "write_json",
 ]
@@ -51,7 +48,7 @@ class JsonlLogger(Logger):
         """Keep these lines; those after them, and a line torn by a crash, are dropped."""
         self.close()
         if self.path.exists():
-            replace_file(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+            write_whole(self.path, "".join(json.dumps(row) + "\n" for row in kept), forced=True)
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Append one line."""
@@ -122,50 +119,16 @@ def _rows(content: bytes) -> Iterator[dict[str, Any]]:
             yield read_row(line)
 
 
-def replace_file(path: Path | str, text: str) -> None:
-    """Write a text file so that a crash leaves either the old or the new one, never half of it.
-
-    Args:
-        path: The file; its folder is made where it is missing.
-        text: Its whole contents.
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_bytes(target, lambda file: file.write(text.encode()), scratch=target.name)
-
-
-def replace_bytes(target: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> None:
-    """Write a file so that a crash leaves either the old or the new one, never half of it.
-
-    Args:
-        target: The file.
-        fill: Writes its whole contents; may read the old ones.
-        scratch: What the name of the unfinished file in the same folder begins with, after a dot.
-    """
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{scratch}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)  # reading it means setting it
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-
-
 def write_json(path: Path | str, content: Any) -> None:
     """Write readable JSON atomically; NaN and infinities become null, so that every JSON reader takes it.
 
     Args:
-        path: The file.
+        path: The file; its folder is made where it is missing.
         content: Plain values; paths and other objects are written as text.
     """
-    replace_file(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text, forced=True)
 
 
 def plain(content: Any) -> Any:

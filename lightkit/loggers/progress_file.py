@@ -15,12 +15,14 @@ from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import in_one_line
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.wording import percent
+from lightkit.processes.files import replacing
 
 SECONDS_BETWEEN_WRITES = 1.0
 _COUNTS = ("epoch", "step", "total_steps", "batch", "batches")
 _PHASES = ("train", "val", "test")
 _LARGEST_COUNT = 2**53
 _LARGEST_TABLE = 100
+_SCRATCH = ".new"
 
 
 @dataclass(frozen=True)
@@ -79,24 +81,18 @@ class ProgressFile(Logger):
         if self.path is None or now < self._next:
             return
         self._next = now + self.seconds
-        scratch = self._scratch(self.path)
         with suppress(OSError, ValueError):
             text = json.dumps({"written": round(time.time(), 3), **make()}, allow_nan=False)
-            scratch.unlink(missing_ok=True)  # a link of that name is not written through
-            scratch.write_text(text, encoding="utf-8")
-            scratch.replace(self.path)
+            with replacing(self.path, scratch=f"{self.path.name}{_SCRATCH}") as scratch:
+                scratch.write_text(text, encoding="utf-8")
 
     def close(self) -> None:
         """Take the file away."""
         self._next = 0.0
         if self.path is not None:
-            for path in (self.path, self._scratch(self.path)):
+            for path in (self.path, self.path.with_name(f"{self.path.name}{_SCRATCH}")):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
-
-    @staticmethod
-    def _scratch(path: Path) -> Path:
-        return path.with_name(f"{path.name}.new")
 
 
 def read_progress_file(path: Path | str) -> ShownProgress | None:

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from lightkit.common.disk import sync_folder
 from lightkit.loggers.events import read_events
-from lightkit.loggers.files import replace_bytes
 from lightkit.loggers.layout import layouts
+from lightkit.processes.files import replacing
 
-SCRATCH = "events"
-"""What the names of unfinished files begin with; TensorBoard would read one whose name has `tfevents` in it."""
+_SCRATCH = ".events.unfinished"
+"""Name of an unfinished file; TensorBoard would read one whose name has `tfevents` in it."""
 _BLOCK_BYTES = 1 << 20
 _FIRST_RECORDS = 4
 
@@ -55,7 +55,8 @@ class Cut:
         It is there afterwards even if nothing is left in it: a TensorBoard that reads it would wait for it forever.
         """
         if sum(end - begin for begin, end in self.spans) != self.path.stat().st_size:
-            replace_bytes(self.path, self._copy, scratch=SCRATCH)
+            with _replacing(self.path) as file:
+                self._copy(file)
 
     def _copy(self, target: IO[bytes]) -> None:
         with self.path.open("rb") as source:
@@ -99,13 +100,16 @@ def publish(path: Path, step: int, events: Sequence[Any]) -> None:
     # Twice: the first such order that TensorBoard sees of a run passes for its beginning and makes it forget nothing.
     begins = [Event(wall_time=order.wall_time, file_version="brain.Event:2"), order, order]
 
-    def fill(file: IO[bytes]) -> None:
+    with _replacing(path) as file:
         writer = RecordWriter(file)
         for event in (*begins, *events):
             writer.write(event.SerializeToString())
 
-    replace_bytes(path, fill, scratch=SCRATCH)
-    sync_folder(path.parent)
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    with replacing(path, scratch=_SCRATCH, forced=True) as unfinished, unfinished.open("xb") as file:
+        yield file
 
 
 def write(path: Path, events: Sequence[Any]) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import lightkit.loggers.rewind as rewind
 from lightkit.common import run_files
-from lightkit.common.disk import sync_file
 from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
 from lightkit.loggers.events import leave_failures_to_the_writer
 from lightkit.loggers.layout import TAG, Layout, layouts
+from lightkit.processes.files import sync_file
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""

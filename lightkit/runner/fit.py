@@ -24,8 +24,9 @@ from lightkit.finetune.plan import Plan
 from lightkit.finetune.tables import format_names
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
-from lightkit.loggers.files import replace_file, write_json
+from lightkit.loggers.files import write_json
 from lightkit.loggers.wording import plain_table
+from lightkit.processes.files import write_whole
 from lightkit.runner.ensemble.predictions import validation_meters
 from lightkit.runner.machine import Machine
 from lightkit.runner.member import MemberRun
@@ -249,7 +250,7 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     text = "\n\n".join([*(plain_table(*table) for table in tables), "\n".join(hints)]).rstrip() + "\n"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        replace_file(place / run_files.PROFILE_SUMMARY, text)
+        write_whole(place / run_files.PROFILE_SUMMARY, text, forced=True)
     except OSError as error:
         logger.message(f"profile {place / run_files.PROFILE_SUMMARY} cannot be written: {error.strerror}")
     for table in tables:

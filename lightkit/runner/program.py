@@ -18,7 +18,7 @@ from lightkit.config import to_plain
 from lightkit.data import Data
 from lightkit.data.impute import Filling
 from lightkit.ensemble.combining import as_probabilities
-from lightkit.loggers.files import replace_bytes
+from lightkit.processes.files import write_whole
 from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 from lightkit.runs.catalog import find_run, project
@@ -125,7 +125,7 @@ def write_program(run: str | Path, path: Path | str = "model.pt2", *, checkpoint
     content = io.BytesIO()
     torch.export.save(program, content, extra_files=extra)
     try:
-        replace_bytes(Path(path), lambda file: file.write(content.getbuffer()), scratch="program")
+        write_whole(path, content.getvalue(), forced=True)
     except OSError as error:
         raise UserError(f"cannot write: {error.strerror}", key=str(path), family="cannot-write") from error
     return Path(path)

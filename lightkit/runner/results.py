@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lightkit.checkpoint.files import write_atomically
 from lightkit.common import run_files
 from lightkit.metrics import Shaped, write_figures
+from lightkit.processes.files import write_whole
 from lightkit.runner.member import MemberRun
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def write_results(found: Mapping[str, Shaped], folder: Path) -> dict[str, Path]:
         written[name] = path = folder / f"{name.replace('/', '_')}{run_files.METRIC_RESULT}"
         packed = io.BytesIO()
         np.savez(packed, **result.arrays())
-        write_atomically(path, lambda file, of=packed: file.write(of.getbuffer()), scratch=f"{path.name}.part")  # type: ignore[misc]
+        write_whole(path, packed.getvalue(), forced=True)
     return written
 
 

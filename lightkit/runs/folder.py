@@ -23,9 +23,9 @@ from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.config.provenance import key_problem
 from lightkit.loggers.environment import environment
-from lightkit.loggers.files import bad_lines, replace_bytes, replace_file, write_json
-from lightkit.loggers.rewind import SCRATCH
+from lightkit.loggers.files import bad_lines, write_json
 from lightkit.loggers.runlog import run_log
+from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import has_checkpoints, has_members
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_facts, read_metrics, read_overrides
@@ -43,7 +43,6 @@ _REPLACED = (
     run_files.FINETUNE,
     run_files.ROWS,
     run_files.LEFT_OUT,
-    SCRATCH,
 )
 """Names of files that are written anew as a whole, first under another name."""
 _FILES = (*_REPLACED, run_files.LOG, run_files.OUTPUT_LOG, run_files.MODEL, run_files.ADAPTER)
@@ -147,7 +146,7 @@ class RunFolder:
             (self.path / run_files.RESULT).unlink(missing_ok=True)  # of an earlier part: until this ends there is none
             save(cfg, self.path)
             lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
-            replace_file(self.path / run_files.OVERRIDES, lines or "[]\n")
+            write_whole(self.path / run_files.OVERRIDES, lines or "[]\n", forced=True)
             if (problem := key_problem()) and self.path.parent.name != run_files.MEMBERS:
                 _LOG.warning("a resume will take this run for one from elsewhere: %s; %s", *problem)
             now = environment(project=project_root(), seed=cfg.seed, **facts)
@@ -168,7 +167,7 @@ class RunFolder:
         """
         made = content()
         try:
-            replace_bytes(self.path / name, lambda file: file.write(made), scratch=name)
+            write_whole(self.path / name, made, forced=True)
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -224,7 +223,7 @@ def keep_apart(folder: Path, *names: str) -> None:
     """
     for path in (folder / name for name in names):
         if path.is_file() and path.stat().st_nlink > 1:
-            replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
+            write_whole(path, path.read_bytes(), forced=True)
 
 
 def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequence[str] = _SUBFOLDERS) -> None:

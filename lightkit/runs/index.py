@@ -21,6 +21,7 @@ from lightkit.common import run_files
 from lightkit.common.ranking import improves
 from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.common.shapes import OBJECT, TEXT, TEXTS, Shape, read_row
+from lightkit.processes.files import replacing
 from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
@@ -122,15 +123,8 @@ class RunIndex:
         used = {mark for entry in runs.values() for mark in entry["sections"]}
         sections = {mark: self._sections[mark] for mark in used}
         body = json.dumps({"sections": sections, "runs": runs}, separators=(",", ":")).encode()
-        temporary = self._path.with_name(f"{run_files.INDEX}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-            try:
-                with temporary.open("xb") as file:  # never through a link of that name
-                    file.write(_head(body) + b"\n" + body)
-                temporary.replace(self._path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), replacing(self._path) as unfinished:
+            unfinished.write_bytes(_head(body) + b"\n" + body)
         self._size, self._read = len(body), 0
 
 

@@ -7,20 +7,17 @@ tells how it came free.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import socket
 import stat
-import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +26,9 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE
 from lightkit.common.reading import UnreadableError, parse_object
+from lightkit.processes.children import output_of
+from lightkit.processes.locks import HAS_LOCKS, is_taken, take, wait_until_free
 
-_TAKEN = (errno.EACCES, errno.EAGAIN)
 _TRIES, _TRY_SECONDS = 5, 0.01
 _LOOKERS_SECONDS = 60.0
 """How long to try where only such hold a lock as look at it, each for a moment."""
@@ -105,7 +103,7 @@ def read_lock(folder: Path, name: str = run_files.LOCK) -> LockState | None:
     for tries_left in reversed(range(_TRIES)):
         try:
             with open_lock(folder / name) as file:
-                state = _state(file, _is_held(file))
+                state = _state(file, is_taken(file))
         except OSError:
             return None
         if not state.is_held or state.pid is not None or not tries_left:
@@ -147,11 +145,8 @@ def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | Non
         Whether it is free.
     """
     if timeout is None:
-        with suppress(OSError, ImportError):
-            import fcntl
-
-            with open_lock(folder / name) as file:
-                fcntl.flock(file, fcntl.LOCK_SH)
+        with suppress(OSError), open_lock(folder / name) as file:
+            wait_until_free(file)
     end = None if timeout is None else time.monotonic() + timeout
     while (state := read_lock(folder, name)) is not None and state.is_held:
         if end is not None and time.monotonic() >= end:
@@ -166,10 +161,7 @@ def boot_id() -> str | None:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
     if sys.platform == "darwin":
-        with suppress(OSError, subprocess.SubprocessError):
-            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
-            return found.strip() or None
+        return (output_of(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]) or "").strip() or None
     return None
 
 
@@ -179,25 +171,15 @@ def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
     Returns:
         Whether what stands in the file is ours; where there are no locks on Windows nothing is written.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if not HAS_LOCKS:
         return False
     tries_left, end = _TRIES, time.monotonic() + _LOOKERS_SECONDS
-    while True:
-        try:
-            # Not `lockf`: that lock ends as soon as anything in this process reads the file, a backup for instance.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                break  # a file system without locks
-            if _is_held(file):
-                tries_left -= 1
-            if not tries_left or time.monotonic() > end:
-                raise in_use(folder, _state(file, True).told) from error
-            time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
-    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
+    while not take(file):
+        if is_taken(file):
+            tries_left -= 1
+        if not tries_left or time.monotonic() > end:
+            raise in_use(folder, _state(file, True).told)
+        time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
     if os.fstat(file.fileno()).st_nlink > 1:
         return False  # it is another file, too, whose content is not ours
     pid, host = os.getpid(), socket.gethostname()
@@ -205,20 +187,6 @@ def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
     file.truncate(0)
     file.write(f"process {pid} on {host}\n{json.dumps(facts)}\n".encode())
     return True
-
-
-def _is_held(file: IO[bytes] | FileIO) -> bool | None:
-    """Tell whether another process holds a lock, which is not kept; None where there are no locks."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except ImportError:
-        return None
-    except OSError as error:
-        return True if error.errno in _TAKEN else None
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False
 
 
 def _state(file: IO[bytes] | FileIO, held: bool | None) -> LockState:
@@ -284,13 +252,6 @@ def _born(pid: int) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
     return None
-
-
-def _close(file: weakref.ref[IO[bytes]]) -> None:
-    """Give a lock up in a forked process, where it would live on in a worker that outlives the run."""
-    held = file()
-    if held is not None:
-        held.close()
 
 
 PROC = Path("/proc")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from lightkit.common.exit_codes import of_process, of_signal
 from lightkit.common.failures import exit_status
 from lightkit.common.signals import numbers
+from lightkit.processes.children import Child
 from lightkit.runs.catalog import run_name
 from lightkit.runs.reading import read_result
 
@@ -54,7 +54,7 @@ def call_on_end(command: Sequence[str], folder: Path, code: int) -> str:
     """
     variables = {**os.environ, **facts_of(folder, code)}
     try:
-        with subprocess.Popen(list(command), env=variables, stdin=subprocess.DEVNULL) as process:
+        with Child(command, variables=variables, own_session=False) as process:
             try:
                 ended = process.wait()
             except BaseException:  # Ctrl-C, or a signal: it is the command that is to end now

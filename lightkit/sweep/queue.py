@@ -6,7 +6,6 @@ import getpass
 import logging
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from lightkit.common import run_files
 from lightkit.common.reading import parse_object, read_file
+from lightkit.processes.children import run
 from lightkit.sweep.journal import Record
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def ask_queue() -> tuple[dict[str, Queued], str]:
     """Return the user's jobs in the queue by id, and what went wrong where it does not answer."""
     command = ["squeue", "--array", "--noheader", "--format=%i %T %N", f"--user={getpass.getuser()}"]
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = run(command)
     except OSError as error:
         return {}, str(error)
     if done.returncode:

@@ -19,7 +19,7 @@ from lightkit.config import Composed, to_yaml
 from lightkit.config.compose import compose_with, make_loader
 from lightkit.config.hydra_settings import job_environment
 from lightkit.config.instantiate import instantiate
-from lightkit.loggers.files import replace_file
+from lightkit.processes.files import write_whole
 from lightkit.sweep.folders import check_folder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
@@ -179,7 +179,7 @@ def write_plots(study: Study, folder: Path, objectives: Sequence[str]) -> list[P
         written = [path for name in wanted for path in _draw(name, study, folder, objectives)]
         page = _page(wanted, study, objectives)
     if page is not None:
-        replace_file(folder / PAGE, page)
+        write_whole(folder / PAGE, page, forced=True)
         written.append(folder / PAGE)
     return written
 

@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
-from lightkit.common.reading import UnreadableError, opened
+from lightkit.common.reading import UnreadableError
 from lightkit.common.shapes import is_whole, read_row
+from lightkit.processes.lines import Lines
 from lightkit.sweep.job import Job, content_of, section_of
-
-
-class Tail:
-    """Reads what is new in a `metrics.jsonl`: whole lines only, and none twice.
-
-    A job that goes on from a checkpoint writes the file anew, and writes the rows after the checkpoint once more.
-
-    Args:
-        path: The file; it need not be there yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._inode = self._offset = 0
-        self._seen = set[tuple[int, tuple[str, ...]]]()
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the rows since the last call."""
-        try:
-            facts = self.path.stat()
-            if (facts.st_ino, facts.st_size) == (self._inode, self._offset):
-                return []
-            if facts.st_ino != self._inode or facts.st_size < self._offset:
-                self._inode, self._offset = facts.st_ino, 0
-            with opened(self.path) as file:
-                file.seek(self._offset)
-                data = file.read()
-        except (OSError, UnreadableError):
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [row for line in whole.splitlines() for row in self._new(line)]
-
-    def _new(self, line: bytes) -> list[dict[str, Any]]:
-        try:
-            row = read_row(line)
-        except UnreadableError:
-            return []
-        mark = (row["step"], tuple(row))
-        known = mark in self._seen
-        self._seen.add(mark)
-        return [] if known else [row]
 
 
 @dataclass
@@ -80,10 +39,11 @@ class JobProgress:
     _steps: int | None = None
     _first: tuple[float, float] | None = None
     _last_time: float = 0.0
-    _tail: Tail = field(init=False)
+    _seen: set[tuple[int, tuple[str, ...]]] = field(default_factory=set)
+    _lines: Lines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._tail = Tail(self.job.folder / run_files.METRICS)
+        self._lines = Lines(self.job.folder / run_files.METRICS)
         content = content_of(self.job.config)
         metrics, trainer = section_of(content, "metrics"), section_of(content, "trainer")
         self.metric, self.mode = str(metrics.get("monitor") or ""), str(metrics.get("mode") or "max")
@@ -91,11 +51,23 @@ class JobProgress:
         self._epochs, self._steps = (length if is_whole(length) and length > 0 else None for length in lengths)
 
     def look(self) -> list[dict[str, Any]]:
-        """Take what the job has logged since the last call, and return it."""
-        rows = self._tail.rows()
+        """Take what the job has logged since the last call, and return it.
+
+        A job that goes on from a checkpoint writes the file anew, and the rows after the checkpoint once more.
+        """
+        rows = list(self._new_rows())
         for row in rows:
             self._take(row)
         return rows
+
+    def _new_rows(self) -> Iterator[dict[str, Any]]:
+        for line in self._lines.new():
+            with suppress(UnreadableError):
+                row = read_row(line)
+                mark = (row["step"], tuple(row))
+                if mark not in self._seen:
+                    self._seen.add(mark)
+                    yield row
 
     def _take(self, row: Mapping[str, Any]) -> None:
         value, epoch = row.get(self.metric), row.get("epoch")

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common import run_files
-from lightkit.common.processes import lightkit_command
+from lightkit.processes.children import NOTHING, Child, Hung, lightkit_command
 
 TIED_TO = "LIGHTKIT_SWEEP_PROCESS"
 """Variable that names the process with which a job saves and ends."""
@@ -33,7 +32,7 @@ def can_fork() -> bool:
 
 
 class WarmJob:
-    """A process that was forked, with what is used of `subprocess.Popen`.
+    """A process that was forked, with what is used of `Child`.
 
     Args:
         server: What forks it.
@@ -122,14 +121,9 @@ class WarmServer:
         self._count = 0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                lightkit_command("train", "--warm"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**variables, TIED_TO: str(os.getpid())},
-                start_new_session=True,
-            )
+            own = {**variables, TIED_TO: str(os.getpid())}
+            command = lightkit_command("train", "--warm")
+            self._process = Child(command, stdin=theirs.fileno(), output=NOTHING, variables=own)
 
     @property
     def pid(self) -> int:
@@ -182,7 +176,7 @@ class WarmServer:
     def _close(self) -> None:
         self._open = False
         self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(Hung):
             self._process.wait(1.0)
 
     def kill(self) -> None:
@@ -192,8 +186,7 @@ class WarmServer:
     def close(self) -> None:
         """End the process when no job runs any more."""
         self._close()
-        self._process.kill()
-        self._process.wait()
+        self._process.end()
 
 
 class Pulse:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightkit.common.signals import waiting
+from lightkit.processes.forks import forked, missed_threads
 from lightkit.sweep.run_job import tie_to_sweep
 from lightkit.sweep.warm import TIED_TO
 
@@ -43,8 +43,6 @@ PRELOADED = (
     "torchmetrics.regression",
 )
 """What most trainings import; what others need beside it, their own processes import."""
-_FORKABLE = ("jemalloc_bg_thd",)
-"""Threads that do no harm: jemalloc holds its locks during a fork, and starts its thread anew after it."""
 
 
 def serve() -> list[str]:
@@ -94,50 +92,26 @@ def _fork(channel: socket.socket, running: dict[int, tuple[int, int]]) -> list[s
     if not text:
         os._exit(0)  # without taking apart what was imported
     request, server = json.loads(text), os.getpid()
-    harmful = _threads()
-    with waiting():
-        pid = -1 if harmful else os.fork()
+    if harmful := missed_threads():
+        os.close(logs[0])
+        why = f"what is imported runs threads ({', '.join(harmful)})"
+        _say(channel, {"job": request["job"], "refused": why})
+        return None
+    with forked() as pid:
         if pid == 0:
             for handle in (channel.detach(), *running):
                 os.close(handle)
             return _become(request, logs[0], server)
     os.close(logs[0])
-    if harmful:
-        why = f"what is imported runs threads ({', '.join(harmful)})"
-        _say(channel, {"job": request["job"], "refused": why})
-    else:
-        handle = os.pidfd_open(pid)
-        running[handle] = (request["job"], pid)
-        _say(channel, {"job": request["job"], "pid": pid}, handle)
+    handle = os.pidfd_open(pid)
+    running[handle] = (request["job"], pid)
+    _say(channel, {"job": request["job"], "pid": pid}, handle)
     return None
 
 
 def _say(channel: socket.socket, what: Mapping[str, Any], *handles: int) -> None:
     with contextlib.suppress(OSError):  # the sweep has ended, and so does all that was forked
         socket.send_fds(channel, [json.dumps(what).encode()], handles)
-
-
-def _threads() -> list[str]:
-    """List the threads beside this one that a child would miss.
-
-    OpenBLAS ends its threads before a fork, by itself, and starts others when it computes: a fork shows which they are.
-    """
-    found = _named_threads()
-    if found:
-        if (pid := os.fork()) == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        found = _named_threads()
-    return found
-
-
-def _named_threads() -> list[str]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            name = (task / "comm").read_text("latin-1").strip()
-            found += [name] if int(task.name) != os.getpid() and name not in _FORKABLE else []
-    return found
 
 
 def _become(request: Mapping[str, Any], log: int, server: int) -> list[str]:

@@ -39,7 +39,7 @@ class Job:
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> type[Job]:
     made = type("Job", (Job,), {"started": [], "codes": {}})
-    monkeypatch.setattr(module.subprocess, "Popen", made)
+    monkeypatch.setattr(module, "Child", made)
     monkeypatch.setattr(module.LocalEngine, "_forked", lambda self, *job: module._fresh(*job))
     return made
 

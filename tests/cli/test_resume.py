@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,15 @@ def test_all_that_was_lost_goes_on_and_nothing_else(cli: Cli, project: Path, mon
     left_behind(outputs / "died", boot_id())
     started = list[list[str]]()
 
-    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[bytes]:
-        assert not check
-        started.append(command[3:])
-        return subprocess.CompletedProcess(command, 2 if command[-1].endswith("other") else 0)
+    class Ended:
+        def __init__(self, command: list[str], **_options: object) -> None:
+            started.append(command[3:])
+            self.code = 2 if command[-1].endswith("other") else 0
 
-    monkeypatch.setattr(subprocess, "run", run)
+        def wait(self) -> int:
+            return self.code
+
+    monkeypatch.setattr("lightkit.cli.resume.Child", Ended)
     assert cli("resume", "-d", "--all-lost").code == 2
     resumed = [["resume", "-d", str(outputs / name)] for name in ("lost", "other")]
     assert sorted(started) == [*resumed, ["sweep", "resume", "-d", str(sweep)]]

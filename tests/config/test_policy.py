@@ -43,7 +43,8 @@ torch.nn.modules.module.functools.partial torch.nn.modules.module.torch.load tor
 torchvision.datasets.utils.download_url torchvision.datasets.utils.extract_archive torchvision.datasets.LSUN
 torchvision.io.write_file torchvision.datasets.folder.os.remove timm.create_model timm.models.load_checkpoint
 lightkit.cli.main lightkit.cli.entry.os.system lightkit.runner.Runner lightkit.config.instantiate
-lightkit.config.loader.split_sweep lightkit.config.loader.locate lightkit.loggers.files.replace_file
+lightkit.config.loader.split_sweep lightkit.config.loader.locate
+lightkit.processes.files.write_whole lightkit.processes.children.run
 lightkit.metrics.figures.Figures lightkit.models.zoo.importlib.import_module lightkit.models.zoo._package
 lightkit.data.images.Path lightkit.__main__.main
 """

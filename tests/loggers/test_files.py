@@ -10,7 +10,6 @@ from lightkit.loggers import files
 from lightkit.loggers.files import (
     JsonlLogger,
     read_jsonl,
-    replace_file,
     write_json,
 )
 
@@ -119,7 +118,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write_json(path, {"old": True})
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        replace_file(path, "new")
+        write_json(path, {"new": True})
     assert json.loads(path.read_text()) == {"old": True}
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
 
@@ -127,10 +126,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_files_are_readable_by_others_as_the_mask_says(tmp_path):
     mask = os.umask(0o022)
     try:
-        replace_file(tmp_path / "x", "text")
+        write_json(tmp_path / "x.json", {})
     finally:
         os.umask(mask)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_public_names_exist():

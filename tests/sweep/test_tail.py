@@ -4,37 +4,30 @@ import json
 from pathlib import Path
 
 from lightkit.sweep.job import Job
-from lightkit.sweep.tail import JobProgress, Tail
+from lightkit.sweep.tail import JobProgress
 
 
 def row(step: int, **values: float) -> str:
     return json.dumps({"step": step, "epoch": step // 10, "time": 100.0 + step, **values}) + "\n"
 
 
-def steps(tail: Tail) -> list[int]:
-    return [found["step"] for found in tail.rows()]
-
-
-def test_whole_lines_once(tmp_path: Path) -> None:
-    tail = Tail(path := tmp_path / "metrics.jsonl")
-    assert steps(tail) == []
-    path.write_text(row(1) + row(2)[:10])
-    assert steps(tail) == [1]
-    path.write_text(row(1) + row(2) + "no row\n[1]\n")
-    assert steps(tail) == [2]
-    assert steps(tail) == []
-
-
 def test_a_resumed_job_writes_its_rows_again(tmp_path: Path) -> None:
-    tail = Tail(path := tmp_path / "metrics.jsonl")
-    path.write_text(row(1) + row(2) + row(2, loss=1.0) + row(3))
-    assert steps(tail) == [1, 2, 2, 3]
+    progress, path = JobProgress(Job("a", tmp_path, (), "")), tmp_path / "metrics.jsonl"
+
+    def steps() -> list[int]:
+        return [found["step"] for found in progress.look()]
+
+    path.write_text(row(1) + row(2) + "no row\n[1]\n" + row(2, loss=1.0) + row(3))
+    assert steps() == [1, 2, 2, 3]
     (tmp_path / "new").write_text(row(1) + row(2))
     (tmp_path / "new").replace(path)
-    assert steps(tail) == []
+    assert steps() == []
     with path.open("a") as file:
-        file.write(row(2, loss=1.0) + row(3) + row(4))
-    assert steps(tail) == [4]
+        file.write(row(2, loss=1.0) + row(3) + row(4)[:10])
+    assert steps() == []
+    with path.open("a") as file:
+        file.write(row(4)[10:])
+    assert steps() == [4]
 
 
 def test_progress(tmp_path: Path) -> None:

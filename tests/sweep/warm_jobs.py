@@ -213,7 +213,7 @@ def a_job_that_hangs() -> None:
 
 def threads_that_a_fork_would_miss() -> None:
     start = planned("start", "trainer.epochs=1")
-    warm_server._named_threads = lambda: ["pool"]
+    warm_server.missed_threads = lambda: ["pool"]
     with opened() as engine:
         assert code_of(engine, start) == 0
         assert not engine._warm

@@ -15,7 +15,8 @@ from lightkit.common.reading import UnreadableError, opened
 from lightkit.common.shapes import read_row
 from lightkit.config.provenance import origin_of
 from lightkit.doctor.finding import Finding, Status
-from lightkit.loggers.files import replace_bytes, write_json
+from lightkit.loggers.files import write_json
+from lightkit.processes.files import write_whole
 from lightkit.runs.folder import refuse_links
 from lightkit.runs.index import all_records, index_damage, read_record
 from lightkit.runs.lock import lock_holder, locked
@@ -134,7 +135,7 @@ def _mend(path: Path, copy: Path) -> str:
         shutil.copyfile(path, copy)
         lines = _lines(path)
         kept = [line for line in lines if not _problem(line, read)]
-        replace_bytes(path, lambda file: file.writelines(kept), scratch=path.name)
+        write_whole(path, b"".join(kept), forced=True)
         return f"{len(lines) - len(kept)} of {len(lines)} lines are cut out"
     whole = _READ[path.name](path.parent) if path.name in _READ else {}
     if not whole:

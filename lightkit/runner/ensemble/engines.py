@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -20,10 +18,11 @@ from lightkit.common import run_files
 from lightkit.common.error_families import POINTER
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import lightkit_command, lightkit_path, usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.config import to_yaml
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path
 from lightkit.runner.ensemble.at_once import train_at_once
 from lightkit.runner.ensemble.group_training import Trained
 from lightkit.runner.ensemble.predictions import HELD_OUT, keep_outputs
@@ -85,20 +84,8 @@ class _Child:
 
     member: RunMember
     slot: int
-    process: subprocess.Popen[bytes]
-    said: IO[bytes]
-
-    def close(self) -> None:
-        """Close the pipe to it, which stays open as long as it runs: it ends where the one that started it is gone."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def last_lines(self) -> list[str]:
-        """Return the end of what it said, without the line that points to where its error is explained."""
-        self.said.seek(0)
-        lines = self.said.read().decode(errors="replace").splitlines()
-        return [line for line in lines if not line.startswith(POINTER)][-_LOG_LINES:]
+    process: Child
+    """The pipe to it stays open as long as it runs: it ends where the one that started it is gone."""
 
 
 def train_side_by_side(run: Session, members: Sequence[RunMember], shared: Shared) -> list[MemberResult]:
@@ -120,14 +107,14 @@ def train_side_by_side(run: Session, members: Sequence[RunMember], shared: Share
     gpus, slots = _places(run, shared, len(members))
     waiting, running, free = list(members), list[_Child](), list(range(slots))
     with ExitStack() as stack:
-        stack.callback(_kill, running)
+        stack.callback(_end, running)
         asked, failed = False, list[_Child]()
         while running or (waiting and not asked):
             while waiting and free and not asked:
-                running.append(_start(run, waiting.pop(0), free.pop(0), gpus, stack))
+                running.append(_start(run, waiting.pop(0), free.pop(0), gpus))
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
-                child.close()
+                child.process.end()
                 free.append(child.slot)
                 failed += [child] if child.process.returncode else []
                 _tell_end(run, child)
@@ -157,7 +144,7 @@ def _places(run: Session, shared: Shared, count: int) -> tuple[list[str], int]:
     return gpus, max(1, min(run.cfg.ensemble.get("slots") or usual, count))
 
 
-def _start(run: Session, member: RunMember, slot: int, gpus: Sequence[str], stack: ExitStack) -> _Child:
+def _start(run: Session, member: RunMember, slot: int, gpus: Sequence[str]) -> _Child:
     """Start the process of a member: an ordinary run, told by standard input what to do."""
     values = {**member.values, **({"device.gpus": None} if gpus else {})}  # it sees one GPU only
     cfg, folder = member_config(run.cfg, RunMember(member.name, values)), run.place.member(member.name).path
@@ -169,29 +156,17 @@ def _start(run: Session, member: RunMember, slot: int, gpus: Sequence[str], stac
     }
     own = {"PYTHONPATH": lightkit_path(), "OMP_NUM_THREADS": str(torch.get_num_threads())}
     own |= {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
-    said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-    process = subprocess.Popen(
-        lightkit_command("train", "--rank"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=said,
-        env={**os.environ, **own},
-        start_new_session=True,  # a signal from the terminal reaches it once, from here
-    )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already, and said why
-        process.stdin.write(f"{json.dumps(job)}\n".encode())
-        process.stdin.flush()
+    variables = {**os.environ, **own}
+    process = Child(lightkit_command("train", "--rank"), stdin=PIPE, output=NOTHING, keeps=True, variables=variables)
+    process.tell(json.dumps(job))
     run.tell(f"member {member.name} begins (process {process.pid})")
-    return _Child(member, slot, process, said)
+    return _Child(member, slot, process)
 
 
-def _kill(children: Sequence[_Child]) -> None:
+def _end(children: Sequence[_Child]) -> None:
     """End the processes that are left, where something went wrong here."""
     for child in children:
-        child.process.kill()
-        child.process.wait()
-        child.close()
+        child.process.end()
 
 
 def _tell_end(run: Session, child: _Child) -> None:
@@ -203,7 +178,9 @@ def _tell_end(run: Session, child: _Child) -> None:
 
 def _failure(child: _Child) -> UserError:
     """Return why the process of a member failed, as it has said."""
-    code, lines = child.process.returncode, "\n".join(child.last_lines()).removeprefix("error: ")
+    code, said = child.process.returncode, child.process.said.splitlines()
+    # The line that points to where its error is explained goes: this one's own will.
+    lines = "\n".join([line for line in said if not line.startswith(POINTER)][-_LOG_LINES:]).removeprefix("error: ")
     how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
     return UserError(
         f"the process of member {child.member.name} {how}" + (f":\n{lines}" if lines else ""),

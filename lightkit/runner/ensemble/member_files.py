@@ -29,7 +29,7 @@ from lightkit.ensemble.validations import (
     read_validations,
     write_validations,
 )
-from lightkit.loggers.files import line, plain
+from lightkit.loggers.files import line, plain, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.ensemble.predictions import is_member
 from lightkit.runner.session import Session, make_result
@@ -200,9 +200,7 @@ class MemberFiles:
             result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
             result |= {"name": member.values.get("name", self.cfg.name), "seconds": round(seconds, 3)}
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
-            unfinished = path / f".{run_files.RESULT}.unfinished"
-            unfinished.write_text(json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            unfinished.replace(path / run_files.RESULT)
+            write_json(path / run_files.RESULT, result)
         except OSError as error:
             raise unwritable(path, error) from error
         return result

@@ -20,6 +20,7 @@ from lightkit.config.member_values import with_values
 from lightkit.config.schema.learning import MemberConfig
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import RunMember
+from lightkit.processes.files import put_in_place
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.lock import lock_holder
@@ -69,7 +70,7 @@ def find_trained(cfg: DictConfig, place: RunFolder, member: RunMember, tell: Cal
     broken = _broken_checkpoint(folder, cfg.metrics.mode, ended=ended)
     if broken is not None and (folder / run_files.CHECKPOINTS).exists():
         shutil.rmtree(folder / _SET_ASIDE, ignore_errors=True)
-        (folder / run_files.CHECKPOINTS).replace(folder / _SET_ASIDE)
+        put_in_place(folder / run_files.CHECKPOINTS, folder / _SET_ASIDE)
     problem = broken or (_broken_record(folder, member) if ended else None)
     if problem is not None:
         tell(f"member {member.name} is damaged, and is made whole again alone: {problem}")

@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.assembly import build
 from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
-from lightkit.common.processes import lightkit_command
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
@@ -26,6 +25,7 @@ from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of
 from lightkit.finders.child import MeasuringProcess, begin, failure
+from lightkit.processes.children import lightkit_command
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.trainer.evaluate import evaluate
 

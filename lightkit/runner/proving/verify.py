@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 from lightkit.common.error_families import POINTER
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.common.randomness import mix
+from lightkit.processes.children import Child, lightkit_command, lightkit_path
 from lightkit.runner.proving.comparison import (
     Comparison,
     Mismatch,
@@ -183,18 +182,13 @@ def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:
         UserError: It ended otherwise.
     """
     command, log = lightkit_command("verify-resume", "--worker", str(job.write(file))), file.with_suffix(".log")
-    path = lightkit_path()
     with log.open("wb") as output:
         # A session of its own: the process kills its whole group, and must not take us along.
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
-        )
+        process = Child(command, output=output, variables={**os.environ, "PYTHONPATH": lightkit_path()})
         try:
             code = process.wait()
-        except BaseException:
-            os.killpg(process.pid, _sigkill())
-            process.wait()
-            raise
+        finally:
+            process.end()
     if code == want:
         return
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lightkit.common.processes import lightkit_command
+from lightkit.processes.children import lightkit_command
 from lightkit.sweep.job import Job, Start
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
+from lightkit.processes.children import Child
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
 from lightkit.sweep.job import Job, Start, content_of, section_of
@@ -51,7 +51,7 @@ class Slot:
 class _Running:
     start: Start
     slot: Slot
-    process: subprocess.Popen[bytes] | WarmJob
+    process: Child | WarmJob
     before: Mapping[str, Any]
     """The result of an earlier part."""
     kills: int
@@ -145,7 +145,7 @@ class LocalEngine(JobEngine):
     def _poll(self, job: _Running) -> int | None:
         """Return the exit status of a job; None while it runs, or as it runs once more in a fresh process."""
         code, process = job.process.poll(), job.process
-        if code is None or isinstance(process, subprocess.Popen) or not process.lost:
+        if code is None or isinstance(process, Child) or not process.lost:
             return code
         if self._warm:
             _LOG.warning("jobs start in fresh processes from now on: %s", process.why)
@@ -263,13 +263,12 @@ def _variables(own: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **own, TIED_TO: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 
-def _fresh(start: Start, slot: Slot, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _fresh(start: Start, slot: Slot, log: IO[bytes]) -> Child:
     """Start the process of a job.
 
     It has a session of its own: Ctrl-C reaches it once, through the sweep. A second signal would end it at once.
     """
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-    return subprocess.Popen(job_command(start), **streams, env=_variables(slot.variables), start_new_session=True)
+    return Child(job_command(start), output=log, variables=_variables(slot.variables))
 
 
 def _appended(path: Path) -> IO[bytes]:

@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,8 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, IN_USE
-from lightkit.sweep.engines import guard
+from lightkit.processes import guard
+from lightkit.processes.children import Child, Hung
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.job import Start
 
@@ -63,12 +63,13 @@ def _run(command: Sequence[str], cwd: str, env: Mapping[str, str], log: str, sto
     # A task without GPUs sees all of its node if the variable is not set.
     given.setdefault("CUDA_VISIBLE_DEVICES", "")
     with Path(log).open("ab") as file:
-        job = subprocess.Popen([sys.executable, guard.__file__, *command], cwd=cwd, stdout=file, stderr=file, env=given)
+        guarded = [sys.executable, guard.__file__, *command]
+        job = Child(guarded, cwd=cwd, output=file, variables=given, own_session=False)
         told = set[str]()
         while True:
             try:
                 return job.wait(timeout=_POLL_SECONDS)
-            except subprocess.TimeoutExpired:
+            except Hung:
                 asked = stop_file.read_text(encoding="utf-8") if stop_file.exists() else None
                 if asked is not None and asked not in told:
                     job.send_signal(guard.KILL if asked == _NOW else signal.SIGTERM)

@@ -7,7 +7,6 @@ import logging
 import re
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, of_signal
 from lightkit.common.text import in_one_line
+from lightkit.processes.children import run
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
@@ -125,7 +125,7 @@ class SlurmEngine(JobEngine):
         self._look()
         # The signal goes to the job and not to its script, which then writes how the job ended.
         signal = [] if now or entry.state == "PENDING" else ["--signal=TERM"]
-        subprocess.run(["scancel", *signal, entry.id], check=False, capture_output=True)
+        run(["scancel", *signal, entry.id])
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until jobs have ended, at most so long; return their exit statuses."""
@@ -179,9 +179,7 @@ class SlurmEngine(JobEngine):
         stem.with_suffix(".sh").write_text(
             array_script(self._options, stem, len(starts), name=self._name, after=self._before()), encoding="utf-8"
         )
-        done = subprocess.run(
-            ["sbatch", "--parsable", str(stem.with_suffix(".sh"))], check=False, capture_output=True, text=True
-        )
+        done = run(["sbatch", "--parsable", str(stem.with_suffix(".sh"))])
         number = re.match(r"\d+", done.stdout.strip())
         if done.returncode or number is None:
             raise UserError(

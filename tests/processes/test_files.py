@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.common.disk import sync_file
+from lightkit.processes.files import replacing, sync_file, write_whole
 
 
 @pytest.fixture
@@ -47,3 +47,31 @@ def test_only_folders_may_have_no_such_call(tmp_path, monkeypatch, code, told):
             sync_file(tmp_path / "x")
     else:
         sync_file(tmp_path / "x")
+
+
+def write_half(path):
+    path.write_text("half")
+    raise OSError("full")
+
+
+def test_what_fails_leaves_the_old_file_alone(tmp_path):
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(OSError, match="full"), replacing(tmp_path / "x") as unfinished:
+        write_half(unfinished)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "old")]
+
+
+def test_what_is_whole_is_forced_to_the_disk_before_it_gets_its_name(tmp_path, synced):
+    write_whole(tmp_path / "x", "text")
+    assert synced == []
+    write_whole(tmp_path / "x", b"bytes", forced=True)
+    assert synced == ["file", "folder"]
+    assert (tmp_path / "x").read_bytes() == b"bytes"
+
+
+def test_nothing_is_written_through_a_left_over_or_a_link(tmp_path):
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / "x.new").symlink_to(tmp_path / "victim")
+    write_whole(tmp_path / "x", "text", scratch="x.new")
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["victim", "x"]
