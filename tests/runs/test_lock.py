@@ -248,7 +248,7 @@ def test_the_kernel_says_who_holds_a_lock_whatever_its_file_says(tmp_path: Path,
 
 
 def test_of_a_holder_on_another_machine_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_is_held", lambda _: True)
+    monkeypatch.setattr(lock, "is_taken", lambda _: True)
     (tmp_path / ".lock").write_text('process 4711 on elsewhere\n{"pid": 4711, "host": "elsewhere"}\n')
     state = read_lock(tmp_path)
     assert state is not None
