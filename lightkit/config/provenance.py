@@ -37,7 +37,7 @@ from lightkit.config.report import Silent
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import USER_ONLY
 from lightkit.config.tree import plain_tree
-from lightkit.processes.files import put_in_place
+from lightkit.processes.files import put_in_place, write_whole
 
 Origin = Literal["ours", "changed", "foreign", "unsigned"]
 BY_OVERRIDE = "trust=[{}] if you know who made it"
@@ -72,10 +72,8 @@ def sign_run(run: Path, text: str) -> bool:
     if new is None:
         return False
     kept = [*(item for item in _read_signatures(run) if item != new), new][-_MOST_SIGNATURES:]
-    temporary = run / f"{run_files.SIGNATURES}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
-        temporary.write_text("".join(f"{json.dumps(item._asdict())}\n" for item in kept), encoding="utf-8")
-        temporary.replace(run / run_files.SIGNATURES)
+        write_whole(run / run_files.SIGNATURES, "".join(f"{json.dumps(item._asdict())}\n" for item in kept))
     return True
 
 
