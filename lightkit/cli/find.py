@@ -189,15 +189,13 @@ def _end(training: Any) -> str:
 @taking()
 def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
     """Find a batch size."""
-    from omegaconf import OmegaConf, open_dict, read_write
-
+    from lightkit.config import with_values
     from lightkit.diagnostics.memory import in_gib
     from lightkit.finders.throughput import find_throughput
     from lightkit.runner.memory.batches import find_batch
 
     if cfg.device.batch_size is None:
-        with open_dict(cfg), read_write(cfg):
-            OmegaConf.update(cfg, "device.batch_size", "max")
+        cfg = with_values(cfg, {"device.batch_size": "max"})
     found = find_batch(cfg, ranks=cfg.device.nproc, tell=lambda line: complain(line.strip()))
     memory, *more = (line.removeprefix("batch").strip() for line in found.lines)
     suggested, reason, speeds = found.size, "\n  ".join([memory, *more]), dict[int, float]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
 from lightkit.config.instantiate import instantiate
+from lightkit.config.member_values import with_values
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
 from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
 from lightkit.config.tree import public, to_plain, watch_environment
@@ -28,4 +29,5 @@ __all__ = [
     "saved_group",
     "to_plain",
     "to_yaml",
+    "with_values",
 ]

@@ -38,7 +38,7 @@ def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     """Return a read-only copy of a configuration with other values.
 
     Args:
-        cfg: The configuration.
+        cfg: The configuration; interpolations stay as they are written.
         values: Values by key. A mapping with a `_target_` replaces the node, any other mapping is merged with it.
 
     Raises:

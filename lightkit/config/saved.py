@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
@@ -25,7 +25,7 @@ from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.finetuning import pattern_places
 from lightkit.config.loader import ConfigLoader, apply_override
-from lightkit.config.member_values import at
+from lightkit.config.member_values import at, with_values
 from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
@@ -186,11 +186,8 @@ def with_values_of(run: Path, cfg: DictConfig, keys: Sequence[str]) -> DictConfi
     path = Path(run) / run_files.CONFIG
     if not keys or not path.is_file():
         return cfg
-    stored, changed = OmegaConf.create(_stored(path)[1]), copy.deepcopy(cfg)
-    with open_dict(changed), read_write(changed):
-        for key in keys:
-            OmegaConf.update(changed, key, OmegaConf.select(stored, key), merge=False)
-    return changed
+    stored = OmegaConf.create(_stored(path)[1])
+    return with_values(cfg, {key: OmegaConf.select(stored, key) for key in keys})
 
 
 def saved_group(run: Path, group: str) -> Any:

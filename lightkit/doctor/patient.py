@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
+from lightkit.config import with_values
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 from lightkit.ensemble.methods.base import NO_ENSEMBLE
@@ -153,10 +153,5 @@ def examined(
 
 def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
     """Copy a configuration with other values, read-only; keys that it does not have are left out."""
-    other = copy.deepcopy(cfg)
-    OmegaConf.set_readonly(other, False)
-    for key, value in values.items():
-        if OmegaConf.select(other, key, default=_ALONE) is not _ALONE:
-            OmegaConf.update(other, key, value)
-    OmegaConf.set_readonly(other, True)
-    return other
+    known = (key for key in values if OmegaConf.select(cfg, key, default=_ALONE) is not _ALONE)
+    return with_values(cfg, {key: values[key] for key in known})

@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.common.strategies import strategy_of
-from lightkit.config import to_yaml
+from lightkit.config import to_yaml, with_values
 from lightkit.processes.children import PIPE, Child, lightkit_command, lightkit_path
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -148,12 +148,9 @@ def alone(cfg: DictConfig, **values: Any) -> str:
         cfg: That of the run.
         **values: Other values, with `__` in the place of the dots in their keys.
     """
-    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
     if cfg.device.nproc > 1 or strategy_of(cfg.device.parallel).processes:
         own |= {"device.nproc": 1, "device.parallel": "none"}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         own["device.gpus"] = None  # it sees the GPUs that this process was shown
-    for key, value in {**own, **{key.replace("__", "."): value for key, value in values.items()}}.items():
-        OmegaConf.update(other, key, value)
-    return to_yaml(other)
+    return to_yaml(with_values(cfg, own | {key.replace("__", "."): value for key, value in values.items()}))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.assembly.learner import build_optimizer
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
+from lightkit.config import with_values
 from lightkit.finders.child import alone, finder_process
 from lightkit.finders.steps import TrialSteps
 from lightkit.finders.suggestion import LossAtRate, RateRange, ShortTraining, Suggestion, next_rate, read_range, suggest
@@ -122,10 +123,7 @@ def resolve_lr(
         return found.suggestion.lr, f"lr      {found.suggestion.lr:g}: {found.suggestion.reason}; {before}"
 
     lr, line = ranks.shared(search)
-    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    other.optim.lr, other.trainer.find_lr = lr, False
-    OmegaConf.set_readonly(other, True)
-    return cast("DictConfig", other), (line,)
+    return with_values(cfg, {"optim.lr": lr, KEY: False}), (line,)
 
 
 def keep_found_lr(cfg: DictConfig, saved_text: str) -> DictConfig:
@@ -138,10 +136,7 @@ def keep_found_lr(cfg: DictConfig, saved_text: str) -> DictConfig:
     if not cfg.trainer.find_lr or not saved_text:
         return cfg
     saved: Any = OmegaConf.create(saved_text)
-    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    other.optim.lr, other.trainer.find_lr = saved.optim.lr, False
-    OmegaConf.set_readonly(other, True)
-    return cast("DictConfig", other)
+    return with_values(cfg, {"optim.lr": saved.optim.lr, KEY: False})
 
 
 def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: float, high: float, steps: int) -> None:
@@ -199,8 +194,7 @@ class RateSteps(TrialSteps):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         learner, self._configured = self.learner, float(cfg.optim.lr)
-        doubled: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-        doubled.optim.lr = 2 * self._configured
+        doubled = with_values(cfg, {"optim.lr": 2 * self._configured})
         other = build_optimizer(doubled, learner.made, learner.timetable, learner.engine)
         twice, self._own = [float(group["lr"]) for group in other.param_groups], learner.scheduler.own_rates
         self._follows = [(after - before) / self._configured for before, after in zip(self._own, twice, strict=True)]

@@ -92,9 +92,9 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     Raises:
         UserError: It comes from elsewhere, and is wrong or runs code that is not trusted.
     """
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
 
-    from lightkit.config import check
+    from lightkit.config import check, with_values
     from lightkit.config.policy import Trust
     from lightkit.config.project import make_importable, project_root
     from lightkit.config.provenance import refuse_foreign_targets, without_user_only
@@ -107,12 +107,8 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     if not known:
         refuse_foreign_targets(cfg, folder)
         check(cfg, trust=Trust.of_run(folder))
-    if stop_at is not None:
-        with open_dict(cfg):
-            cfg.trainer.stop_at = int(stop_at) if stop_at.isdecimal() else stop_at
-    OmegaConf.set_struct(cfg, True)
-    OmegaConf.set_readonly(cfg, True)
-    return cast("DictConfig", cfg)
+    paused = int(stop_at) if stop_at is not None and stop_at.isdecimal() else stop_at
+    return with_values(cast("DictConfig", cfg), {} if paused is None else {"trainer.stop_at": paused})
 
 
 def tie_to_sweep() -> None:

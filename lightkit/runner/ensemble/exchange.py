@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.assembly import build_engine, build_splits
 from lightkit.assembly.ensemble import build_ensemble, is_ensemble
@@ -16,7 +16,7 @@ from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.formats import open_file
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain, to_yaml
+from lightkit.config import to_plain, to_yaml, with_values
 from lightkit.data import Data, DataInfo
 from lightkit.ensemble.bridge.containers import read_file, rule_of, to_torchensemble, write_file
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
@@ -103,8 +103,7 @@ def import_torchensemble(file: Path, like: Path, cfg: DictConfig, folder: Path, 
     rule, weight = rule_of(found.kind, vote=vote, size=len(found.states))
     weight *= shrinkage if found.kind.endswith("GradientBoosting") else 1.0
     names = [f"{number:02}" for number in range(len(found.states))]
-    own: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    OmegaConf.update(own, "ensemble", {"_target_": "lightkit.ensemble.methods.NoEnsemble"}, merge=False)
+    own = with_values(cfg, {"ensemble": {"_target_": "lightkit.ensemble.methods.NoEnsemble"}})
     members = [StoredMember(name, to_yaml(own), weight, state) for name, state in zip(names, found.states)]
     stored = StoredEnsemble(members, rule, data.info.task, tuple(data.info.class_names))
     _write_run(folder, own, data, stored, source=file)

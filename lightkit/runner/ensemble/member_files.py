@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import time
@@ -12,14 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 import lightkit.trainer.report as summary
 from lightkit.assembly import build_store
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.text import counted
-from lightkit.config import as_yaml, public, save_text
+from lightkit.config import as_yaml, public, save_text, with_values
 from lightkit.ensemble.plan import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.validations import (
@@ -53,11 +52,7 @@ class ConfigTexts:
     def __init__(self, member: RunMember, cfg: DictConfig, overrides: Sequence[str]) -> None:
         own = [key for key in leaves(member.values) if is_own(key)]
         self._stand_ins = {key: _STAND_IN + number for number, key in enumerate(own)}
-        changed: Any = copy.deepcopy(cfg)
-        OmegaConf.set_readonly(changed, False)
-        for key, number in self._stand_ins.items():
-            OmegaConf.update(changed, key, number)
-        content = public(changed)
+        content = public(with_values(cfg, self._stand_ins))
         self._text, self._settings = as_yaml(content), columns(content, overrides)
 
     def of(self, member: RunMember) -> str:

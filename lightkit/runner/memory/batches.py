@@ -9,14 +9,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.strategies import strategy_of
-from lightkit.config import to_yaml
+from lightkit.config import to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
 from lightkit.diagnostics.memory import in_gib
@@ -69,7 +69,7 @@ def resolve_batch_size(
         return find_batch(cfg, ranks=ranks.size, tell=tell)
 
     found = ranks.shared(search)
-    return changed(cfg, found.settings()), found.lines
+    return with_values(cfg, found.settings()), found.lines
 
 
 def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
@@ -83,16 +83,7 @@ def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
         return cfg
     saved: Any = OmegaConf.create(saved_text)
     values = {"data.batch_size": saved.data.batch_size, "trainer.accumulate": saved.trainer.accumulate}
-    return changed(cfg, {KEY: None, **values})
-
-
-def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
-    """Copy a configuration with other values, read-only."""
-    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    for key, value in values.items():
-        OmegaConf.update(other, key, value)
-    OmegaConf.set_readonly(other, True)
-    return cast("DictConfig", other)
+    return with_values(cfg, {KEY: None, **values})
 
 
 def find_batch(
@@ -178,7 +169,7 @@ class Asked:
             alone |= {"device.parallel": "none", "device.gpus": None}
         sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.ranks > 1 else 1
         options = {"ranks": self.ranks, "sharing": sharing, "limit": limit}
-        return json.dumps({"cfg": to_yaml(changed(self.cfg, alone)), "options": options})
+        return json.dumps({"cfg": to_yaml(with_values(self.cfg, alone)), "options": options})
 
     def sizes(self, facts: dict[str, Any]) -> list[int]:
         """Return the sizes to choose from.

@@ -15,17 +15,10 @@ import torch
 
 import lightkit.runner.memory.batches as batches
 from lightkit.common.errors import UserError
-from lightkit.config import compose, load_run, to_yaml
+from lightkit.config import compose, load_run, to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
-from lightkit.runner.memory.batches import (
-    Asked,
-    Batch,
-    changed,
-    find_batch,
-    keep_resolved_batch_size,
-    resolve_batch_size,
-)
+from lightkit.runner.memory.batches import Asked, Batch, find_batch, keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.proving.job import TracedJob, shortened
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
@@ -214,7 +207,7 @@ def test_of_several_processes_each_is_measured_with_its_part(
 
 
 def test_what_a_process_of_a_sharded_model_cannot_find_out(model: Callable[..., Model]) -> None:
-    cfg = changed(config("device.parallel=fsdp"), {"device.batch_size": "auto"})
+    cfg = with_values(config("device.parallel=fsdp"), {"device.batch_size": "auto"})
     with pytest.raises(UserError, match="each process holds a part of the model"):
         find_batch(cfg, ranks=2)
     model()
@@ -273,7 +266,7 @@ def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
 
 
 def test_a_configuration_that_asks_resumes_with_the_batch_of_the_checkpoint() -> None:
-    saved = to_yaml(changed(config(), Batch(4, 4).settings()))
+    saved = to_yaml(with_values(config(), Batch(4, 4).settings()))
     cfg = keep_resolved_batch_size(config("device.batch_size=auto"), saved)
     assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size) == (4, 4, None)
     assert keep_resolved_batch_size(config(), saved).data.batch_size == 16
@@ -283,7 +276,7 @@ def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path:
     def has(*overrides: str) -> bool:
         return has_configuration(tmp_path, to_yaml(config(*overrides)))
 
-    (tmp_path / "config.yaml").write_text(to_yaml(changed(config(), Batch(4, 4).settings())))
+    (tmp_path / "config.yaml").write_text(to_yaml(with_values(config(), Batch(4, 4).settings())))
     assert has("device.batch_size=auto")
     assert has("device.batch_size=max")
     assert not has("device.batch_size=auto", "data.batch_size=32")
