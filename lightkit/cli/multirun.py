@@ -308,8 +308,7 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
     if foreign:
         fix = f"leave {foreign[0]} out: the plain sweep of every combination"
         raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
-    from lightkit.config.compose import make_loader
-    from lightkit.config.loader import split_sweep
+    from lightkit.config.loader import make_loader, split_sweep
 
     try:
         combinations = split_sweep(make_loader(), own)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightkit.cli.commands import COMMANDS, help_of
-from lightkit.config.compose import make_loader
-from lightkit.config.describe import OptionRow, describe_group, first_comment, list_options
-from lightkit.config.options import option_arguments
+from lightkit.config.describe import OptionRow, describe_group, first_comment, list_options, option_arguments
+from lightkit.config.loader import make_loader
 from lightkit.config.project import shipped_conf, shipped_docs
 
 GROUPS = (

@@ -13,9 +13,9 @@ from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases,
 from lightkit.config.missing import report_missing
 from lightkit.config.origins import Key, dotted
 from lightkit.config.policy import judge
-from lightkit.config.report import Report
 from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import Signature, read
+from lightkit.config.tree import Report
 
 EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
 """Options that set nothing, for a `_target_` of one's own."""

@@ -21,7 +21,6 @@ from lightkit.config.cut_down import cut_down
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.doors import names, problems_of
-from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
 from lightkit.config.missing import check_imports
@@ -29,12 +28,11 @@ from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.policy import Trust, violations
 from lightkit.config.project import project_folders
-from lightkit.config.relations import RULES, SWEEP_RULES
-from lightkit.config.report import Node, Report, UnusableError
+from lightkit.config.relations import ENSEMBLE_RULES, RULES, SWEEP_RULES
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Range, Target
-from lightkit.config.schema.sweeping import SweepConfig
-from lightkit.config.tree import plain_tree, to_plain
+from lightkit.config.schema.running import SweepConfig
+from lightkit.config.tree import Node, Report, UnusableError, plain_tree, to_plain
 
 
 def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> None:

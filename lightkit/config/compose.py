@@ -15,15 +15,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
+from lightkit.config.describe import name_options
 from lightkit.config.direction import fill_mode
-from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values, search_path
-from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
+from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
 from lightkit.config.members import Members, drop_left_over
-from lightkit.config.options import name_options
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
-from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
-from lightkit.config.sources import GROUP, adds
+from lightkit.config.sources import GROUP
 from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
@@ -76,50 +75,13 @@ def compose(
         UserErrors: Everything that is wrong, in one report.
     """
     loader = make_loader(overrides, config_dir=config_dir, config_name=config_name, project=project)
-    return compose_with(loader, overrides, config_name=config_name, sweep=sweep, number=number)
-
-
-def make_loader(
-    overrides: Sequence[str] = (),
-    *,
-    config_dir: str | None = None,
-    config_name: str = "config",
-    project: Path | None = None,
-) -> ConfigLoader:
-    """Make the loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
-
-    Args:
-        overrides: What was typed, in which `trust` may name plugins of the project for Hydra, and `hydra.searchpath`
-            further places.
-        config_dir: One more folder of options, searched first.
-        config_name: File to start from, which may name further places, too.
-        project: The user's project; found from the environment and the working directory when left out.
-
-    Raises:
-        UserError: `config_dir`, the project's folder or a further place does not exist.
-    """
-    root = project.resolve() if project is not None else project_root()
-    make_importable(root)
-    extra = find_config_dir(config_dir)
-    own = root / "conf" if root else None
-    experiments = [root / "experiments" if root else None, shipped_experiments()]
-    adding = own if own is not None and adds(own, [shipped_conf()]) else None
-    named = typed_list(overrides, "trust")
-    folders = _existing([extra, own, shipped_conf()])
-    files = [folder / f"{config_name.removesuffix('.yaml')}.yaml" for folder in folders]
-    primary = next((file for file in files if file.is_file()), None)
-    return ConfigLoader(folders, _existing(experiments), adding, named, search_path(overrides, primary))
-
-
-def _existing(folders: Sequence[Path | None]) -> list[Path]:
-    return [folder for folder in dict.fromkeys(folders) if folder is not None and folder.is_dir()]
+    return compose_with(loader, overrides, sweep=sweep, number=number)
 
 
 def compose_with(
     loader: ConfigLoader,
     overrides: Sequence[str],
     *,
-    config_name: str = "config",
     sweep: bool | None = None,
     number: int | None = None,
 ) -> Composed:
@@ -130,7 +92,7 @@ def compose_with(
     """
     rewritten = rewrite(loader, overrides)
     errors = [*rewritten.errors]
-    cfg = _load(loader, config_name, rewritten, errors)
+    cfg = _load(loader, rewritten, errors)
     if cfg is None:
         raise UserErrors(errors)
     if number is not None:
@@ -146,7 +108,7 @@ def compose_with(
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
     hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
-    members = Members(task, sources, loader, partial(_with_options, loader, config_name, rewritten))
+    members = Members(task, sources, loader, partial(_with_options, loader, rewritten))
     found = problems(task, sources, hooks=hooks, starting=True)
     found += members.check(partial(problems, starting=True), found)
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
@@ -160,9 +122,7 @@ def compose_with(
     return Composed(members.write(named), list(overrides), choices, sources, cfg, options, dated)
 
 
-def _with_options(
-    loader: ConfigLoader, config_name: str, rewritten: Rewritten, choices: Sequence[str]
-) -> tuple[DictConfig, Sources]:
+def _with_options(loader: ConfigLoader, rewritten: Rewritten, choices: Sequence[str]) -> tuple[DictConfig, Sources]:
     """Compose once more, with other options of groups than were typed, and tell where the values come from.
 
     Raises:
@@ -170,7 +130,7 @@ def _with_options(
     """
     groups, errors = {text.partition("=")[0] for text in choices}, list[UserError]()
     kept = [text for text in rewritten.texts if text.lstrip("+~").partition("=")[0] not in groups]
-    cfg = _load(loader, config_name, Rewritten([*kept, *choices]), errors)
+    cfg = _load(loader, Rewritten([*kept, *choices]), errors)
     if cfg is None:
         raise UserErrors(errors)
     task = without_hydra(cfg)
@@ -190,7 +150,7 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
     """
     loader, errors = make_loader(overrides), list[UserError]()
     rewritten = rewrite(loader, overrides)
-    cfg = _load(loader, "config", rewritten, errors)
+    cfg = _load(loader, rewritten, errors)
     sources = Sources(loader.layers(), rewritten.values)
     errors += check_hydra(cfg, sources, loader) if cfg is not None else ()
     if cfg is None or rewritten.errors or errors:
@@ -213,7 +173,7 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     """
     rewritten = rewrite(loader, choices)
     errors = [*rewritten.errors]
-    cfg = None if errors else _load(loader, "config", rewritten, errors)
+    cfg = None if errors else _load(loader, rewritten, errors)
     if cfg is None or errors:
         raise UserErrors(errors)
     groups = [text.lstrip("+").partition("=")[0] for text in choices]
@@ -243,25 +203,25 @@ def _is_below(key: str | None, nodes: Sequence[str]) -> bool:
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
 
 
-def _load(loader: ConfigLoader, config_name: str, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
+def _load(loader: ConfigLoader, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
     """Let Hydra compose. Overrides it can't apply are reported and left out; without a tree the result is None."""
     try:
-        return loader.compose(config_name, rewritten.texts)
+        return loader.compose(rewritten.texts)
     except RecursionError as error:
-        errors.append(circle(loader) or _composition_error(loader, config_name, error))
+        errors.append(circle(loader) or _composition_error(loader, error))
         return None
     except (*COMPOSE_ERRORS, yaml.YAMLError) as error:
         if _toggle_plus(rewritten, str(error)):
-            return _load(loader, config_name, rewritten, errors)
+            return _load(loader, rewritten, errors)
         failing = loader.failing(rewritten.texts)
         if not failing:
-            errors += check_defaults(loader) or [_composition_error(loader, config_name, error)]
+            errors += check_defaults(loader) or [_composition_error(loader, error)]
             return None
     names = all_keys(loader.base)
     errors += [undeletable(text, reason, names) for text, reason in failing]
     bad = {text for text, _ in failing}
     rewritten.texts = [text for text in rewritten.texts if text not in bad]
-    return _load(loader, config_name, rewritten, errors)
+    return _load(loader, rewritten, errors)
 
 
 def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
@@ -278,14 +238,13 @@ def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
     return False
 
 
-def _composition_error(loader: ConfigLoader, config_name: str, error: Exception) -> UserError:
+def _composition_error(loader: ConfigLoader, error: Exception) -> UserError:
     if isinstance(error, yaml.MarkedYAMLError):
         return _syntax_error(loader, error)
-    if not loader.repository.config_exists(config_name):
+    if not loader.repository.config_exists(loader.config_name):
         choices = [name for name in loader.options("") if "/" not in name]
-        return UserError(
-            "no such file to start from", key="--config-name", received=config_name, choices=choices, family="file"
-        )
+        facts = {"key": "--config-name", "received": loader.config_name, "choices": choices, "family": "file"}
+        return UserError("no such file to start from", **facts)
     files, message = loader.used_files(), f"{error}\n{error.__cause__ or ''}"
     known = clashes(files, message) or chosen_twice(files, message) or unreadable_value(files, message)
     if known is not None:
@@ -297,15 +256,9 @@ def _composition_error(loader: ConfigLoader, config_name: str, error: Exception)
 
 
 def _syntax_error(loader: ConfigLoader, error: yaml.MarkedYAMLError) -> UserError:
-    mark = error.problem_mark or error.context_mark
-    files = [path for _, path in loader.used_files()]
-    what = f"not valid YAML: {error.problem or error.context}"
+    mark, files = error.problem_mark or error.context_mark, [path for _, path in loader.used_files()]
     origin = f"{shown(Path(mark.name))}:{mark.line + 1}" if mark is not None else None
     if mark is not None and mark.name.startswith("<") and files:
         origin = f"near {shown(files[-1])}:{mark.line + 1}"
-    return UserError(
-        what,
-        origin=origin,
-        fix="check the indentation, the colons and the quotes of this line",
-        family="unreadable-configuration",
-    )
+    what, fix = f"not valid YAML: {error.problem or error.context}", "check the indentation, the colons and the quotes"
+    return UserError(what, origin=origin, fix=f"{fix} of this line", family="unreadable-configuration")

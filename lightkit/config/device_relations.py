@@ -9,9 +9,9 @@ import re
 
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
 from lightkit.common.strategies import WITH_PROCESSES, strategy_of
-from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
 from lightkit.config.signatures import read_known
+from lightkit.config.tree import Node, Report, Rule
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own, step
-from lightkit.config.report import Report
 from lightkit.config.schema import Config
+from lightkit.config.tree import Report
 
 MODES = {True: "max", False: "min"}
 Direction = Literal["min", "max", "open", "unread"]

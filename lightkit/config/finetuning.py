@@ -12,10 +12,10 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.config.fields import class_in, field_types
 from lightkit.config.origins import Key, dotted
-from lightkit.config.report import Report, Rule, UnusableError
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import LABELS, RuleConfig
 from lightkit.config.schema.finetune import FinetuneConfig, HeadConfig
+from lightkit.config.tree import Report, Rule, UnusableError
 
 _RATES = ("lr", "lr_scale")
 _SETTINGS = (*_RATES, "weight_decay", "warmup_steps")

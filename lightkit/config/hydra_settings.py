@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from lightkit.common.errors import UserError
-from lightkit.config.loader import ConfigLoader, select_value, typed_list
+from lightkit.config.doors import is_plugin
+from lightkit.config.loader import ConfigLoader, select_value
 from lightkit.config.origins import Key, Sources, command_line, dotted, entries, shown, words_of
-from lightkit.config.plugins import is_plugin
 
-_SEARCHED = "hydra.searchpath"
 _FILLED_IN = "leave it out: Hydra fills it in"
 
 
@@ -219,26 +215,6 @@ def _chosen_at(loader: ConfigLoader, cfg: DictConfig, group: str) -> str | None:
             if words_of(item) and words_of(item)[-1].removeprefix("/") == group:
                 return f"{shown(path)}:{item.start_mark.line + 1}"
     return None
-
-
-def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
-    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
-
-    Raises:
-        UserError: One of them is no folder.
-    """
-    places: Any = typed_list(overrides, _SEARCHED)
-    if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
-        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
-            content = OmegaConf.load(primary)
-            places = OmegaConf.select(content, _SEARCHED) if isinstance(content, DictConfig) else None
-    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
-    for place in places:
-        scheme, _, rest = place.rpartition("://")
-        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
-            fix = "file://FOLDER or pkg://package.folder"
-            raise UserError("there is no such folder", key=_SEARCHED, received=place, fix=fix, family="file")
-    return places
 
 
 _CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")

@@ -6,6 +6,7 @@ Beside this module only `plugins` and `sources` know Hydra's inside, which is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,20 @@ from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lightkit.common.errors import UserError
+from lightkit.config.doors import confine, load_plugins
 from lightkit.config.origins import as_typed
-from lightkit.config.plugins import confine, load_plugins
-from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, register_sources
+from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
+from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, adds, register_sources
 
 APP = "lightkit"
 PARAMS = "hydra.sweeper.params"
 """Where values are typed for one of Hydra's sweepers."""
+_SEARCHED = "hydra.searchpath"
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
@@ -82,6 +86,7 @@ class ConfigLoader(ConfigLoaderImpl):
         adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
         named: Entries of `trust` that the user typed.
         search: Places that come last, as `hydra.searchpath` names them.
+        config_name: File to start from.
 
     Attributes:
         time: What `${now:…}` tells in all that is composed with it.
@@ -89,9 +94,9 @@ class ConfigLoader(ConfigLoaderImpl):
         typed: Overrides of a sweep as they were typed, by what Hydra's sweeper makes of them.
     """
 
-    defaults: list[ResultDefault]
-    repo: _Recording | None
-    base: DictConfig | None
+    defaults: Sequence[ResultDefault] = ()
+    repo: _Recording | None = None
+    base: DictConfig | None = None
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class ConfigLoader(ConfigLoaderImpl):
         adding: Path | None = None,
         named: Sequence[str] = (),
         search: Sequence[str] = (),
+        config_name: str = "config",
     ) -> None:
         prepare(named)
         path = ConfigSearchPathImpl()
@@ -113,16 +119,15 @@ class ConfigLoader(ConfigLoaderImpl):
             path.append("search", place)
         path.append("schema", "structured://")
         super().__init__(path)
-        self.defaults, self.repo, self.base = [], None, None
-        self.time = datetime.now()
+        self.config_name, self.time = config_name, datetime.now()
         self.subdirs: dict[tuple[str, ...], str] = {}
         self.typed: dict[str, str] = {}
         self._params: dict[str, str] = {}
 
-    def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
+    def compose(self, overrides: list[str]) -> DictConfig:
         """Compose the whole tree, Hydra's own node included."""
-        self.defaults, self.repo, self.base = [], None, None
-        return self.load_configuration(config_name, overrides, RunMode.RUN)
+        self.defaults, self.repo, self.base = (), None, None
+        return self.load_configuration(self.config_name, overrides, RunMode.RUN)
 
     def parse(self, override: str) -> Override:
         """Read one override.
@@ -208,16 +213,10 @@ class ConfigLoader(ConfigLoaderImpl):
     def failing(self, overrides: Sequence[str]) -> list[tuple[str, str]]:
         """List the overrides that can't be applied to the tree of the last composition, each with the reason."""
         failed = []
-        base = self.base
-        if base is None:
-            return []
-        for text in overrides:
-            override = self.parse(text)
-            if override.package is not None or self.is_group(override.key_or_group) or is_param(override):
-                continue
-            reason = apply_override(self.forced(override), base)
-            if reason is not None:
-                failed.append((text, reason))
+        for text, override in ((text, self.parse(text)) for text in (overrides if self.base is not None else ())):
+            if not (override.package is not None or self.is_group(override.key_or_group) or is_param(override)):
+                reason = apply_override(self.forced(override), self.base)
+                failed += [(text, reason)] if reason is not None else []
         return failed
 
     def _parse_overrides_and_create_caching_repo(
@@ -266,7 +265,7 @@ class ConfigLoader(ConfigLoaderImpl):
         return self.base
 
 
-def apply_override(override: Override, cfg: DictConfig) -> str | None:
+def apply_override(override: Override, cfg: DictConfig | None) -> str | None:
     """Change `cfg` by one value override; the reason when that is not possible."""
     try:
         ConfigLoaderImpl._apply_overrides_to_config([override], cfg)
@@ -339,14 +338,12 @@ def native_parser() -> Any:
     return get_args_parser()
 
 
-def run_multirun(
-    loader: ConfigLoader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]
-) -> Any:
+def run_multirun(loader: ConfigLoader, overrides: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
     confine()
     try:
         return hydra_app(loader).multirun(
-            config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
+            config_name=loader.config_name, task_function=task, overrides=overrides, with_log_configuration=False
         )
     except InstantiationException as error:
         what, fix = f"the sweeper or launcher cannot be built: {str(error).splitlines()[0]}", "see its own manual"
@@ -365,3 +362,59 @@ def hydra_node(cfg: DictConfig) -> DictConfig:
     from hydra._internal.hydra import Hydra
 
     return Hydra.get_sanitized_hydra_cfg(cfg)
+
+
+def make_loader(
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: str | None = None,
+    config_name: str = "config",
+    project: Path | None = None,
+) -> ConfigLoader:
+    """Make the loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+
+    Args:
+        overrides: What was typed, in which `trust` may name plugins of the project for Hydra, and `hydra.searchpath`
+            further places.
+        config_dir: One more folder of options, searched first.
+        config_name: File to start from, which may name further places, too.
+        project: The user's project; found from the environment and the working directory when left out.
+
+    Raises:
+        UserError: `config_dir`, the project's folder or a further place does not exist.
+    """
+    root = project.resolve() if project is not None else project_root()
+    make_importable(root)
+    extra = find_config_dir(config_dir)
+    own = root / "conf" if root else None
+    experiments = [root / "experiments" if root else None, shipped_experiments()]
+    adding = own if own is not None and adds(own, [shipped_conf()]) else None
+    named = typed_list(overrides, "trust")
+    folders = _existing([extra, own, shipped_conf()])
+    files = [folder / f"{config_name.removesuffix('.yaml')}.yaml" for folder in folders]
+    primary = next((file for file in files if file.is_file()), None)
+    return ConfigLoader(folders, _existing(experiments), adding, named, search_path(overrides, primary), config_name)
+
+
+def _existing(folders: Sequence[Path | None]) -> list[Path]:
+    return [folder for folder in dict.fromkeys(folders) if folder is not None and folder.is_dir()]
+
+
+def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
+    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
+
+    Raises:
+        UserError: One of them is no folder.
+    """
+    places: Any = typed_list(overrides, _SEARCHED)
+    if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
+        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
+            content = OmegaConf.load(primary)
+            places = OmegaConf.select(content, _SEARCHED) if isinstance(content, DictConfig) else None
+    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
+    for place in places:
+        scheme, _, rest = place.rpartition("://")
+        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
+            fix = "file://FOLDER or pkg://package.folder"
+            raise UserError("there is no such folder", key=_SEARCHED, received=place, fix=fix, family="file")
+    return places

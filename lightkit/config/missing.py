@@ -32,7 +32,7 @@ from lightkit.config.modules import Module
 from lightkit.config.origins import Key
 from lightkit.config.policy import Trust, judge, targets_in
 from lightkit.config.project import beside, project_root
-from lightkit.config.report import Report
+from lightkit.config.tree import Report
 
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 """Packages that lightkit can do without, with the extra that brings each."""

@@ -18,8 +18,8 @@ from lightkit.common.errors import Problems, UserError, keys_under
 from lightkit.config.origins import Key, dotted
 from lightkit.config.policy import targets_in
 from lightkit.config.project import located
-from lightkit.config.report import Report
 from lightkit.config.schema import Config
+from lightkit.config.tree import Report
 
 Node = dict[str, Any]
 TABLE_FILES = ("path", "val_path", "test_path")

@@ -14,19 +14,20 @@ from yaml import YAMLError
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
-from lightkit.config.compose import Composed, compose_with, make_loader
+from lightkit.config.compose import Composed, compose_with
+from lightkit.config.doors import is_unnamed
 from lightkit.config.loader import (
     COMPOSE_ERRORS,
     ConfigLoader,
     HydraConfig,
     hydra_app,
     is_param,
+    make_loader,
     native_parser,
     run_multirun,
     split_sweep,
 )
 from lightkit.config.overrides import Rewritten, rewrite
-from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
 from lightkit.config.saved import with_values_of
 
@@ -52,15 +53,15 @@ def compose_jobs(
         UserErrors: Everything that is wrong with any of them, in one report.
     """
     loader = make_loader(overrides, config_dir=config_dir, config_name=config_name, project=project)
-    return _jobs(loader, overrides, config_name)[0]
+    return _jobs(loader, overrides)[0]
 
 
-def _jobs(loader: ConfigLoader, overrides: Sequence[str], config_name: str) -> tuple[list[Composed], Rewritten]:
+def _jobs(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[list[Composed], Rewritten]:
     checked = rewrite(loader, overrides, sweep=True)
     errors, composed = list(checked.errors), list[Composed]()
-    for job in _job_overrides(loader, checked.texts, config_name, errors):
+    for job in _job_overrides(loader, checked.texts, errors):
         try:
-            composed.append(compose_with(loader, job, config_name=config_name, sweep=True, number=len(composed)))
+            composed.append(compose_with(loader, job, sweep=True, number=len(composed)))
         except UserErrors as found:
             errors += found.errors
     if errors:
@@ -74,22 +75,18 @@ def is_multirun(overrides: Sequence[str], *, config_dir: str | None = None, conf
     loader = make_loader(overrides, config_dir=config_dir, config_name=config_name)
     try:
         texts = rewrite(loader, overrides, sweep=True).texts
-        mode = loader.compose(
-            config_name, [text for text in texts if not loader.parse(text).is_sweep_override()]
-        ).hydra.mode
+        mode = loader.compose([text for text in texts if not loader.parse(text).is_sweep_override()]).hydra.mode
     except (*COMPOSE_ERRORS, YAMLError):
         return False
     return mode is not None and str(mode.name) == "MULTIRUN"
 
 
-def _job_overrides(
-    loader: ConfigLoader, texts: list[str], config_name: str, errors: list[UserError]
-) -> list[list[str]]:
+def _job_overrides(loader: ConfigLoader, texts: list[str], errors: list[UserError]) -> list[list[str]]:
     """Return the overrides of every job; what a sweeper adds is not theirs."""
     fixed = [text for text in texts if is_param(loader.parse(text)) or not loader.parse(text).is_sweep_override()]
     texts = [text for text in texts if not is_param(loader.parse(text))]
     try:
-        sweeper = loader.compose(config_name, fixed).hydra.sweeper
+        sweeper = loader.compose(fixed).hydra.sweeper
     except (*COMPOSE_ERRORS, YAMLError):
         # What is wrong shows again, and is put better, when the job itself is composed.
         return [[text for text in fixed if text in texts]]
@@ -168,7 +165,7 @@ def run_hydra(
         UserErrors: Any job is wrong; none was started.
     """
     loader = make_loader(overrides, config_dir=config_dir, config_name=config_name)
-    jobs, checked = _jobs(loader, overrides, config_name)
+    jobs, checked = _jobs(loader, overrides)
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
@@ -182,7 +179,7 @@ def run_hydra(
     typed = [text for text in overrides if text.lstrip("+~").startswith(_OF_HYDRA)]
     typed = [text for text in typed if not is_param(loader.parse(text))]
     runs = _Job(task, tuple(typed), config_dir, config_name, loader.time)
-    return run_multirun(loader, config_name, [*settings, *texts], runs)
+    return run_multirun(loader, [*settings, *texts], runs)
 
 
 def _sweep_settings(
@@ -231,7 +228,7 @@ class _Job:
         before, overrides = instance.cfg, [*self.typed, *job_overrides()]
         loader = make_loader(overrides, config_dir=self.config_dir, config_name=self.config_name)
         loader.time = self.time
-        job = compose_with(loader, overrides, config_name=self.config_name, sweep=True, number=node.job.num)
+        job = compose_with(loader, overrides, sweep=True, number=node.job.num)
         instance.cfg = before
         goes_on = job.cfg.resume.mode == "auto"
         folder = Path(node.runtime.output_dir)

@@ -33,10 +33,9 @@ from lightkit.config.member_values import nested
 from lightkit.config.origins import Key, dotted, parts_of, shown
 from lightkit.config.policy import Trust, judge, targets_in
 from lightkit.config.project import project_of, project_root
-from lightkit.config.report import Silent
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import USER_ONLY
-from lightkit.config.tree import plain_tree
+from lightkit.config.tree import Silent, plain_tree
 from lightkit.processes.files import put_in_place, write_whole
 
 Origin = Literal["ours", "changed", "foreign", "unsigned"]

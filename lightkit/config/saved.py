@@ -21,10 +21,10 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 from lightkit.config.check import complete, problems, sweep_options
-from lightkit.config.compose import Composed, load_choices, make_loader
+from lightkit.config.compose import Composed, load_choices
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.finetuning import pattern_places
-from lightkit.config.loader import ConfigLoader, apply_override
+from lightkit.config.loader import ConfigLoader, apply_override, make_loader
 from lightkit.config.member_values import at, with_values
 from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Sources, command_line, dotted, shown

@@ -24,6 +24,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.config.doors import is_installed
 from lightkit.config.fields import field_types, is_required
 from lightkit.config.modules import load
 from lightkit.config.origins import (
@@ -36,7 +37,6 @@ from lightkit.config.origins import (
     options_of,
     words_of,
 )
-from lightkit.config.plugins import is_installed
 from lightkit.config.project import project_root, shipped_conf
 from lightkit.config.schema import Config
 

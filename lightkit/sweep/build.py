@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.config.doors import load
-from lightkit.config.schema.sweeping import HalvingConfig
+from lightkit.config.schema.running import HalvingConfig
 from lightkit.sweep.engines.base import JobEngine, Plan
 from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Job

@@ -16,9 +16,10 @@ from omegaconf import OmegaConf
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
-from lightkit.config.compose import compose_with, make_loader
+from lightkit.config.compose import compose_with
 from lightkit.config.hydra_settings import job_environment
 from lightkit.config.instantiate import instantiate
+from lightkit.config.loader import make_loader
 from lightkit.processes.files import write_whole
 from lightkit.sweep.folders import check_folder
 from lightkit.sweep.job import Job
@@ -87,7 +88,7 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
     settings = read_settings(node, **study["facts"])
     from lightkit.sweep.suggesting import OptunaSearch
 
-    loader = make_loader(study["overrides"], config_dir=study["config_dir"])
+    loader = make_loader(study["overrides"], config_dir=study["config_dir"], config_name=study["config_name"])
     space = _space(study)
 
     variables = study.get("environment") or {}
@@ -95,12 +96,12 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
     def make_job(name: str, overrides: Sequence[str]) -> Job:
         folder = record.place(name)
         check_folder(folder)
-        composed = compose_with(loader, overrides, config_name=study["config_name"])
+        composed = compose_with(loader, overrides)
         return Job(name, folder, tuple(overrides), to_yaml(composed.cfg), variables)
 
     suggest: Suggest | None = None
     if node.get("custom_search_space"):
-        base = compose_with(loader, space.fixed, config_name=study["config_name"])
+        base = compose_with(loader, space.fixed)
         suggest = _suggesting(node["custom_search_space"], base)
     return OptunaSearch(space, make_job, record.folder, settings, suggest=suggest, known=record.jobs)
 
@@ -125,7 +126,7 @@ def show_study(search: JobSearch, folder: Path) -> Iterator[str]:
 
 def _space(study: Mapping[str, Any]) -> Space:
     """Return what varies in a study: what was typed, over what stands in `hydra.sweeper.params`."""
-    loader = make_loader(study["overrides"], config_dir=study["config_dir"])
+    loader = make_loader(study["overrides"], config_dir=study["config_dir"], config_name=study["config_name"])
     typed = [loader.parse(text) for text in study["overrides"]]
     keys = {override.get_key_element() for override in typed}
     given = ((key, value) for key, value in (study["sweeper"].get("params") or {}).items() if key not in keys)

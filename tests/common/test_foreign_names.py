@@ -5,9 +5,9 @@ import pytest
 from lightkit.common.errors import UserErrors
 from lightkit.common.foreign_names import meaning, names_by
 from lightkit.config import compose
-from lightkit.config.compose import make_loader
 from lightkit.config.describe import describe_arguments
 from lightkit.config.fields import valid_keys
+from lightkit.config.loader import make_loader
 
 KEYS, WORDS = names_by("keys"), names_by("advice")
 

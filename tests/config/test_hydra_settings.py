@@ -8,8 +8,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose, compose_jobs, to_yaml
-from lightkit.config.compose import compose_with, make_loader
+from lightkit.config.compose import compose_with
 from lightkit.config.hydra_settings import SETTINGS, fill_choices, job_environment, setting_of
+from lightkit.config.loader import make_loader
 from lightkit.config.origins import dotted
 from tests.config.conftest import Write
 

@@ -16,7 +16,7 @@ from lightkit.config.missing import PACKAGES, Failure, check_imports, failing_im
 from lightkit.config.named_files import check_named_files
 from lightkit.config.origins import Sources
 from lightkit.config.policy import Trust
-from lightkit.config.report import Report
+from lightkit.config.tree import Report
 from tests.conftest import Outcome
 
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.cli.printing import print_hydra
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
-from lightkit.config.compose import make_loader
+from lightkit.config.loader import make_loader
 from lightkit.config.native import is_multirun, one_by_one
 from tests.config.conftest import FILES, Write
 

@@ -9,9 +9,8 @@ import pytest
 from lightkit.cli.config import group_text
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose
-from lightkit.config.compose import make_loader
-from lightkit.config.describe import describe_key
-from lightkit.config.options import Argument, option_arguments
+from lightkit.config.describe import Argument, describe_key, option_arguments
+from lightkit.config.loader import make_loader
 from tests.config.conftest import Write
 from tests.waiting import PATIENCE_SECONDS
 

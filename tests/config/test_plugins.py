@@ -9,7 +9,7 @@ from pathlib import Path
 import hydra
 import pytest
 
-from lightkit.config.plugins import is_installed
+from lightkit.config.doors import is_installed
 from tests.conftest import Outcome
 
 Process = Callable[..., Outcome]

@@ -13,14 +13,13 @@ from lightkit.common.errors import UserErrors
 from lightkit.config import compose
 from lightkit.config.check import check_values
 from lightkit.config.device_relations import DEVICE_RULES
-from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.origins import Sources
 from lightkit.config.policy import Trust
 from lightkit.config.project import shipped_conf
-from lightkit.config.relations import RULES
-from lightkit.config.report import Report as Problems
+from lightkit.config.relations import ENSEMBLE_RULES, RULES
 from lightkit.config.schema.device import DeviceConfig
+from lightkit.config.tree import Report as Problems
 from lightkit.config.tree import plain_tree
 
 Report = Callable[..., str]

@@ -6,8 +6,8 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config.origins import Sources
-from lightkit.config.report import Node, Report, Silent, UnusableError
 from lightkit.config.schema.base import Range
+from lightkit.config.tree import Node, Report, Silent, UnusableError
 
 
 def test_a_problem_is_known_at_its_key_and_above() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.config.compose import make_loader
+from lightkit.config.loader import make_loader
 from lightkit.sweep.space import Space, as_overrides, read_space
 
 optuna = pytest.importorskip("optuna")

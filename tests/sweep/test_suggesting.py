@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.compose import make_loader
+from lightkit.config.loader import make_loader
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.space import read_space
 from lightkit.sweep.study_settings import SAMPLERS, StudySettings

@@ -22,8 +22,7 @@ from lightkit.config.schema.learning import (
     OptimConfig,
     SchedulerConfig,
 )
-from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, TrainerConfig
-from lightkit.config.schema.sweeping import SweepConfig
+from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, SweepConfig, TrainerConfig
 
 
 @dataclass
