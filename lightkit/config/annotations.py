@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import types
 import typing
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Optional, Union
 
 from lightkit.common.secrets import without_secrets
@@ -24,26 +25,14 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
-_PLAIN = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "None": None,
-    "Tensor": Built,
-    "Any": Any,
-    "object": Any,
-}
+_PLAIN = {"int": int, "float": float, "bool": bool, "str": str, "None": None, "Tensor": Built}
 _TUPLES = {"tuple", "Tuple"}
 _LISTS = {"list", "List", "Sequence", "MutableSequence", *_TUPLES}
 _DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
 _PYTHON_TYPES: dict[Any, Any] = {
-    int: int,
+    **{kind: kind for kind in (int, bool, str, type(None))},
     float: (int, float),
-    bool: bool,
-    str: str,
     None: type(None),
-    type(None): type(None),
     Built: (),
 }
 """Classes of the plain values that have a type; anything has one that is not named here."""
@@ -62,8 +51,11 @@ def read_annotation(node: ast.expr | None) -> Any:
 
     Names are taken at face value: `int` is an int and `Tensor` a tensor in whatever module it stands.
     """
-    if isinstance(node, ast.Constant):
-        return _from_constant(node.value)
+    if isinstance(node, ast.Constant) and node.value is None:
+        return None
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        with suppress(SyntaxError):
+            return read_annotation(ast.parse(node.value, mode="eval").body)
     if isinstance(node, (ast.Name, ast.Attribute)):
         name = node.id if isinstance(node, ast.Name) else node.attr
         return list if name in _LISTS else dict if name in _DICTS else _PLAIN.get(name, Any)
@@ -71,17 +63,6 @@ def read_annotation(node: ast.expr | None) -> Any:
         return Union[read_annotation(node.left), read_annotation(node.right)]
     if isinstance(node, ast.Subscript):
         return _from_subscript(node)
-    return Any
-
-
-def _from_constant(value: object) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            return read_annotation(ast.parse(value, mode="eval").body)
-        except SyntaxError:
-            return Any
     return Any
 
 
@@ -128,24 +109,11 @@ def fits(value: Any, kind: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(fits(value, part) for part in inner)
     if origin in (list, dict):
-        return _fits_container(value, origin, inner)
-    return _fits_scalar(value, kind)
-
-
-def _fits_container(value: Any, container: type, inner: tuple[Any, ...]) -> bool:
-    """Tell whether a value is a list or mapping; with `inner`, one whose items are of the last of these types."""
-    if not isinstance(value, container):
-        return False
-    items: Any = value.values() if isinstance(value, dict) else value
-    return not inner or all(fits(item, inner[-1]) for item in items)
-
-
-def _fits_scalar(value: Any, kind: Any) -> bool:
-    """Tell whether a value has a type without parameters; one of the schema's classes is written as a mapping."""
-    if kind is Any:
-        return True
+        items: Any = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and (not inner or all(fits(item, inner[-1]) for item in items))
+    # One of the schema's classes is written as a mapping.
     accepted = dict if dataclasses.is_dataclass(kind) else _PYTHON_TYPES.get(kind, object)
-    return isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
+    return kind is Any or (isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)))
 
 
 def becomes_tensor(value: object, kind: Any) -> bool:

@@ -28,7 +28,7 @@ from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.policy import Trust, violations
 from lightkit.config.project import project_folders
-from lightkit.config.relations import ENSEMBLE_RULES, RULES, SWEEP_RULES
+from lightkit.config.relations import RULES, SWEEP_RULES
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Range, Target
 from lightkit.config.schema.running import SweepConfig
@@ -87,7 +87,7 @@ def problems(
     report.family = "pattern"
     check_patterns(tree, report)
     report.family = "contradiction"
-    for rule in (*DEVICE_RULES, *FINETUNE_RULES, *ENSEMBLE_RULES):
+    for rule in (*DEVICE_RULES, *FINETUNE_RULES):
         with suppress(UnusableError):
             rule(checked, report)
     report.family = None

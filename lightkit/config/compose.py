@@ -118,8 +118,9 @@ def compose_with(
         raise UserErrors(errors)
     set_hydra_config(cfg)
     options = sweep_options(task)
-    named = _give_name(complete(task), choices)
-    return Composed(members.write(named), list(overrides), choices, sources, cfg, options, dated)
+    return Composed(
+        members.write(_give_name(complete(task), choices)), list(overrides), choices, sources, cfg, options, dated
+    )
 
 
 def _with_options(loader: ConfigLoader, rewritten: Rewritten, choices: Sequence[str]) -> tuple[DictConfig, Sources]:
@@ -243,8 +244,8 @@ def _composition_error(loader: ConfigLoader, error: Exception) -> UserError:
         return _syntax_error(loader, error)
     if not loader.repository.config_exists(loader.config_name):
         choices = [name for name in loader.options("") if "/" not in name]
-        facts = {"key": "--config-name", "received": loader.config_name, "choices": choices, "family": "file"}
-        return UserError("no such file to start from", **facts)
+        what, name = "no such file to start from", loader.config_name
+        return UserError(what, key="--config-name", received=name, choices=choices, family="file")
     files, message = loader.used_files(), f"{error}\n{error.__cause__ or ''}"
     known = clashes(files, message) or chosen_twice(files, message) or unreadable_value(files, message)
     if known is not None:

@@ -11,7 +11,7 @@ from lightkit.common.gpu_choice import EXPECTED, read_gpus
 from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.config.schema import Config
 from lightkit.config.signatures import read_known
-from lightkit.config.tree import Node, Report, Rule
+from lightkit.config.tree import Node, Report, rules_in
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
@@ -170,22 +170,4 @@ def split_of_batches(cfg: Config, report: Report) -> None:
         report.add(("device", "batch_size"), what, received="auto", fix="device.ddp.static_graph=false")
 
 
-DEVICE_RULES: tuple[Rule, ...] = (
-    use_of_processes,
-    device_of_processes,
-    gpus_of_processes,
-    awaited_gpus,
-    samples_of_processes,
-    features_of_strategy,
-    static_graph,
-    device_name,
-    visible_gpus,
-    timed_convolutions,
-    convolutions_without_cudnn,
-    output_of_threads,
-    timed_kernels,
-    exact_products,
-    double_precision,
-    step_of_optimizer,
-    split_of_batches,
-)
+DEVICE_RULES = rules_in(globals())

@@ -21,6 +21,7 @@ Direction = Literal["min", "max", "open", "unread"]
 """Which values are better; `open` where the metric leaves it to the user, `unread` where the source does not tell."""
 
 _NAME = "higher_is_better"
+_MEANINGS: Mapping[object, Direction] = {True: "max", False: "min", None: "open"}
 _VARIANTS = ("Binary", "Multiclass", "Multilabel")
 _COLLECTION = "MetricCollection"
 _PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.annealing.Plateau")
@@ -156,21 +157,12 @@ def _stated_in_body(node: ast.ClassDef) -> Direction | None:
             return "unread"
         targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == _NAME for target in targets):
-            return _of_value(getattr(item, "value", None))
+            value = getattr(item, "value", None)  # None where its type is stated alone
+            said = _MEANINGS.get(value.value, "unread") if isinstance(value, ast.Constant) else "unread"
+            return said if value is not None else None
     init = own(node, "__init__")
     stored = (part for part in ast.walk(init) if isinstance(part, ast.Attribute)) if init is not None else ()
     return "unread" if any(part.attr == _NAME and isinstance(part.ctx, ast.Store) for part in stored) else None
-
-
-def _of_value(value: ast.expr | None) -> Direction | None:
-    """Tell what is said by what the attribute is set to; None where its type is stated alone."""
-    if value is None:
-        return None
-    if not isinstance(value, ast.Constant):
-        return "unread"
-    if value.value is None:
-        return "open"
-    return "max" if value.value else "min"
 
 
 def _of_variants(found: Found, name: str) -> Direction:

@@ -15,7 +15,7 @@ from lightkit.config.origins import Key, dotted
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import LABELS, RuleConfig
 from lightkit.config.schema.finetune import FinetuneConfig, HeadConfig
-from lightkit.config.tree import Report, Rule, UnusableError
+from lightkit.config.tree import Report, UnusableError, rules_in
 
 _RATES = ("lr", "lr_scale")
 _SETTINGS = (*_RATES, "weight_decay", "warmup_steps")
@@ -153,17 +153,7 @@ def _trains(node: FinetuneConfig) -> bool:
     return bool(node.train or injected or later or node.bn == "train")
 
 
-FINETUNE_RULES: tuple[Rule, ...] = (
-    one_rate,
-    empty_rules,
-    rates_of_layers,
-    schedule_of_freezing,
-    gradual_unfreezing,
-    ranks_without_lora,
-    two_loras,
-    import_of_peft,
-    everything_frozen,
-)
+FINETUNE_RULES = rules_in(globals())
 
 
 PatternPlace = tuple[Key, Any, tuple[str, ...]]

@@ -213,10 +213,10 @@ class ConfigLoader(ConfigLoaderImpl):
     def failing(self, overrides: Sequence[str]) -> list[tuple[str, str]]:
         """List the overrides that can't be applied to the tree of the last composition, each with the reason."""
         failed = []
-        for text, override in ((text, self.parse(text)) for text in (overrides if self.base is not None else ())):
-            if not (override.package is not None or self.is_group(override.key_or_group) or is_param(override)):
-                reason = apply_override(self.forced(override), self.base)
-                failed += [(text, reason)] if reason is not None else []
+        for text, override in ((text, self.parse(text)) for text in overrides):
+            is_value = override.package is None and not self.is_group(override.key_or_group) and not is_param(override)
+            reason = apply_override(self.forced(override), self.base) if is_value and self.base is not None else None
+            failed += [(text, reason)] if reason is not None else []
         return failed
 
     def _parse_overrides_and_create_caching_repo(
@@ -265,7 +265,7 @@ class ConfigLoader(ConfigLoaderImpl):
         return self.base
 
 
-def apply_override(override: Override, cfg: DictConfig | None) -> str | None:
+def apply_override(override: Override, cfg: DictConfig) -> str | None:
     """Change `cfg` by one value override; the reason when that is not possible."""
     try:
         ConfigLoaderImpl._apply_overrides_to_config([override], cfg)

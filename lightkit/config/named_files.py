@@ -56,13 +56,8 @@ def check_finetune_files(cfg: Config, report: Report) -> None:
     teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
     found = _check_exists(teacher, key, _TEACHER, report)
     if teacher is not None and found and not (located(teacher) / run_files.CONFIG).is_file():
-        report.add(
-            key,
-            "not the folder of a run: it has no config.yaml",
-            expected=_TEACHER,
-            received=teacher,
-            family="no-such-run",
-        )
+        what, facts = "not the folder of a run: it has no config.yaml", {"expected": _TEACHER, "received": teacher}
+        report.add(key, what, **facts, family="no-such-run")
 
 
 def _check_data(node: Node, key: Key, report: Report) -> None:
@@ -78,7 +73,8 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
             facts = {"expected": wanted[name], "received": node[name], "family": "data-not-found"}
             report.add((*key, name), "a file, not a folder", **facts)
     if node["_target_"] == _CSV:
-        _check_tables(node, there, key, report)
+        _check_columns(node, there, key, report)
+        _check_cells(node, there, key, report)
 
 
 def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
@@ -94,13 +90,8 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
     if not isinstance(value, str):
         return False
     if not value.strip():
-        report.add(
-            key,
-            "an empty path",
-            expected=f"{kind}, or null" if from_project else kind,
-            received=value,
-            family="missing-value",
-        )
+        expected = f"{kind}, or null" if from_project else kind
+        report.add(key, "an empty path", expected=expected, received=value, family="missing-value")
         return False
     if Path(value).expanduser().exists() or (from_project and located(value).exists()):
         return True
@@ -118,19 +109,6 @@ def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_projec
     fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
     family = "data-not-found" if key[0] == "data" else "file"
     report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
-
-
-def _check_tables(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
-    """Report what is wrong with the tables of a data set.
-
-    Args:
-        node: The node of the data set.
-        files: Arguments that name files which are there.
-        key: Where the node stands.
-        report: Gets the problems.
-    """
-    _check_columns(node, files, key, report)
-    _check_cells(node, files, key, report)
 
 
 def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:

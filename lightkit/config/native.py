@@ -91,15 +91,12 @@ def _job_overrides(loader: ConfigLoader, texts: list[str], errors: list[UserErro
         # What is wrong shows again, and is put better, when the job itself is composed.
         return [[text for text in fixed if text in texts]]
     try:
-        if isinstance(sweeper, DictConfig) and sweeper.get("_target_") == _SWEEP_TARGET:
-            added = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-            more = rewrite(loader, added, sweep=True)
-            errors += more.errors
-            texts = [*more.texts, *texts]
-            errors += _empty(loader, texts)
-            return split_sweep(loader, texts)
-        errors += _empty(loader, texts)
-        return one_by_one(loader, texts)
+        is_basic = isinstance(sweeper, DictConfig) and sweeper.get("_target_") == _SWEEP_TARGET
+        added = (sweeper.get("params") or {}).items() if is_basic else ()
+        more = rewrite(loader, [f"{key}={value}" for key, value in added], sweep=True)
+        texts = [*more.texts, *texts]
+        errors += [*more.errors, *_empty(loader, texts)]
+        return split_sweep(loader, texts) if is_basic else one_by_one(loader, texts)
     except ValueError as error:
         errors.append(UserError(f"this sweep can't be laid out: {error}", family="unreadable-configuration"))
         return []

@@ -92,17 +92,13 @@ def _node_at(path: Path, key: Key | None) -> tuple[yaml.Node | None, int]:
     """Return the node at a key of a file, and its line; None where there is none."""
     node, line = None if key is None else nodes(path), 1
     for part in key or ():
-        node, line = _child(node, part)
+        hits = list[tuple[yaml.Node, yaml.Node]]()
+        if isinstance(node, yaml.MappingNode):
+            hits = [(value, name) for name, value in node.value if str(name.value) == str(part)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            hits = [(item, item) for item in node.value[part : part + 1]]
+        node, line = (hits[-1][0], hits[-1][1].start_mark.line + 1) if hits else (None, 0)
     return node, line
-
-
-def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node | None, int]:
-    if isinstance(node, yaml.MappingNode):
-        hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
-        return hits[-1] if hits else (None, 0)
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part], node.value[part].start_mark.line + 1
-    return None, 0
 
 
 def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) -> str:

@@ -13,7 +13,7 @@ from lightkit.common.names import name_problem
 from lightkit.common.text import in_one_line
 from lightkit.config.schema import Config
 from lightkit.config.schema.learning import MemberConfig
-from lightkit.config.tree import Node, Report, Rule
+from lightkit.config.tree import Node, Report, Rule, rules_in
 
 
 def shares_of_split(cfg: Config, report: Report) -> None:
@@ -193,21 +193,6 @@ def _acts(text: object) -> bool:
 
 SWEEP_RULES: tuple[Rule, ...] = (texts_of_engines, times_of_sweep, time_of_slurm)
 """Those that look at the section `sweep` alone."""
-RULES: tuple[Rule, ...] = (
-    shares_of_split,
-    fold_of_split,
-    end_of_training,
-    pause_of_training,
-    order_of_clipping,
-    start_from_file,
-    one_short_run,
-    monitored_metric,
-    mean_of_loss,
-    rates_of_optimizer,
-    one_warmup,
-    name_of_run,
-    *SWEEP_RULES,
-)
 
 
 _METHODS = "lightkit.ensemble.methods."
@@ -357,13 +342,4 @@ def abilities_of_torchensemble(cfg: Config, report: Report) -> None:
         report.add(("ensemble", "cycle_epochs"), what, expected="an even number", received=cycle, fix=fix, **facts)
 
 
-ENSEMBLE_RULES: tuple[Rule, ...] = (
-    checkpoints_of_members,
-    roles_of_members,
-    names_of_members,
-    folds_of_bagging,
-    cycles_of_snapshots,
-    rates_of_cycles,
-    processes_of_members,
-    abilities_of_torchensemble,
-)
+RULES = rules_in(globals())

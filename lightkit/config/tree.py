@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -292,3 +292,9 @@ class Node(SimpleNamespace):
 Rule = Callable[[Config, Report], None]
 """Reports values that are right on their own and wrong together. It takes a `Config` made of `Node`s, and is over as
 soon as it reads a value that has a problem by itself."""
+
+
+def rules_in(module: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """Return the rules of a module: each of its public functions so far, in their order."""
+    own = (item for item in module.values() if isinstance(item, FunctionType) and item.__module__ == module["__name__"])
+    return tuple(rule for rule in own if not rule.__name__.startswith("_"))
