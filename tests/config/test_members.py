@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import Composed, compose, compose_jobs, load_run, run_hydra, save
-from lightkit.config.member_values import member_label, member_values, with_values
+from lightkit.config.member_values import apply, difference, flat, member_label, member_values, nested, with_values
 from lightkit.config.members import drop_inherited
 
 THREE = "ensemble.members=[{model: mlp}, {model: cnn, optim.lr: 0.01}, {model: resnet18, finetune: lora, seed: 7}]"
@@ -316,3 +316,140 @@ def test_a_mapping_on_the_command_line_gets_no_argument_of_the_shipped_target(
 def test_what_a_mapping_on_the_command_line_says_itself_is_judged() -> None:
     with pytest.raises(UserErrors, match=r"optim\.betas: torch\.optim\.SGD takes no such argument\n +at: +command"):
         compose(["optim={_target_: torch.optim.SGD, betas: [0.9, 0.99]}"])
+
+
+def test_mistakes_of_all_members_come_in_one_report_with_their_keys() -> None:
+    said = report("ensemble.members=[{}, {model: cnnn}, {optim.lr: -1}, {model: cnn, model.depht: 2}, {modle: cnn}]")
+    assert "ensemble.members.1.model: no such option" in said
+    assert "fix:      model=cnn\n" in said
+    assert "ensemble.members.2.optim.lr: out of range" in said
+    assert "ensemble.members.3.model.depht: lightkit.models.CNN takes no such argument" in said
+    assert "did you mean ensemble.members.3.model.depth?" in said
+    assert "ensemble.members.4.modle: unknown key" in said
+    assert "at:       command line: ensemble.members=[…]" in said
+    assert "4 problems found" in said
+
+
+def test_a_mistake_of_the_run_is_told_once() -> None:
+    said = report("ensemble.members=[{seed: 1}, {seed: 2}]", "optim.lrr=1")
+    assert "1 problem found" in said
+    assert "\nensemble.members" not in said
+
+
+def test_a_mistake_in_a_file_is_told_with_its_line(project: Path) -> None:
+    (project / "conf/model").mkdir(parents=True)
+    (project / "conf/model/own.yaml").write_text("# Mine.\n_target_: lightkit.models.MLP\nhiden: [3]\n")
+    assert "at:       conf/model/own.yaml:3" in report("ensemble.members=[{model: own}, {}]")
+    (project / "experiments").mkdir(exist_ok=True)
+    text = "ensemble:\n  members:\n    - model: mlp\n    - model: cnn\n      optim.lr: -1\n"
+    (project / "experiments/e.yaml").write_text(text)
+    said = report("experiment=e")
+    assert "ensemble.members.1.optim.lr: out of range" in said
+    assert "at:       experiments/e.yaml:5" in said
+
+
+def test_what_a_member_cannot_say() -> None:
+    expected = {
+        "{data.batch_size: 3}": (
+            "data.batch_size: the members of an ensemble learn from the same",
+            "lightkit ensemble",
+        ),
+        "{data: wine}": ("data: the members of an ensemble learn from the same data", "RUN1 RUN2"),
+        "{device.name: cpu}": ("device.name: the device is that of the whole run", "set device.name beside"),
+        "{metrics: {monitor: val/loss}}": ("metrics.monitor: all members are measured alike", "set metrics.monitor"),
+        "{ensemble: voting}": ("ensemble: a member is a single model", "take it out"),
+        "{finetune.weights.trust: true}": ("finetune.weights.trust: trust is granted to the whole", "set finetune"),
+        "{trust: [os]}": ("trust: trust is granted to the whole run", "set trust"),
+        "{+optim.lr: 0.1}": ("+optim.lr: no key of a member", "fix:      optim.lr: 0.1"),
+        "{hydra/launcher: joblib}": ("hydra/launcher: no key of a member", "a key such as optim.lr"),
+        "{hydra.run.dir: x}": ("hydra.run.dir: Hydra's own settings are those of the whole run", "set hydra.run.dir"),
+        "{model: null}": ("model: wrong type", "received: 'null'"),
+    }
+    parts = report(f"ensemble.members=[{','.join(expected)}]").split("\n\n")
+    for index, (said, (message, fix)) in enumerate(zip(parts, expected.values())):
+        assert said.startswith(f"ensemble.members.{index}.{message}")
+        assert fix in said
+    assert parts[-1] == "11 problems found"
+
+
+RUN = {
+    "model": {"_target_": "a.MLP", "hidden": [8], "act": "relu"},
+    "optim": {"_target_": "a.SGD", "lr": 0.1},
+    "finetune": {"freeze": ["*"], "lora": {"rank": 8, "ranks": {"layer4.*": 16}}, "peft": None},
+    "trainer": {"epochs": 3, "callbacks": {"swa": {"_target_": "a.Swa", "start": 2}}},
+    "seed": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"seed": 7, "optim.lr": 0.01},
+        {"model": {"_target_": "a.CNN", "channels": [4]}},
+        {"model": {"_target_": "a.MLP", "hidden": [8]}},
+        {"finetune.peft": {"_target_": "a.Peft", "r": 8}},
+        {"finetune": {"lora": {"ranks": {"layer3.*": 4}}}},
+        {"~finetune.lora.ranks": None, "finetune.lora.ranks": {"layer3.*": 4}},
+        {"~trainer.callbacks.swa": None},
+        {"trainer": {"callbacks": {"hook": {"_target_": "a.Hook"}}}},
+    ],
+)
+def test_what_tells_two_configurations_apart_makes_one_of_the_other(changes: dict[str, Any]) -> None:
+    wanted = OmegaConf.to_container(with_values(OmegaConf.create(RUN), changes))
+    found = difference(RUN, wanted)
+    again = with_values(OmegaConf.create(RUN), found)
+    assert OmegaConf.to_container(again) == wanted
+    assert difference(RUN, OmegaConf.to_container(again)) == found == member_values(found)
+
+
+def test_single_values_stay_single_and_another_target_is_a_whole_node() -> None:
+    other = {"_target_": "a.CNN", "channels": [4]}
+    assert difference(RUN, {**RUN, "optim": {"_target_": "a.SGD", "lr": 0.2}, "model": other}) == {
+        "model": other,
+        "optim.lr": 0.2,
+    }
+
+
+def test_a_whole_node_replaces_and_any_other_mapping_is_merged() -> None:
+    cfg = with_values(
+        OmegaConf.create(RUN), {"model": {"_target_": "a.CNN", "width": 3}, "finetune": {"lora": {"rank": 2}}}
+    )
+    assert cfg.model == {"_target_": "a.CNN", "width": 3}
+    assert cfg.finetune == {"freeze": ["*"], "lora": {"rank": 2, "ranks": {"layer4.*": 16}}, "peft": None}
+    assert OmegaConf.is_readonly(cfg)
+    assert RUN["optim"] == cfg.optim
+
+
+def test_the_order_of_an_entry_counts_only_between_two_that_say_the_same() -> None:
+    assert member_values({"optim.lr": 0.1, "optim": {"lr": 0.2}}) == {"optim.lr": 0.2}
+    tree: dict[str, Any] = {"model": {"_target_": "a.MLP", "hidden": [1]}}
+    apply(tree, flat({"model.width": 5, "model": {"_target_": "a.CNN", "width": 3}}))
+    assert tree == {"model": {"_target_": "a.CNN", "width": 5}}
+
+
+def test_items_of_lists_and_nodes_that_are_not_there() -> None:
+    tree: dict[str, Any] = {"rules": [{"lr": 1}], "peft": None}
+    apply(tree, flat({"rules.0.lr": 2, "peft.r": 8, "extra.a.b": 1}))
+    assert tree == {"rules": [{"lr": 2}], "peft": {"r": 8}, "extra": {"a": {"b": 1}}}
+    with pytest.raises(KeyError):
+        apply(tree, flat({"~extra.c": None}))
+
+
+def test_entries_as_a_tree() -> None:
+    assert nested({"model._target_": "a.CNN", "~x": None}) == {"model": {"_target_": "a.CNN"}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({}, "02"),
+        ({"name": "cnn-lr=0.01", "seed": 3}, "02-cnn-lr=0.01"),
+        ({"model": {"_target_": "lightkit.models.CNN", "depth": 2}, "optim.lr": 0.01}, "02-cnn-lr=0.01"),
+        ({"model.hidden": [64, 64], "finetune.peft": None}, "02-hidden=64,64"),
+        ({"name": "../a b"}, "02-a-b"),
+        ({"name": "x" * 99}, "02-" + "x" * 37),
+    ],
+)
+def test_labels_are_short_and_safe_names_of_folders(entry: dict[str, Any], expected: str) -> None:
+    assert member_label(entry, 2) == expected

@@ -1,3 +1,5 @@
+"""Tables of a configuration are judged once, and large ones when they are read."""
+
 from __future__ import annotations
 
 import os
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import compose, load_run, signatures
+from lightkit.config import compose, load_run, named_files, signatures
 from lightkit.config.annotations import UNKNOWN
 from lightkit.config.missing import PACKAGES, Failure, check_imports, failing_import, package_of
 from lightkit.config.named_files import check_named_files
@@ -81,6 +83,8 @@ def test_so_it_is_in_the_packages_that_such_classes_come_from(override: str, pat
 
 
 CSV = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=kind")
+
+
 Wrong = Callable[..., str]
 
 
@@ -222,6 +226,8 @@ def test_a_new_run_from_an_earlier_one_needs_its_files_and_an_old_one_is_still_r
 
 
 Find = Callable[..., Failure | None]
+
+
 NET = "\n\ndef Net(): pass\n"
 
 
@@ -305,3 +311,18 @@ def test_nothing_is_imported_and_nobody_elses_module_is_looked_into(find: Find, 
     assert failing_import("mine.Net", Trust()) is None
     assert failing_import("mine.Net", Trust(roots=(tmp_path,), excluded=(tmp_path,))) is None
     assert failing_import("mine.Nett", Trust(roots=(tmp_path,))) is None, "which the check of targets tells"
+
+
+def test_cells_are_judged_anew_when_the_file_changes(project: Path) -> None:
+    (project / "t.csv").write_text("width,kind\n1,a\nx,b\n")
+    for _ in range(2):
+        with pytest.raises(UserErrors, match=r"data\.dataset\.features: t\.csv, line 3: column 'width' holds text"):
+            compose(list(CSV))
+    (project / "t.csv").write_text("width,kind\n1,a\n22,b\n")
+    assert compose(list(CSV)).cfg.data.dataset.target == "kind"
+
+
+def test_a_large_table_is_judged_when_it_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_files, "_LARGE", 4)
+    (project / "t.csv").write_text("width,kind\n1,a\nx,b\n")
+    assert compose(list(CSV)).cfg.data.dataset.target == "kind"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 
 from lightkit.common.errors import UserError
+from lightkit.common.secrets import forget, without_secrets
 from lightkit.config.origins import Sources
 from lightkit.config.schema.base import Range
-from lightkit.config.tree import Node, Report, Silent, UnusableError
+from lightkit.config.tree import Node, Report, Silent, UnusableError, watch_environment
 
 
 def test_a_problem_is_known_at_its_key_and_above() -> None:
@@ -52,3 +57,19 @@ def test_reading_a_value_with_a_problem_ends_a_rule() -> None:
     assert getattr(node, "steps", None) is None
     with pytest.raises(UnusableError):
         _ = node.steps
+
+
+def test_what_a_configuration_reads_is_noted_and_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watch_environment()
+    forget()
+    monkeypatch.setenv("LK_TOKEN", "hunter2-0b5f3a")
+    monkeypatch.delenv("LK_NONE", raising=False)
+    cfg = OmegaConf.create(
+        {"a": "${oc.env:LK_TOKEN}", "b": "${oc.env:LK_NONE,by-default}", "c": "${oc.env:LK_NONE}", "d": "x${.a}"}
+    )
+    assert without_secrets("hunter2-0b5f3a") == "hunter2-0b5f3a"
+    assert (cfg.d, cfg.b) == ("xhunter2-0b5f3a", "by-default")
+    assert without_secrets("hunter2-0b5f3a, by-default") == "${oc.env:LK_TOKEN}, by-default"
+    with pytest.raises(InterpolationResolutionError, match="LK_NONE"):
+        _ = cfg.c
+    forget()
