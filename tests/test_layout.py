@@ -72,7 +72,7 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6700,
+    "config": 6550,
     "runner": 5250,
     "doctor": 4600,
     "cli": 4500,
