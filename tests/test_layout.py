@@ -44,7 +44,7 @@ ONLY_IN = {
         f"lightkit/{part}/"
         for part in ("config", "runs", "assembly", "finders", "runner", "sweep", "detached", "doctor", "gallery", "cli")
     ),
-    "torchensemble": ("lightkit/ensemble/bridge/",),
+    "torchensemble": ("lightkit/ensemble/bridge.py",),
     "tensorboard": ("lightkit/loggers/", "lightkit/detached/tensorboard.py"),
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),

@@ -33,9 +33,9 @@ from torch import Tensor
 
 from lightkit.assembly import build
 from lightkit.config import compose, load_run
-from lightkit.ensemble.combining import soft
+from lightkit.ensemble.combining import row_losses, soft
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
-from lightkit.ensemble.stacking import base_predictions, row_losses
+from lightkit.ensemble.stacking import base_predictions
 from lightkit.runner import Runner
 from lightkit.runner.evaluation import load_weights
 

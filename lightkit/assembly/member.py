@@ -27,11 +27,10 @@ from lightkit.data.loaders import Loader
 from lightkit.data.prepare import Prepare
 from lightkit.data.tensors import TensorData
 from lightkit.device import Engine
-from lightkit.ensemble.linear import row_weights, solve
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned
 from lightkit.ensemble.rows import cut_holdout, member_rows
 from lightkit.ensemble.stacking import base_predictions, feature_scaling, stack_features
-from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual
+from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual, row_weights, solve
 from lightkit.trainer.tasks import Supervised, Task
 
 

@@ -62,7 +62,7 @@ def convert(args: list[str]) -> int:
 
 def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
     """Write the ensemble of a run as a file of torchensemble, or such a file as a run."""
-    from lightkit.runner.ensemble.exchange import export_torchensemble, import_torchensemble
+    from lightkit.runner.ensemble.torchensemble_engine import export_torchensemble, import_torchensemble
 
     if kind == "torchensemble":
         file, call = export_torchensemble(path, read_cfg(path, trust=options.trust), out)

@@ -48,8 +48,8 @@ def ensemble(args: list[str]) -> int:
         node = _stacking(options, folders, [*shared, *own])
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
-        from lightkit.runner.ensemble.combine import combine_runs
         from lightkit.runner.ensemble.finished import FinishedRun
+        from lightkit.runner.run import combine_runs
 
     names = [f"{i:02}-{run_name(folder).replace('/', '-')}" for i, folder in enumerate(folders)]
     runs = [FinishedRun(name, folder, made.cfg) for name, folder, made in zip(names, folders, composed)]

@@ -16,8 +16,8 @@ from lightkit.common.failures import in_short
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
-from lightkit.ensemble.stacked import seeders
 from lightkit.ensemble.vectorized import VectorStepper
+from lightkit.ensemble.vmapped import seeders
 from lightkit.metrics import SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.optim.wrapped import Torch
@@ -43,68 +43,64 @@ _MEASURED = 6
 def refusal(learners: Sequence[Learner]) -> str:
     """Return why members cannot train at once, as far as their parts tell; empty where nothing speaks against it."""
     first = learners[0]
-    reasons = (_of_machine(first), _of_training(first), _of_data(first), *(_unlike(first, other) for other in learners))
-    return next(filter(None, reasons), "")
+    checks = (*_of_machine(first), *_of_parts(first), *(check for other in learners for check in _unlike(first, other)))
+    return next((reason for stands_against, reason in checks if stands_against), "")
 
 
-def _of_machine(learner: Learner) -> str:
+def _of_machine(learner: Learner) -> tuple[tuple[bool, str], ...]:
+    """Return what may stand against it in the device, each with the reason."""
     engine = learner.engine
-    if engine.ranks.size > 1:
-        return "several processes train together"
-    if learner.network is not learner.model:
-        return "the model is compiled or spread over several devices"
-    if engine.precision.name not in PRECISIONS:
-        return f"device.precision={engine.precision.name} scales losses or rounds weights for each model by itself"
-    return ""
+    precision = f"device.precision={engine.precision.name} scales losses or rounds weights for each model by itself"
+    return (
+        (engine.ranks.size > 1, "several processes train together"),
+        (learner.network is not learner.model, "the model is compiled or spread over several devices"),
+        (engine.precision.name not in PRECISIONS, precision),
+    )
 
 
-def _of_training(learner: Learner) -> str:
-    optimizer, schedule = learner.optimizer, learner.scheduler
-    kind = type(optimizer)
-    if learner.made.prepared is not None:
-        return "the members are fine-tuned"
-    if kind.__module__.startswith("torch.optim") is False or kind.__name__ not in ELEMENTWISE:
-        return f"{kind.__name__} may look at a whole tensor, which is that of all members here"
-    if isinstance(schedule, Torch) or schedule.monitored or type(schedule).epoch_end is not Schedule.epoch_end:
-        return "the schedule goes by the values of one model, or is PyTorch's"
-    own = [name for name, part in learner.callbacks.items() if type(part) not in (EarlyStopping, Kept)]
-    if own:
-        return f"trainer.callbacks.{own[0]} looks at one model"
-    if learner.timetable.validate_unit == "step" and "early_stopping" in learner.callbacks:
-        return "early stopping may end a member in the middle of an epoch"
-    if type(learner.average) not in (NoAverage, Ema):
-        return "the average of the weights is of another kind"
-    return ""
+def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
+    """Return what may stand against it in what trains a member, and in its data."""
+    schedule, kind, metrics = learner.scheduler, type(learner.optimizer), learner.metrics
+    whole = not kind.__module__.startswith("torch.optim") or kind.__name__ not in ELEMENTWISE
+    watched = isinstance(schedule, Torch) or schedule.monitored or type(schedule).epoch_end is not Schedule.epoch_end
+    own = next((name for name, part in learner.callbacks.items() if type(part) not in (EarlyStopping, Kept)), None)
+    stops = learner.timetable.validate_unit == "step" and "early_stopping" in learner.callbacks
+    taken = all(isinstance(loader.source, Taker) for loader in learner.data.loaders().values())
+    single = {f"{key}.{part.for_one_model()}": part for key, part in metrics.items() if isinstance(part, SplitMetrics)}
+    name = next((name for name, part in single.items() if part.for_one_model()), None)
+    return (
+        (learner.made.prepared is not None, "the members are fine-tuned"),
+        (whole, f"{kind.__name__} may look at a whole tensor, which is that of all members here"),
+        (watched, "the schedule goes by the values of one model, or is PyTorch's"),
+        (own is not None, f"trainer.callbacks.{own} looks at one model"),
+        (stops, "early stopping may end a member in the middle of an epoch"),
+        (type(learner.average) not in (NoAverage, Ema), "the average of the weights is of another kind"),
+        (not taken, "the data are read sample by sample"),
+        (len(single) < len(metrics), "the metrics are shared by several processes"),
+        (name is not None, f"metrics.{name} is for one model at a time"),
+    )
 
 
-def _of_data(learner: Learner) -> str:
-    data = learner.data
-    if not all(isinstance(loader.source, Taker) for loader in data.loaders().values()):
-        return "the data are read sample by sample"
-    if not all(isinstance(part, SplitMetrics) for part in learner.metrics.values()):
-        return "the metrics are shared by several processes"
-    own = ((split, part.for_one_model()) for split, part in learner.metrics.items())
-    return next((f"metrics.{split}.{name} is for one model at a time" for split, name in own if name), "")
-
-
-def _unlike(first: Learner, other: Learner) -> str:
-    """Return in what a member differs from the first."""
-    if _shape(first.model) != _shape(other.model):
-        return "the models differ in their tensors"
-    if first.timetable != other.timetable or first.data.train.options.batch_size != other.data.train.options.batch_size:
-        return "the members train for different numbers of steps"
-    if other.optimizer is not first.optimizer and _groups(first) != _groups(other):
-        return "the optimizers differ"
-    rows = [learner.data.rows.get(split) for split in ("val", "test") for learner in (first, other)]
-    pairs = [(rows[0], rows[1]), (rows[2], rows[3])]
-    if any((a is None) != (b is None) or (a is not None and b is not None and not a.equal(b)) for a, b in pairs):
-        return "the members are judged on different rows"
+def _unlike(first: Learner, other: Learner) -> tuple[tuple[bool, str], ...]:
+    """Return in what a member may differ from the first."""
+    lengths = [(one.timetable, one.data.train.options.batch_size) for one in (first, other)]
+    rows = [[one.data.rows.get(split, _NONE) for split in ("val", "test")] for one in (first, other)]
     mine, yours = _tensors(first.criterion), _tensors(other.criterion)
-    if mine.keys() != yours.keys() or not all(mine[name].equal(yours[name]) for name in mine):
-        return "the losses have other weights"
-    if first.state.step or other.state.step:
-        return "a member has begun by itself"
-    return ""
+    return (
+        (_shape(first.model) != _shape(other.model), "the models differ in their tensors"),
+        (lengths[0] != lengths[1], "the members train for different numbers of steps"),
+        (other.optimizer is not first.optimizer and _groups(first) != _groups(other), "the optimizers differ"),
+        (not all(map(torch.equal, *rows)), "the members are judged on different rows"),
+        (
+            mine.keys() != yours.keys() or not all(mine[name].equal(yours[name]) for name in mine),
+            "the losses have other weights",
+        ),
+        (bool(first.state.step or other.state.step), "a member has begun by itself"),
+    )
+
+
+_NONE = torch.zeros(0, dtype=torch.int64)
+"""The rows of a split that is not there."""
 
 
 def _shape(model: nn.Module) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.ensemble.combining import as_logits, soft, subsets
+from lightkit.ensemble.combining import as_logits, log_likelihood, off_limits, soft, subsets
 
 _COLDEST, _HOTTEST = 0.1, 1e2
 """Limits of a temperature: where all rows to fit on are right, none would be cold enough."""
@@ -32,28 +32,6 @@ _HALVINGS = 5
 """How often rows are cut into halves where no other rows are there to fit a temperature on."""
 _ELEMENTS = 1 << 20
 """Probabilities that are scaled at once at most, unless those of one ensemble are more."""
-
-
-def log_likelihood(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
-    """Return the natural logarithm of what was given to the truth, `(N,)` float64; the mean over labels.
-
-    Probabilities are kept off 0 and 1 by the smallest step of their precision, as scikit-learn does.
-
-    Raises:
-        UserError: The task is regression, whose predictions are no probabilities.
-    """
-    if task == "regression":
-        raise UserError("a value has no likelihood without a variance", argument="task", received=task)
-    chance = _off_limits(predictions)
-    if task == "multiclass":
-        return chance.gather(1, targets.reshape(-1, 1).long())[:, 0].log()
-    truth = targets.reshape(chance.shape) > 0.5
-    return torch.where(truth, chance, 1 - chance).log().mean(1)
-
-
-def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of each row, `(N,)` float64; the mean over regression targets."""
-    return (predictions.double() - targets.reshape(predictions.shape).double()).square().mean(1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +93,7 @@ def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
 
 def _temperatures(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
     """Find the temperatures of several predictions `(S, N, C)` of the same rows at once, `(S,)` float64."""
-    logits = as_logits(_off_limits(predictions), task)
+    logits = as_logits(off_limits(predictions), task)
     truth = targets
     if task == "multiclass":
         truth = torch.nn.functional.one_hot(truth.reshape(-1).long(), logits.shape[-1])
@@ -174,7 +152,7 @@ def useful_temperature(predictions: Tensor, targets: Tensor, task: str, *, seed:
 
 def with_temperature(predictions: Tensor, temperature: float, task: str) -> Tensor:
     """Scale the logits of probabilities `(..., C)` by a temperature; 1 changes nothing."""
-    logits = as_logits(_off_limits(predictions), task) / temperature
+    logits = as_logits(off_limits(predictions), task) / temperature
     scaled = logits.softmax(-1) if task == "multiclass" else logits.sigmoid()
     return scaled.to(predictions.dtype)
 
@@ -297,12 +275,6 @@ def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[T
 def _quantile(freedom: int) -> float:
     """Return the 95 % quantile of Student's t, by its expansion around that of the normal distribution."""
     return 1.645 + 1.524 / freedom + 1.42 / freedom**2
-
-
-def _off_limits(predictions: Tensor) -> Tensor:
-    """Return probabilities in double precision that are neither 0 nor 1."""
-    eps = torch.finfo(predictions.dtype).eps
-    return predictions.double().clamp(eps, 1 - eps)
 
 
 def _derivatives(logits: Tensor, inverse: Tensor, task: str) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,6 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.ensemble.combining import Weights, decisions, soft, subsets
 
-_SIZES = 32
-"""Most sizes that are tried where none are named."""
-
 
 def disagreement(predictions: Tensor, task: str) -> Tensor:
     """Return the share of rows, of `multilabel` of labels, that two members decide differently, `(M, M)`."""
@@ -93,62 +90,36 @@ class BySize:
         sizes: Numbers of members.
         first: The metric of the first so many members, for each size.
         drawn: The metric of different subsets of that many, for each size.
-        rows: How many rows were measured.
     """
 
-    sizes: tuple[int, ...]
-    first: tuple[float, ...]
-    drawn: tuple[tuple[float, ...], ...]
-    rows: int
+    sizes: Sequence[int]
+    first: Sequence[float]
+    drawn: Sequence[Sequence[float]]
 
     @property
-    def mean(self) -> tuple[float, ...]:
+    def mean(self) -> list[float]:
         """The mean over the subsets, for each size."""
-        return tuple(math.fsum(values) / len(values) for values in self.drawn)
+        return [math.fsum(values) / len(values) for values in self.drawn]
 
 
 def by_size(
-    predictions: Tensor,
-    targets: Tensor,
-    metric: Callable[[Tensor, Tensor], float],
-    *,
-    combine: Callable[[Tensor], Tensor] = soft,
-    sizes: Sequence[int] | None = None,
-    draws: int = 20,
-    seed: int = 0,
+    predictions: Tensor, metric: Callable[[Tensor], float], *, sizes: Sequence[int], draws: int = 20, seed: int = 0
 ) -> BySize:
-    """Measure ensembles of 1 to M members, over the rows that every member predicted.
+    """Measure ensembles of some of the members.
 
     Args:
-        predictions: `(M, N, C)`.
-        targets: `(N, ...)`.
-        metric: A value of targets and combined predictions.
-        combine: Makes one prediction `(N, C)` of those of several members.
-        sizes: The numbers of members; None takes all, of very many about 32.
+        predictions: `(M, N, C)` of rows that every member predicted.
+        metric: The value of those of several members, together.
+        sizes: The numbers of members.
         draws: Most subsets of a size.
         seed: Seed of the subsets.
-
-    Raises:
-        UserError: No row was predicted by all members.
     """
-    count = len(predictions)
-    common = ~predictions.isnan().any(-1).any(0)
-    if not common.any():
-        raise UserError("no row was predicted by all members", argument="members")
-    known, truth = predictions[:, common], targets[common]
-    chosen = _sizes(count) if sizes is None else tuple(sizes)
-    first, drawn = [], []
-    for size in chosen:
-        first.append(float(metric(truth, combine(known[:size]))))
+    count, first, drawn = len(predictions), list[float](), list[list[float]]()
+    for size in sizes:
+        first.append(metric(predictions[:size]))
         picked = subsets(count, size, draws=max(draws, count) if size == 1 else draws, seed=seed)
-        drawn.append(tuple(float(metric(truth, combine(known[subset]))) for subset in picked))
-    return BySize(chosen, tuple(first), tuple(drawn), len(truth))
-
-
-def _sizes(count: int) -> tuple[int, ...]:
-    if count <= _SIZES:
-        return tuple(range(1, count + 1))
-    return tuple(sorted({round(count ** (step / (_SIZES - 1))) for step in range(_SIZES)}))
+        drawn.append([metric(predictions[subset]) for subset in picked])
+    return BySize(sizes, first, drawn)
 
 
 def _decided(predictions: Tensor, task: str) -> tuple[Tensor, Tensor]:

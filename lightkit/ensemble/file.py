@@ -23,7 +23,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
-from lightkit.processes.files import write_whole
+from lightkit.ensemble.oof import write_tensors
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -69,8 +69,6 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
     Raises:
         UserError: It cannot be written; one of that name is as it was.
     """
-    from safetensors.torch import save
-
     tensors, places, known = dict[str, Tensor](), dict[str, dict[str, str]](), dict[str, str]()
     for member in ensemble.members:
         places[member.name] = {}
@@ -91,11 +89,7 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
             for member in ensemble.members
         ],
     }
-    content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)})
-    try:
-        write_whole(path, content, forced=True)
-    except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
+    write_tensors(path, tensors, {"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)})
 
 
 def read_ensemble(path: Path) -> StoredEnsemble:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.ensemble.combining import as_logits
-from lightkit.ensemble.dropout import layer_by_layer
+from lightkit.ensemble.vmapped import layer_by_layer
 from lightkit.trainer.tasks import logits
 
 Rule = Literal["soft", "hard", "sum"]

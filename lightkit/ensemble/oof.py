@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
-from lightkit.processes.files import replacing
+from lightkit.processes.files import write_whole
 
 SPLITS = ("train", "val", "test")
 """The splits by their number."""
@@ -121,17 +121,10 @@ class MemberPredictions:
         Raises:
             UserError: It cannot be written; one of that name is as it was.
         """
-        from safetensors.torch import save
-
         order = in_order(self.rows, self.split)
         tensors = {name: getattr(self, name)[order].detach().cpu().contiguous() for name in _PARTS}
         facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
-        content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), **facts})
-        try:
-            with replacing(path, scratch=f".{path.name}.unfinished", forced=forced) as unfinished:
-                unfinished.write_bytes(content)
-        except OSError as error:
-            raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
+        write_tensors(path, tensors, {"format": _FORMAT, "version": str(_VERSION), **facts}, forced=forced)
 
     @staticmethod
     def read(path: Path) -> MemberPredictions:
@@ -156,6 +149,26 @@ class MemberPredictions:
         except (KeyError, TypeError, ValueError) as error:
             told = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise _refused(path, f"the file is damaged: {told}") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str], *, forced: bool = True) -> None:
+    """Write a file of tensors with facts about them, as a whole or not at all.
+
+    Args:
+        path: Where to.
+        tensors: The tensors by name.
+        facts: What is said of them.
+        forced: Wait until it is on the disk.
+
+    Raises:
+        UserError: It cannot be written; one of that name is as it was.
+    """
+    from safetensors.torch import save
+
+    try:
+        write_whole(path, save(tensors, metadata=facts), scratch=f".{path.name}.unfinished", forced=forced)
+    except OSError as error:
+        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 
 
 def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:

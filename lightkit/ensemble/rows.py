@@ -92,16 +92,6 @@ def member_rows(
     return MemberRows(rows[parts["train"]], rows[parts["test"]])
 
 
-def training_rows(rows: Tensor, kind: str, draw: int = 0, index: int = 0, **choice: Any) -> Tensor:
-    """Return the rows that a member trains on; the arguments are those of `member_rows`."""
-    return member_rows(rows, kind, draw, index, **choice).training
-
-
-def held_out_rows(rows: Tensor, kind: str, draw: int = 0, index: int = 0, **choice: Any) -> Tensor:
-    """Return the rows that a member predicts unseen; the arguments are those of `member_rows`."""
-    return member_rows(rows, kind, draw, index, **choice).held_out
-
-
 def cut_holdout(
     rows: Tensor,
     share: float,

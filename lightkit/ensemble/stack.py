@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lightkit.checkpoint import content
-from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
+from lightkit.data.loaders import Batches, Loader
+from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
 from lightkit.loggers.base import Logger
 from lightkit.metrics import SplitMetrics
 from lightkit.metrics.stacked import StackedMetrics
@@ -102,6 +103,52 @@ class SharedClock(Clock):
         return self.speed
 
 
+class StackedLoader:
+    """Batches of many members, `(M, B, ...)` each: of every member its own rows, order and augmentation.
+
+    Args:
+        loaders: Those of the members, over the same data set, with as many rows each.
+    """
+
+    def __init__(self, loaders: Sequence[Loader]) -> None:
+        first = loaders[0]
+        self.loaders = list(loaders)
+        self.num_samples, self.batch_size, self.epoch_samples = first.num_samples, first.batch_size, first.epoch_samples
+        self.options, self.source = first.options, first.source
+
+    def __len__(self) -> int:
+        return len(self.loaders[0])
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether the rows of all members can be read from the data set at once."""
+        return all(
+            loader.mixup is None and not loader.prepare.augment and loader.prepare.normalizer is None
+            for loader in self.loaders
+        )
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave out all members but these, from the next epoch on."""
+        self.loaders = [self.loaders[row] for row in rows]
+
+    def epoch(self, epoch: int, start: int = 0) -> Batches:
+        """Yield the batches of an epoch from a sample on; see `Loader.epoch`."""
+        if not self.plain:
+            for batches in zip(*(loader.epoch(epoch, start) for loader in self.loaders), strict=True):
+                yield tuple(torch.stack(parts) for parts in zip(*batches, strict=True))
+            return
+        orders = torch.stack([loader.order(epoch) for loader in self.loaders])
+        for first in range(start, self.epoch_samples, self.batch_size):
+            rows = orders[:, first : min(first + self.batch_size, self.epoch_samples)]
+            x, y = self.source.take(rows.reshape(-1))
+            yield x.unflatten(0, rows.shape), y.unflatten(0, rows.shape)
+
+    def close(self) -> None:
+        """Close the loaders of the members."""
+        for loader in self.loaders:
+            loader.close()
+
+
 class Stack:
     """The members in training, and the parts that train them at once.
 
@@ -160,17 +207,36 @@ class Stack:
 
     def contents(self, members: Sequence[StackMember]) -> list[dict[str, Any]]:
         """Return the content of an ordinary checkpoint of some members in training, with tensors of its own."""
-        rows = [self.active.index(member) for member in members]
-        metrics: Any = self.learner.metrics["train"]
-        own = [
+        if not members:
+            return []
+        stacked, metrics = self.gather(), self.learner.metrics["train"]
+        places = [self.active.index(member) for member in members]
+        rows = torch.tensor(places, device=next(iter(stacked["model"].values())).device)
+        versions = getattr(members[0].learner.model.state_dict(), "_metadata", {})  # of each of its modules
+        optimizer, ema = stacked["optimizer"], stacked["ema"]
+        models = _cut(stacked["model"], rows)
+        states = {name: _cut(values, rows) for name, values in optimizer["state"].items()}
+        averages = None if ema is None else _cut(ema["weights"], rows)
+        return [
             {
+                **stacked,
                 "callbacks": {name: part.state_dict() for name, part in member.learner.callbacks.items()},
-                "metrics": {"train": metrics.state_of(row)},
+                "metrics": {"train": metrics.state_of(place)},  # type: ignore[union-attr]
                 "state": member.state.state_dict(),
+                "model": models[number],
+                "model_versions": {
+                    path: facts["version"] for path, facts in versions.items() if facts.get("version", 1) != 1
+                },
+                "optimizer": {
+                    "kind": optimizer["kind"],
+                    "state": {name: values[number] for name, values in states.items()},
+                    "groups": [dict(group) for group in optimizer["groups"]],
+                },
+                "scheduler": dict(stacked["scheduler"]),
+                "ema": None if averages is None else {"steps": ema["steps"], "weights": averages[number]},
             }
-            for row, member in zip(rows, members)
+            for number, (place, member) in enumerate(zip(places, members))
         ]
-        return member_contents(self.gather(), rows, own, like=members[0].learner.model) if members else []
 
     def finite(self) -> list[bool]:
         """Tell of each member in training whether its weights are finite."""
@@ -222,41 +288,6 @@ def stacked_optimizer(learner: Learner, model: StackedModel) -> Optimizer:
     ]
     known = inspect.signature(type(optimizer)).parameters
     return type(optimizer)(groups, **{name: value for name, value in optimizer.defaults.items() if name in known})
-
-
-def member_contents(
-    stacked: Mapping[str, Any], rows: Sequence[int], own: Sequence[Mapping[str, Any]], *, like: nn.Module
-) -> list[dict[str, Any]]:
-    """Return the content of a checkpoint of each of some members, in the layout of `lightkit.checkpoint.content`.
-
-    Args:
-        stacked: What `content.gather` gives of the stack.
-        rows: Which members, by their places in the stack.
-        own: What of the contents is each member's own, without tensors of the stack.
-        like: The model of a member, which knows the versions of its modules.
-    """
-    index = torch.tensor(rows, device=next(iter(stacked["model"].values())).device)
-    metadata = getattr(like.state_dict(), "_metadata", {})
-    versions = {path: facts["version"] for path, facts in metadata.items() if facts.get("version", 1) != 1}
-    models = _cut(stacked["model"], index)
-    states = {name: _cut(values, index) for name, values in stacked["optimizer"]["state"].items()}
-    averages = None if stacked["ema"] is None else _cut(stacked["ema"]["weights"], index)
-    return [
-        {
-            **stacked,
-            **part,
-            "model": models[place],
-            "model_versions": versions,
-            "optimizer": {
-                "kind": stacked["optimizer"]["kind"],
-                "state": {name: values[place] for name, values in states.items()},
-                "groups": [dict(group) for group in stacked["optimizer"]["groups"]],
-            },
-            "scheduler": dict(stacked["scheduler"]),
-            "ema": None if averages is None else {"steps": stacked["ema"]["steps"], "weights": averages[place]},
-        }
-        for place, part in enumerate(own)
-    ]
 
 
 def _cut(stacked: Mapping[str, Any], rows: Tensor) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Stacking: predictions as the inputs of another model, and what decides whether that model is worth having.
+"""Stacking: predictions as the inputs of another model.
 
 Shapes: N rows or B samples, C classes, labels or targets, F columns of features, M networks.
 """
@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -17,14 +16,11 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
-from lightkit.ensemble.calibration import log_likelihood, squared_error
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, in_order, pooled
 from lightkit.trainer.tasks import logits
 
-STACK, GREEDY, UNIFORM = "stacking", "greedy", "uniform"
-_SPOKEN = {STACK: "the stack", GREEDY: "greedy weights", UNIFORM: "the plain mean"}
 _TRAIN, _VAL, _TEST = range(len(SPLITS))
 _FEWEST, _FEWEST_JUDGES = 10, 5
 """Rows at least that a meta-model of finished runs learns from, and is judged by."""
@@ -125,115 +121,6 @@ def feature_scaling(features: Tensor, task: str, predicted: int) -> tuple[Tensor
         kept[:predicted] = True
     shift, scale = torch.where(kept, 0.0, shift), torch.where(kept | constant, 1.0, scale)
     return shift.float(), scale.float()
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a stack is worth on rows that nothing saw.
-
-    Args:
-        chosen: `stacking`, `greedy` or `uniform`.
-        losses: The mean loss of each of them.
-        error: Standard error of the difference between the stack and the better of the others.
-        rows: How many rows decided.
-        share: What part of the training rows they are.
-    """
-
-    chosen: str
-    losses: Mapping[str, float]
-    error: float
-    rows: int
-    share: float
-
-    def sentence(self) -> str:
-        """Say what was decided, and by what."""
-        rest = min((name for name in self.losses if name != STACK), key=self.losses.__getitem__)
-        other = rest if self.chosen == STACK else self.chosen
-        share = Fraction(self.share).limit_denominator(100)
-        where = f"on {share} of the rows that nothing saw"
-        digits = _digits(self.losses[STACK], self.losses[other])
-        stack, best = (f"{self.losses[name]:.{digits}f}" for name in (STACK, other))
-        do = "do" if other == GREEDY else "does"
-        if self.chosen == STACK:
-            return f"stacking is used: it does better than {_SPOKEN[other]} {where}: {stack} against {best}"
-        if self.losses[other] <= self.losses[STACK]:
-            return f"stacking is not used: {_SPOKEN[other]} {do} better {where}: {best} against {stack}"
-        spread = f"{best} against {stack} ± {self.error:.{digits}f}"
-        return f"stacking is not used: {_SPOKEN[other]} {do} as well {where}, but for chance: {spread}"
-
-
-def judge(
-    candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share: float = 0.0, groups: Tensor | None = None
-) -> Decision:
-    """Decide by rows that nothing saw whether a stack is used, or weights.
-
-    The losses are those of single rows: negative log-likelihood, or squared error. Weights that were selected give way
-    to equal ones where these are better by more than a standard error. The stack has to be better than what is left
-    by half of one: the leaks that this guards against make it worse by several.
-
-    Args:
-        candidates: Predictions `(N, C)` of `stacking`, `greedy` and `uniform`.
-        targets: `(N, ...)`.
-        task: Kind of target.
-        share: What part of the training rows these are, for the record.
-        groups: `(N,)`: the group of each row, whose losses go up and down together; None where there are none.
-
-    Raises:
-        UserError: There are fewer than two rows.
-    """
-    if len(targets) < 2:
-        raise UserError(
-            "too few rows are held out to judge a stack by",
-            argument="holdout",
-            expected="2 rows or more",
-            received=f"{len(targets)} rows",
-            fix="a larger share, or 0 without a guard",
-            family="ensemble",
-        )
-    losses = {name: row_losses(found, targets, task) for name, found in candidates.items()}
-
-    def gain(before: str, after: str, *, errors: float) -> float:
-        saved = losses[before] - losses[after]
-        return float(saved.mean()) - errors * standard_error(saved, groups)
-
-    rest = UNIFORM if gain(GREEDY, UNIFORM, errors=1.0) > 0 else GREEDY
-    chosen = STACK if gain(rest, STACK, errors=STRICTNESS) > 0 else rest
-    means = {name: float(loss.mean()) for name, loss in losses.items()}
-    return Decision(chosen, means, standard_error(losses[rest] - losses[STACK], groups), len(targets), share)
-
-
-STRICTNESS = 0.5
-"""By how many standard errors a stack has to be better than weights."""
-
-
-def row_losses(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
-    """Return the loss of each row, `(N,)` float64: the negative log-likelihood, or the squared error."""
-    if task == "regression":
-        return squared_error(predictions, targets)
-    return -log_likelihood(predictions, targets, task)
-
-
-def standard_error(values: Tensor, groups: Tensor | None = None) -> float:
-    """Return the standard error of the mean of values, `(N,)`; infinite where nearly all are of one group.
-
-    Args:
-        values: Those of single rows.
-        groups: `(N,)`: the group of each; values of one group count as depending on each other.
-    """
-    if groups is None:
-        return float(values.std()) / math.sqrt(len(values))
-    unit = groups.unique(return_inverse=True)[1]
-    sizes = unit.bincount().double()
-    count = float(sizes.sum().square() / sizes.square().sum())  # as many groups of the same size say as much
-    if count < 2:
-        return math.inf
-    sums = torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, unit, values - values.mean())
-    return math.sqrt(float(sums.square().sum()) * count / (count - 1)) / len(values)
-
-
-def _digits(one: float, other: float) -> int:
-    """Return how many decimals tell two numbers apart, two at least."""
-    return next((n for n in range(2, 7) if f"{one:.{n}f}" != f"{other:.{n}f}"), 6)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lightkit.common.nesting import mapped
 from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
-from lightkit.ensemble.stacked import seeders
+from lightkit.ensemble.vmapped import seeders
 from lightkit.trainer import Trainer
 from lightkit.trainer.audit.fingerprints import row_fingerprints
 from lightkit.trainer.audit.watch import NoWatch, WatchedModel

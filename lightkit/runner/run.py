@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,14 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
+from lightkit.config.member_values import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.runner.ensemble.engines import train_members
+from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
+from lightkit.runner.ensemble.members import FinishedRuns
 from lightkit.runner.ensemble.predictions import forget_validations, is_member, keep_predictions
 from lightkit.runner.ensemble.run import build_plan
 from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
@@ -91,9 +94,8 @@ class Runner:
             places: dict[str, Any] = {"folder": run.place.path, "pretrained": run.fresh}
             shared = build_shared(run.cfg, ranks=run.ranks, report=run.tell, rows=self.observer.rows, **places)
             run.stack.callback(shared.data.close)
-            plan, done = self.plan or build_plan(run, shared), list[MemberResult]()
-            while members := plan.next(done):
-                done += train_members(run, members, shared, self.train_member)
+            plan = self.plan or build_plan(run, shared)
+            done = _trained(run, shared, plan, self.train_member)
             if any(result.member.name for result in done):
                 run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
             result = run.finish(plan.combine(done), done)
@@ -221,3 +223,58 @@ class Runner:
                     yield with_ensemble(learner, self.folder, self.cfg, members)
                 else:
                     yield with_checkpoint(learner, checkpoint, self.folder, self.cfg)
+
+
+def combine_runs(
+    runs: Sequence[FinishedRun],
+    folder: Path,
+    *,
+    method: Mapping[str, Any],
+    name: str,
+    weights: Sequence[float] | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Make an ensemble of finished runs, as a run folder like that of an ensemble that was trained.
+
+    Args:
+        runs: The runs. The first one says on what device and by which metrics.
+        folder: The new folder.
+        method: The node `ensemble` of its configuration: a method and its settings.
+        name: Name of the new run.
+        weights: How much each run counts; None leaves that to the method.
+        overrides: What was typed, for the record.
+
+    Returns:
+        The content of `result.json`.
+
+    Raises:
+        UserError: The runs do not go together, have no checkpoint, or no row is left that none of them trained on.
+    """
+    for member in runs:
+        check_run(member)
+    changed: dict[str, Any] = {
+        "ensemble": dict(method),
+        "name": name,
+        "device.parallel": "none",
+        "device.batch_size": None,
+    }
+    changed |= {"data.normalize": "none"} if scaling_of(runs) else {}
+    trusted = [entry for member in runs for entry in member.cfg.get("trust") or ()]
+    cfg = with_values(runs[0].cfg, {**changed, "trust": [*dict.fromkeys(trusted)]})
+    with memory_released(), session(cfg, folder, overrides=overrides) as run:
+        shared = build_shared(run.cfg, runs[0].folder, pretrained=False, trains=False, ranks=run.ranks)
+        run.stack.callback(shared.data.close)
+        plan = build_plan(run, shared, FinishedRuns(run, shared, runs, weights or ()))
+        run.begin(shared.engine, shared.data)
+        done = _trained(run, shared, plan, Runner(run.cfg, folder).train_member)
+        result = plan.combine(done)
+        run.place.write_result(result)
+        return result
+
+
+def _trained(run: Session, shared: Shared, plan: RunPlan, train: Callable[..., MemberResult]) -> list[MemberResult]:
+    """Train all models that a plan names."""
+    done = list[MemberResult]()
+    while members := plan.next(done):
+        done += train_members(run, members, shared, train)
+    return done

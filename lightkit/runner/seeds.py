@@ -19,7 +19,7 @@ from lightkit.common.names import folder_below
 from lightkit.common.reading import parse_json, parse_mapping, read_file
 from lightkit.config import public
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.runner.ensemble.at_once import train_at_once
+from lightkit.runner.ensemble.engines import train_at_once
 from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_config, read_result

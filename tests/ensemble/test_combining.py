@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import log_loss
+from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.combining import as_logits, as_probabilities, decisions, hard, mean, soft, subsets
+from lightkit.ensemble.combining import (
+    as_logits,
+    as_probabilities,
+    decisions,
+    hard,
+    mean_loss,
+    select,
+    smallest_loss,
+    soft,
+    subsets,
+    weigh,
+)
+from lightkit.ensemble.oof import MemberPredictions
 
 NAN = torch.nan
 
@@ -19,7 +34,6 @@ def test_soft_is_the_weighted_mean_of_those_who_predicted() -> None:
     assert torch.allclose(soft(predictions), torch.tensor([[0.6], [0.5], [0.4]]))
     assert torch.allclose(soft(predictions, [3, 1, 0]), torch.tensor([[0.3], [0.5], [0.4]]))
     assert torch.allclose(soft(predictions, [0, 1, 1]), torch.tensor([[0.8], [0.5], [NAN]]), equal_nan=True)
-    assert mean is soft
 
 
 def test_one_member_is_itself() -> None:
@@ -92,3 +106,157 @@ def test_subsets_are_all_or_a_draw() -> None:
     assert len({tuple(chosen) for chosen in drawn}) == 10
     assert all(len(set(chosen)) == 20 for chosen in drawn)
     assert drawn == subsets(50, 20, draws=10, seed=1) != subsets(50, 20, draws=10, seed=2)
+
+
+def reference(predictions, targets, error, rounds):
+    """AutoGluon's rule written down as simply as possible: the mean of a growing list, anew each time."""
+    chosen: list[int] = []
+    path = []
+    rounding = False
+    for _ in range(rounds):
+        errors = []
+        for candidate in range(len(predictions)):
+            value = error(targets, np.mean([predictions[at] for at in [*chosen, candidate]], axis=0))
+            errors.append(round(value, 6) if rounding else value)
+        tied = [at for at, value in enumerate(errors) if np.isclose(value, min(errors), atol=0, rtol=1e-12)]
+        again = [at for at in tied if at in chosen]
+        best = (again or tied)[0]
+        if not chosen:
+            rounding = abs(errors[best]) > 1e-4
+        path.append(round(errors[best], 6) if rounding else errors[best])
+        chosen.append(best)
+    chosen = chosen[: path.index(min(path)) + 1]
+    return [chosen.count(at) / len(chosen) for at in range(len(predictions))]
+
+
+def candidates(seed: int, *, members: int = 7, rows: int = 60, classes: int = 3) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    targets = torch.randint(classes, (rows,), generator=draw)
+    signal = torch.nn.functional.one_hot(targets, classes) * torch.rand(members, 1, 1, generator=draw) * 2
+    noise = torch.randn(members, rows, classes, generator=draw)
+    return (signal + noise).double().softmax(-1), targets
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_log_loss_is_minimised_as_the_reference_does(seed: int) -> None:
+    predictions, targets = candidates(seed)
+    found = select(predictions, targets, "multiclass")
+    assert np.allclose(found, reference(predictions.double().numpy(), targets.numpy(), log_loss, 25))
+    assert found.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_regression_is_minimised_as_the_reference_does(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    targets = torch.randn(50, generator=draw)
+    predictions = targets[None, :, None] + torch.randn(6, 50, 1, generator=draw)
+    expected = reference(
+        predictions.double().numpy(), targets.double().numpy(), lambda y, p: float(((p[:, 0] - y) ** 2).mean()), 25
+    )
+    assert np.allclose(select(predictions, targets, "regression"), expected)
+
+
+def test_of_twins_one_enters() -> None:
+    predictions, targets = candidates(1, members=4)
+    twins = torch.cat([predictions, predictions * (1 + 1e-9), predictions.clone()])
+    found = select(twins, targets, "multiclass")
+    assert found[4:].tolist() == [0] * 8
+    assert np.allclose(found[:4], select(predictions, targets, "multiclass"))
+
+
+def test_one_member_has_all_the_weight_and_one_row_is_enough() -> None:
+    assert select(*candidates(0, members=1), "multiclass").tolist() == [1]
+    assert select(torch.tensor([[[0.3]], [[0.6]], [[0.8]]]), torch.tensor([1.0]), "binary").tolist() == [0, 0, 1]
+
+
+def test_only_rows_that_all_predicted_decide() -> None:
+    predictions, targets = candidates(5)
+    gaps = predictions.clone()
+    gaps[0, :10], gaps[3, 50:] = torch.nan, torch.nan
+    expected = select(predictions[:, 10:50], targets[10:50], "multiclass")
+    assert select(gaps, targets, "multiclass").equal(expected)
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel", "multiclass"])
+def test_what_is_minimised_is_the_log_loss(task: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    predictions = torch.rand(30, 1 if task == "binary" else 3, generator=draw, dtype=torch.float64)
+    targets = torch.randint(2, predictions.shape, generator=draw).float()
+    expected = np.mean([log_loss(targets[:, at], predictions[:, at]) for at in range(predictions.shape[1])])
+    if task == "multiclass":
+        targets, predictions = torch.arange(30) % 3, predictions.softmax(1)
+        expected = log_loss(targets, predictions)
+    assert mean_loss(predictions, targets, task) == pytest.approx(expected)
+
+
+def test_what_cannot_be_selected_from_is_refused() -> None:
+    predictions, targets = candidates(0, members=2)
+    apart = predictions.clone()
+    apart[0, ::2], apart[1, 1::2] = torch.nan, torch.nan
+    with pytest.raises(UserError, match="no row was predicted by all"):
+        select(apart, targets, "multiclass")
+    with pytest.raises(UserError, match="nothing to select from"):
+        select(predictions[:0], targets, "multiclass")
+    with pytest.raises(UserError, match="finite for none"):
+        select(torch.full((2, 3, 1), torch.inf), torch.zeros(3), "regression")
+    with pytest.raises(UserError, match="rounds"):
+        select(predictions, targets, "multiclass", rounds=0)
+
+
+def test_a_member_whose_loss_is_not_finite_loses() -> None:
+    predictions = torch.tensor([[[torch.inf], [0.0]], [[5.0], [0.0]]])
+    assert select(predictions, torch.zeros(2), "regression").tolist() == [0, 1]
+
+
+N = 60
+
+
+def predicted(
+    predictions: torch.Tensor, targets: torch.Tensor, split: int = 1, task: str = "multiclass"
+) -> MemberPredictions:
+    rows, kind = torch.arange(N), torch.full((N,), split, dtype=torch.uint8)
+    return MemberPredictions(rows, kind, torch.ones_like(rows), predictions.float(), targets, task)
+
+
+def members() -> tuple[list[MemberPredictions], torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(3, (N,), generator=generator)
+    hints = torch.nn.functional.one_hot(targets, 3).double()
+    noise = [torch.randn(N, 3, generator=generator, dtype=torch.float64) for _ in range(3)]
+    strength = (2.0, 1.0, 0.0)
+    return [predicted((s * hints + one).softmax(1), targets) for s, one in zip(strength, noise)], targets
+
+
+def test_validated_weights_have_the_smallest_loss() -> None:
+    found, targets = members()
+    weights = weigh(found, "multiclass", how="validation")
+    assert weights.sum().item() == pytest.approx(1)
+    assert weights[0] > weights[2]
+    stack = torch.stack([one.predictions for one in found]).double()
+
+    def loss(share: torch.Tensor) -> float:
+        return mean_loss(torch.einsum("m,mnc->nc", share, stack), targets, "multiclass")
+
+    grid = [torch.tensor([a, b, 20 - a - b]) / 20 for a in range(21) for b in range(21 - a)]
+    assert loss(weights) <= min(loss(share.double()) for share in grid) + 1e-4
+
+
+def test_validated_weights_of_numbers_are_least_squares() -> None:
+    generator = torch.Generator().manual_seed(1)
+    stack, targets = torch.randn(2, N, 1, generator=generator), torch.zeros(N, 1)
+    weights = smallest_loss(stack, targets, "regression")
+    a, b = stack[0, :, 0].double(), stack[1, :, 0].double()
+    best = float((b * (b - a)).sum() / ((a - b) ** 2).sum())
+    assert weights[0].item() == pytest.approx(min(max(best, 0), 1), abs=1e-3)
+
+
+@pytest.mark.parametrize("how", ["uniform", "validation", "greedy"])
+def test_one_member_counts_wholly(how: str) -> None:
+    assert weigh(members()[0][:1], "multiclass", how=how).tolist() == [1.0]
+
+
+def test_the_test_split_weighs_nothing() -> None:
+    found, targets = members()
+    tested = [predicted(one.predictions, targets, split=2) for one in found]
+    with pytest.raises(UserError, match="no row is left to weigh members by"):
+        weigh(tested, "multiclass", how="greedy")

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.combining import hard
-from lightkit.ensemble.diversity import by_size, disagreement, double_fault, error_correlation, uncertainty
+from lightkit.ensemble.diversity import (
+    MemberOutputs,
+    by_size,
+    disagreement,
+    double_fault,
+    error_correlation,
+    uncertainty,
+)
 
 TASKS = ["multiclass", "binary", "multilabel"]
 
@@ -81,13 +87,6 @@ def test_values_do_not_disagree() -> None:
         disagreement(torch.rand(2, 3, 1), "regression")
 
 
-def test_one_member_agrees_with_itself() -> None:
-    predictions, targets = members("multiclass", 1)
-    assert disagreement(predictions, "multiclass").tolist() == [[0]]
-    wrong = (predictions[0].argmax(1) != targets).double().mean()
-    assert double_fault(predictions, targets, "multiclass").item() == pytest.approx(float(wrong))
-
-
 def test_members_that_differ_are_unsure_and_the_difference_is_told_apart() -> None:
     split = torch.tensor([[[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], [[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]])
     found = uncertainty(split, "multiclass")
@@ -118,43 +117,62 @@ def test_uncertainty_of_one_member_of_weights_and_of_gaps() -> None:
     assert values.entropy.isnan().all()
 
 
-def accuracy(targets: Tensor, predictions: Tensor) -> float:
-    return float((predictions.argmax(1) == targets).double().mean())
-
-
 def test_metric_over_size_begins_with_the_members_and_ends_with_the_ensemble() -> None:
     predictions, targets = members("multiclass", 6)
-    found = by_size(predictions, targets, accuracy, draws=5)
-    assert found.sizes == (1, 2, 3, 4, 5, 6)
-    assert found.drawn[0] == tuple(accuracy(targets, member) for member in predictions)
+
+    def accuracy(chosen: Tensor) -> float:
+        return float((chosen.mean(0).argmax(1) == targets).double().mean())
+
+    sizes = range(1, 7)
+    found = by_size(predictions, accuracy, sizes=sizes, draws=5)
+    assert found.drawn[0] == [accuracy(member[None]) for member in predictions]
     assert [len(values) for values in found.drawn] == [6, 5, 5, 5, 5, 1]
-    assert found.first[0] == found.drawn[0][0]
-    assert found.first[-1] == found.drawn[-1][0] == accuracy(targets, predictions.mean(0))
-    assert found.first[2] == accuracy(targets, predictions[:3].mean(0))
+    assert found.first == [accuracy(predictions[:size]) for size in sizes]
+    assert found.drawn[-1] == found.first[-1:]
     assert found.mean[0] == pytest.approx(sum(found.drawn[0]) / 6)
-    assert found == by_size(predictions, targets, accuracy, draws=5)
+    assert found == by_size(predictions, accuracy, sizes=sizes, draws=5)
 
 
-def test_metric_over_size_takes_rows_of_all_and_other_rules() -> None:
-    predictions, targets = members("multiclass", 3)
-    predictions[1, :30] = torch.nan
-    found = by_size(predictions, targets, accuracy, combine=lambda p: hard(p, task="multiclass"), sizes=[3])
-    assert (found.sizes, found.rows) == ((3,), 50)
-    assert found.first[0] == accuracy(targets[30:], hard(predictions[:, 30:], task="multiclass"))
-    predictions[0, 30:] = torch.nan
-    with pytest.raises(UserError, match="no row was predicted by all members"):
-        by_size(predictions, targets, accuracy)
+HALF = torch.tensor([0.5, 0.5])
 
 
-def test_very_many_members_are_measured_at_some_sizes() -> None:
-    predictions, targets = members("multiclass", 200, rows=10)
-    sizes = by_size(predictions, targets, accuracy, draws=3).sizes
-    assert sizes[0] == 1
-    assert sizes[-1] == 200
-    assert len(sizes) <= 32
+def test_classes() -> None:
+    taken = MemberOutputs("multiclass", HALF)
+    taken(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))  # sure, and of another class each
+    taken(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]))  # both unsure
+    found = taken.columns(torch.tensor([[0.6, 0.4], [0.5, 0.5]]).log())
+    assert list(found) == ["entropy", "mutual_information", "disagreement"]
+    assert found["entropy"] == pytest.approx([math.log(2)] * 2)
+    assert found["mutual_information"] == pytest.approx([math.log(2), 0])
+    assert found["disagreement"] == pytest.approx([0.5, 0])
 
 
-def test_many_rows_are_cheap() -> None:
-    predictions, targets = members("multiclass", 10, rows=100_000)
-    assert disagreement(predictions, "multiclass").shape == (10, 10)
-    assert error_correlation(predictions, targets, "multiclass").shape == (10, 10)
+def test_disagreement_counts_members_by_weight() -> None:
+    taken = MemberOutputs("binary", torch.tensor([0.7, 0.3]))
+    taken(torch.tensor([[[0.9], [0.9]], [[0.1], [0.8]]]))
+    assert taken.columns(torch.tensor([2.0, 2.0]))["disagreement"] == pytest.approx([0.3, 0])
+
+
+def test_labels_have_one_value_a_sample() -> None:
+    taken = MemberOutputs("multilabel", HALF)
+    taken(torch.tensor([[[0.9, 0.5]], [[0.1, 0.5]]]))
+    found = taken.columns(torch.tensor([[1.0, -1.0]]))
+    assert found["entropy"] == pytest.approx([2 * math.log(2)])
+    assert found["disagreement"] == pytest.approx([0.25])
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((2,), [1, 0]), ((2, 1), [[1], [0]])])
+def test_numbers_have_a_deviation_in_the_form_of_the_prediction(shape: tuple[int, ...], expected: list[float]) -> None:
+    taken = MemberOutputs("regression", HALF)
+    taken(torch.tensor([[[1.0], [4.0]], [[3.0], [4.0]]]))
+    assert taken.columns(torch.zeros(shape)) == {"std": expected}
+    scaled = MemberOutputs("regression", HALF, 100.0)
+    scaled(taken.batches[0])
+    assert scaled.columns(torch.zeros(2)) == {"std": [100, 0]}
+
+
+def test_nothing_is_said_where_members_predict_nothing_themselves() -> None:
+    assert MemberOutputs("multiclass", HALF).columns(torch.zeros(3, 2)) == {}
+    alone = MemberOutputs("multiclass", torch.ones(1))
+    alone(torch.full((1, 3, 2), 0.5))
+    assert alone.columns(torch.zeros(3, 2)) == {}

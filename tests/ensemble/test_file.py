@@ -9,11 +9,20 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
-from lightkit.ensemble.file import StoredEnsemble, StoredMember, read_ensemble, write_ensemble
+from lightkit.ensemble.combining import soft
+from lightkit.ensemble.file import (
+    StoredEnsemble,
+    StoredMember,
+    assembled,
+    nested,
+    read_ensemble,
+    write_ensemble,
+)
+from lightkit.ensemble.module import Ensemble
 
 
 def state(own: float = 0.0) -> dict[str, Tensor]:
@@ -59,15 +68,6 @@ def test_it_gives_back_what_was_written(tmp_path: Path) -> None:
             assert tensor.dtype == other.state[name].dtype
             assert torch.equal(tensor, other.state[name])
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
-def test_writing_again_takes_the_place_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "ensemble.safetensors"
-    write_ensemble(path, stored(state(1.0), state(2.0)))
-    write_ensemble(path, StoredEnsemble([StoredMember("only", "", 1.0, {"w": torch.ones(1)})], "last", "regression"))
-    read = read_ensemble(path)
-    assert [member.name for member in read.members] == ["only"]
-    assert (list(read.classes), read.more) == ([], None)
 
 
 def test_tensors_in_common_are_stored_once(tmp_path: Path) -> None:
@@ -165,3 +165,42 @@ def test_names_of_members_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     write_ensemble(path, StoredEnsemble([StoredMember(name, "", 1.0, state())], "soft", "multiclass"))
     with pytest.raises(UserError, match="the name of a folder"):
         read_ensemble(path)
+
+
+def networks(*names: str) -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {name: nn.Linear(3, 2) for name in names}
+
+
+def parts(weights: dict[str, float], rule: str = "soft", **more: object) -> StoredEnsemble:
+    return StoredEnsemble(
+        [StoredMember(name, "", weight, {}) for name, weight in weights.items()], rule, "multiclass", (), more
+    )
+
+
+@pytest.mark.parametrize("rule", ["soft", "hard", "sum"])
+def test_an_ensemble_as_a_member_keeps_its_rule(rule: str) -> None:
+    found, x = networks("0.a", "0.b", "1"), torch.randn(5, 3)
+    members, groups, scaling = nested(parts({"a": 0.5, "b": 0.5}, rule), "0", 0.3)
+    assert not scaling
+    outer = parts({**{member.name: member.weight for member in members}, "1": 0.7}, groups=groups, scaling={})
+    ensemble = assembled(outer, found)
+    inner = Ensemble([found["0.a"], found["0.b"]], task="multiclass", rule=rule, weights=[0.5, 0.5])  # type: ignore[arg-type]
+    single = {"0": inner(x).softmax(1), "1": found["1"](x).softmax(1)}
+    shares = dict(zip(ensemble.names, ensemble.weights.tolist()))
+    assert shares == pytest.approx({"1": 0.7, "0": 0.3})
+    expected = soft(torch.stack([single["0"], single["1"]]), [0.3, 0.7])
+    assert torch.allclose(ensemble(x).exp(), expected, atol=1e-6)
+
+
+def test_ensembles_of_ensembles_are_put_together_from_the_inside() -> None:
+    inner = nested(parts({"a": 1.0}, scaling={"a": {"shift": [1.0] * 3, "scale": [2.0] * 3}}), "x", 1.0)
+    middle = StoredEnsemble(inner[0], "soft", "multiclass", (), {"groups": inner[1], "scaling": inner[2]})
+    members, groups, scaling = nested(middle, "y", 1.0)
+    assert [group["name"] for group in groups] == ["y.x", "y"]
+    assert groups[-1]["members"] == ["y.x"]
+    assert list(scaling) == ["y.x.a"]
+    found, x = networks("y.x.a"), torch.randn(2, 3)
+    outer = StoredEnsemble(members, "soft", "multiclass", (), {"groups": groups, "scaling": scaling})
+    expected = found["y.x.a"]((x - 1) / 2).softmax(1)
+    assert torch.allclose(assembled(outer, found)(x).exp(), expected, atol=1e-6)

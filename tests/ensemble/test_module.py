@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lightkit.device.casting import weights_as
-from lightkit.ensemble.module import Ensemble, alone, members_only
+from lightkit.ensemble.module import Ensemble, agrees, alike, alone, members_only, stack
 
 X = torch.linspace(-2, 2, 7 * 4).view(7, 4)
 TASKS = ("multiclass", "binary", "multilabel", "regression")
-
-
-class Flat(nn.Linear):
-    """One number a sample, without a dimension of its own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, 0]
 
 
 class Branching(nn.Linear):
@@ -60,13 +54,6 @@ def test_output_is_that_of_a_model(task: str, count: int) -> None:
     assert torch.allclose(first, expected, atol=1e-6)
     assert torch.allclose(second, expected, atol=1e-6)
     assert torch.allclose(model(X), expected, atol=1e-6)  # with gradients
-
-
-def test_outputs_without_a_dimension_of_their_own() -> None:
-    model = ensemble("binary", Flat)
-    with torch.no_grad():
-        assert torch.allclose(model(X), model(X), atol=1e-6)
-        assert torch.allclose(model(X), by_hand(model), atol=1e-6)
 
 
 def test_networks_that_branch_stay_one_after_the_other() -> None:
@@ -131,3 +118,72 @@ def test_what_members_predict_can_be_observed() -> None:
     model(X)
     assert [tuple(batch.shape) for batch in seen] == [(12, 7, 3)]
     assert torch.allclose(seen[0], alone(list(model), X).softmax(-1), atol=1e-6)
+
+
+class Named(nn.Module):
+    """Gives several things by name, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"other": x, "logits": self.linear(x)}
+
+
+class Scaled(nn.Module):
+    """Has a setting beside its tensors."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 1), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)[:, 0] * self.scale
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+def networks(make: Callable[[], nn.Module], count: int = 10) -> list[nn.Module]:
+    torch.manual_seed(0)
+    made = [make().eval() for _ in range(count)]
+    for buffer in (buffer for network in made for buffer in network.buffers() if buffer.is_floating_point()):
+        buffer.data += torch.rand_like(buffer)
+    return made
+
+
+@pytest.mark.parametrize("make", [deep, Named, lambda: Scaled(2.0)])
+def test_one_call_gives_what_each_gives_alone(make: Callable[[], nn.Module]) -> None:
+    members = networks(make)
+    stacked = stack(members)
+    assert stacked is not None
+    found, expected = stacked.outputs(X), alone(members, X)
+    assert found.shape == expected.shape == (10, 7, expected.shape[2])
+    assert torch.allclose(found, expected, atol=1e-6, rtol=0)
+
+
+def test_few_or_large_ones_are_faster_alone() -> None:
+    assert stack(networks(deep, 9)) is None
+    assert stack(networks(lambda: nn.Linear(4, 1024))) is None
+
+
+def test_alike_is_more_than_the_same_shapes() -> None:
+    assert alike(deep(), deep())
+    assert alike(Scaled(2.0), Scaled(2.0))
+    assert not alike(Scaled(2.0), Scaled(3.0))
+    assert not alike(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+    assert not alike(nn.Linear(4, 4), nn.Linear(4, 3))
+    assert not alike(nn.Linear(4, 4), nn.Linear(4, 4).double())
+    hooked = nn.Linear(4, 4)
+    hooked.register_forward_hook(lambda _module, _inputs, output: 2 * output)
+    assert not alike(nn.Linear(4, 4), hooked)
+
+
+def test_rounding_is_no_difference() -> None:
+    one = torch.ones(2, 3)
+    assert agrees(one, one + 1e-6)
+    assert not agrees(one, one + 1e-3)
+    assert agrees(one.bfloat16(), (one + 1e-2).bfloat16())
+    assert not agrees(one, one[:1])

@@ -180,8 +180,3 @@ def test_targets_that_are_missing_alike_are_alike() -> None:
 def test_no_members_are_refused() -> None:
     with pytest.raises(UserError, match="there are no members"):
         pooled([])
-
-
-def test_many_rows_are_cheap() -> None:
-    rows = list(range(300_000))
-    assert pooled([member(rows), member(rows[1000:]), member(rows[:-1000])]).counts.sum() == 898_000

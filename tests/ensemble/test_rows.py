@@ -10,7 +10,8 @@ from sklearn.model_selection import StratifiedKFold, TimeSeriesSplit
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.rows import cut_holdout, held_out_rows, member_rows, training_rows
+from lightkit.ensemble.oof import SPLITS, MemberPredictions
+from lightkit.ensemble.rows import cut_holdout, member_rows, unseen_by_all
 
 ROWS = torch.arange(10, 213)
 STRATA = torch.tensor([0] * 110 + [1] * 70 + [2] * 40)[torch.randperm(220, generator=torch.Generator().manual_seed(0))]
@@ -23,8 +24,7 @@ def folds(count: int = 4, rows: Tensor = ROWS, **choice: Any) -> list[tuple[Tens
 
 def test_all_rows_leave_none_to_predict() -> None:
     shuffled = ROWS.flip(0)
-    assert torch.equal(training_rows(shuffled, "all"), ROWS)
-    assert held_out_rows(shuffled, "all").tolist() == []
+    assert [part.tolist() for part in member_rows(shuffled, "all")] == [ROWS.tolist(), []]
 
 
 def test_bootstrap_draws_with_replacement_and_holds_out_the_rest() -> None:
@@ -33,10 +33,9 @@ def test_bootstrap_draws_with_replacement_and_holds_out_the_rest() -> None:
     assert torch.equal(trained, trained.sort().values)
     assert torch.equal(torch.cat([trained.unique(), held]).sort().values, ROWS)
     assert 0.3 < len(held) / len(ROWS) < 0.45  # 1/e
-    assert torch.equal(training_rows(ROWS, "bootstrap", 3, 1), trained)
-    assert torch.equal(training_rows(ROWS.flip(0), "bootstrap", 3, 1), trained)
+    assert torch.equal(member_rows(ROWS.flip(0), "bootstrap", 3, 1).training, trained)
     for draw, index in ((4, 1), (3, 2)):
-        assert not torch.equal(training_rows(ROWS, "bootstrap", draw, index), trained)
+        assert not torch.equal(member_rows(ROWS, "bootstrap", draw, index).training, trained)
 
 
 def test_bootstrap_takes_whole_groups() -> None:
@@ -72,21 +71,6 @@ def test_folds_keep_shares_as_scikit_learn_does() -> None:
     theirs = [STRATA[ROWS[at]].bincount() for _, at in StratifiedKFold(4).split(ROWS, STRATA[ROWS])]
     assert (ours.amax(0) - ours.amin(0)).max() <= 1
     assert torch.equal(ours.sort(0).values, torch.stack(theirs).sort(0).values)
-
-
-def test_groups_of_a_class_are_spread() -> None:
-    strata = (torch.arange(400) // 10 % 4 == 0).long()  # 10 of 40 groups are of the rare class
-    held = [
-        strata[held].bincount(minlength=2)
-        for _, held in folds(5, torch.arange(400), strata=strata, groups=torch.arange(400) // 10)
-    ]
-    assert torch.stack(held).tolist() == [[60, 20]] * 5
-
-
-def test_a_large_group_gets_a_fold_of_its_own() -> None:
-    groups = torch.tensor([0] * 50 + [1] * 10 + [2] * 10 + [3] * 5)
-    sizes = sorted(len(held) for _, held in folds(3, torch.arange(75), groups=groups))
-    assert sizes == [10, 15, 50]
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS])
@@ -154,12 +138,6 @@ def test_as_many_folds_as_rows_leave_one_out() -> None:
     assert [len(held) for _, held in folds(5, ROWS[:5])] == [1] * 5
 
 
-def test_many_rows_are_cheap() -> None:
-    rows = torch.arange(500_000)
-    assert len(held_out_rows(rows, "folds", folds=8, fold=3, strata=rows % 10)) == 62_500
-    assert len(held_out_rows(rows, "folds", folds=8, fold=3, groups=rows // 50)) == 62_500
-
-
 def test_a_share_is_cut_off_before_the_folds() -> None:
     rows, strata = torch.arange(0, 180, 2), torch.arange(200) // 50 % 2
     cut = cut_holdout(rows, 1 / 9, 4, strata=strata)
@@ -190,3 +168,44 @@ def test_a_share_that_cannot_be_cut_off_is_refused() -> None:
         cut_holdout(torch.arange(40), 0.7, 1)
     with pytest.raises(UserError, match="no part of 1/10 of the training rows can be held out"):
         cut_holdout(torch.arange(5), 0.1, 1)
+
+
+def made(rows: dict[int, str], **more: Any) -> MemberPredictions:
+    """Predictions of rows by number, with the split of each; `seen` rows were trained on."""
+    counts = torch.tensor([int(split != "seen") for split in rows.values()])
+    numbers = torch.tensor([*rows])
+    predictions = torch.stack([numbers, -numbers], 1).float()
+    predictions[counts == 0] = float("nan")
+    return MemberPredictions(
+        rows=numbers,
+        split=torch.tensor([SPLITS.index(split) if split in SPLITS else 0 for split in rows.values()]).to(torch.uint8),
+        counts=counts,
+        predictions=predictions,
+        targets=numbers % 2,
+        task="multiclass",
+        **more,
+    )
+
+
+def test_rows_that_any_member_trained_on_are_left_out() -> None:
+    one = made({0: "val", 1: "test", 2: "test", 3: "train", 4: "seen", 9: "val"})
+    other = made({3: "train", 2: "test", 1: "val", 0: "val", 4: "test", 7: "test"})
+    found = unseen_by_all([one, other])
+    assert [member.rows.tolist() for member in found] == [[3, 0, 1, 2]] * 2
+    assert [SPLITS[number] for number in found[0].split.tolist()] == ["train", "val", "val", "test"]
+    assert found[0].predictions[:, 0].tolist() == found[1].predictions[:, 0].tolist() == [3, 0, 1, 2]
+    assert found[1].split.equal(found[0].split)
+
+
+def test_nothing_may_be_left() -> None:
+    assert not len(unseen_by_all([made({0: "val"}), made({0: "seen", 1: "val"})])[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"), [({"data": "other"}, "different data"), ({"classes": ("b", "a")}, "other classes")]
+)
+def test_members_of_other_data_are_told_before_their_rows(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        unseen_by_all(
+            [made({0: "val"}, data="" if "data" in more else "same"), made({5: "val"}, **{"data": "same"} | more)]
+        )

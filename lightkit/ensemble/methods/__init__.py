@@ -1,8 +1,17 @@
 """The methods of `ensemble._target_`: which members they train, and how these become one."""
 
 from lightkit.ensemble.methods.base import Combination, Method, NoEnsemble, RunFacts, computed, member
-from lightkit.ensemble.methods.independent import Adversarial, Bagging, Greedy, Voting
-from lightkit.ensemble.methods.sequential import FastGeometric, Fusion, GradientBoosting, Snapshot, SoftGradientBoosting
+from lightkit.ensemble.methods.plain import (
+    Adversarial,
+    Bagging,
+    FastGeometric,
+    Fusion,
+    GradientBoosting,
+    Greedy,
+    Snapshot,
+    SoftGradientBoosting,
+    Voting,
+)
 from lightkit.ensemble.methods.stacking import Stacking
 
 __all__ = [

@@ -14,8 +14,7 @@ from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.data import DataInfo
-from lightkit.ensemble.combining import hard, soft
-from lightkit.ensemble.greedy import WEIGHTS, weigh, weighing_rows
+from lightkit.ensemble.combining import WEIGHTS, hard, soft, weigh, weighing_rows
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, RunMember
 
@@ -72,10 +71,6 @@ class RunFacts:
     """Names of the members of an ensemble that is made of runs that had finished before."""
     given: Sequence[float] = ()
     """How much each of these counts; empty leaves that to the method."""
-
-    def member_seed(self, index: int) -> int:
-        """Return the seed of a member that has none of its own."""
-        return mix(self.seed, "member", index) % _SEEDS
 
 
 @dataclass
@@ -344,7 +339,7 @@ def member(
         values: By which values it differs.
         **role: What it is among the others; see `lightkit.config.schema.MemberConfig`.
     """
-    own = {"seed": facts.member_seed(number), **(values or {})}
+    own = {"seed": mix(facts.seed, "member", number) % _SEEDS, **(values or {})}
     name = f"{number:02}-{label}" if label else f"{number:02}"
     return RunMember(name, {**own, "ensemble": {"_target_": NO_ENSEMBLE, "member": role}})
 

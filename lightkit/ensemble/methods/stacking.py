@@ -13,24 +13,14 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
-from lightkit.ensemble.combining import soft
-from lightkit.ensemble.greedy import select
+from lightkit.ensemble.combining import mean_loss, select, soft
+from lightkit.ensemble.judging import GREEDY, STACK, UNIFORM, Decision, judge
 from lightkit.ensemble.methods.base import UNTRAINED, Combination, Engine, Method, RunFacts, combined, member
-from lightkit.ensemble.methods.independent import fold_members
+from lightkit.ensemble.methods.plain import fold_members
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
-from lightkit.ensemble.stacking import (
-    GREEDY,
-    STACK,
-    UNIFORM,
-    Decision,
-    base_predictions,
-    check_rows,
-    divided,
-    judge,
-    row_losses,
-)
+from lightkit.ensemble.rows import MemberRows, cut_holdout, member_rows
+from lightkit.ensemble.stacking import base_predictions, check_rows, divided
 
 _PATIENCE = "trainer.early_stopping.patience"
 _INTERVAL = 100
@@ -125,7 +115,7 @@ class Stacking(Method):
             )
         for repeat in range(self.repeats):
             dealt: dict[str, Any] = {"folds": self.folds, "fold": 0, "repeat": repeat, **_kept(facts)}
-            held_out_rows(rows.training, "folds", facts.seed, 0, **dealt)
+            member_rows(rows.training, "folds", facts.seed, 0, **dealt)
 
     def rows(self, facts: RunFacts) -> MemberRows:
         """Return the training rows that folds are cut from, and those that decide about the stack."""
@@ -185,13 +175,8 @@ class Stacking(Method):
             "used": chosen,
             "greedy": {base.networks[0]: float(weight) for base, weight in zip(bases, greedy)},
             "why": "no rows were held out to decide by (ensemble.holdout=0)",
+            **(decision.record() if decision else {}),
         }
-        lines = list[str]()
-        if decision is not None:
-            held = {"rows": decision.rows, "losses": dict(decision.losses), "standard_error": decision.error}
-            record |= {"why": decision.sentence(), "holdout": held}
-            losses = ", ".join(f"{name} {loss:.4f}" for name, loss in decision.losses.items())
-            lines.append(f"held out  used: {chosen}; loss of {decision.rows} rows that nothing saw: {losses}")
         price, cost = _price(done, bases, known, facts.task)
         judged = predictions.by_rows(apart)
         if chosen != STACK:
@@ -206,15 +191,14 @@ class Stacking(Method):
             views=[[judged], [base.by_rows(apart) for base in own]],
             selected_on=["oof"] if chosen == GREEDY and not facts.given else [],
             facts={"stacking": record, **price},
-            lines=[*lines, record["why"], *cost],
+            lines=[*([decision.line()] if decision else []), record["why"], *cost],
         )
 
     def _greedy(self, bases: Sequence[MemberPredictions], facts: RunFacts, apart: Tensor) -> Tensor:
         """Return the weights of the bases of all layers, by the out-of-fold predictions of training rows."""
         seen = aligned([base.of_split("train") for base in bases])
         there = torch.stack([base.predicted for base in seen]).all(0) & ~torch.isin(seen[0].rows, apart)
-        found = select(stacked(seen)[:, there], seen[0].targets[there], facts.task, rounds=self.rounds)
-        return torch.tensor(found.weights, dtype=torch.float64)
+        return select(stacked(seen)[:, there], seen[0].targets[there], facts.task, rounds=self.rounds)
 
     def _decide(
         self, bases: Sequence[MemberPredictions], meta: MemberPredictions, greedy: Tensor, facts: RunFacts
@@ -343,7 +327,7 @@ def _loss(predictions: MemberPredictions, task: str) -> float | None:
     """Return the mean loss of validation rows; None where there are none."""
     rows = predictions.of_split("val")
     rows = rows.take(rows.predicted)
-    return float(row_losses(rows.predictions, rows.targets, task).mean()) if len(rows) else None
+    return mean_loss(rows.predictions, rows.targets, task) if len(rows) else None
 
 
 def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:

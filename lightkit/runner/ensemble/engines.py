@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,13 +21,13 @@ from lightkit.common.error_families import POINTER
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import usable_cpus
+from lightkit.common.reading import UnreadableError, parse_json, read_file
+from lightkit.common.shapes import TEXTS
 from lightkit.config import to_yaml
-from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path
-from lightkit.runner.ensemble.at_once import train_at_once
-from lightkit.runner.ensemble.group_training import Trained
-from lightkit.runner.ensemble.predictions import HELD_OUT, keep_outputs
+from lightkit.runner.ensemble.group_training import GroupTraining
+from lightkit.runner.ensemble.member_files import is_own, leaves
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session
@@ -62,20 +64,13 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     elif engine == "processes" and len(left) > 1 and run.ranks.size == 1:
         results = train_side_by_side(run, left, shared)
     elif engine in ("auto", "vectorized") and left and len(members) > 1:  # one may be left of those at once
-        chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}
-        results = train_at_once(run, members, shared, train, keep=keep, **chosen)
+        results = train_at_once(run, members, shared, train, engine=engine, finished=earlier)
     else:
         if engine == "vectorized" and left:
             run.tell(f"one after the other trains {left[0].name}: no other member can be trained now")
         results = [train(run, member, shared) for member in left]
     found |= {result.member.name: result for result in results}
     return [result for result in found.values() if result is not None]
-
-
-def keep(run: Session, trained: Trained) -> MemberPredictions:
-    """Keep what a member predicts of the rows that it did not learn from."""
-    del run
-    return keep_outputs(trained.outputs, trained.learner.data.info, trained.folder)
 
 
 @dataclass
@@ -188,3 +183,104 @@ def _failure(child: _Child) -> UserError:
         fix="`lightkit resume RUN` goes on with the members that are left",
         exit_code=code if code > 0 else FAILED,
     )
+
+
+def train_at_once(
+    run: Session,
+    members: Sequence[RunMember],
+    shared: Shared,
+    train: TrainOne,
+    *,
+    finished: Mapping[str, MemberResult] = MappingProxyType({}),
+    engine: str = "auto",
+) -> list[MemberResult]:
+    """Train members at once where that can be done and pays, the others one after the other.
+
+    Args:
+        run: The run.
+        members: All that can be trained now, with those that an earlier part of the run has finished.
+        shared: What they share.
+        train: Trains one member alone.
+        finished: Those that an earlier part of the run has trained, by name.
+        engine: `vectorized` does not ask whether it pays; `auto` does.
+
+    Returns:
+        Their results, in the same order.
+
+    Raises:
+        UserError: Something the user gave is wrong.
+        Interrupted: A signal asked the run to end; it has saved.
+    """
+    found: dict[str, MemberResult] = dict(finished)
+    groups = alike(run, members, finished)
+    alone = _reasons(run, members, [*finished, *(member.name for group in groups for member in group)])
+    while groups:
+        group = GroupTraining(run, groups.pop(0), shared, engine=engine, finished=finished)
+        if group.prepare():
+            found |= {result.member.name: result for result in group.train()}
+        groups += [group.others] if len(group.others) > 1 else []
+        alone += [f"{one.name}: it has another number of rows" for one in group.others if len(group.others) == 1]
+    for line in alone:
+        run.tell(f"one after the other trains {line}")
+    return [found.get(member.name) or train(run, member, shared) for member in members]
+
+
+def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, MemberResult]) -> list[list[RunMember]]:
+    """Return groups of two and more members that differ in seeds and rows alone and are still to be trained.
+
+    A group that was training when the run was killed stays together, with those of it that have been written since.
+    """
+    begun = [_named(file) for file in (run.place.path / run_files.TOGETHER).glob(f"*/{run_files.TOGETHER_MEMBERS}")]
+    fresh = [
+        member
+        for member in members
+        if not any(member.name in names for names in begun)
+        and member.name not in finished
+        and not has_checkpoints(run.place.member(member.name).path)
+    ]
+    parts = [*([member for member in members if member.name in names] for names in sorted(begun)), fresh]
+    groups = [group for part in parts for group in _by_kind(part)]
+    return [group for group in groups if len(group) > 1 and not all(member.name in finished for member in group)]
+
+
+def _reasons(run: Session, members: Sequence[RunMember], others: Sequence[str]) -> list[str]:
+    """Say why members train by themselves that no other one is like.
+
+    Args:
+        run: The run.
+        members: All that can be trained now.
+        others: Names of those that have finished, or train with others.
+    """
+    alone = [member.name for member in members if member.name not in others]
+    begun = [name for name in alone if has_checkpoints(run.place.member(name).path)]
+    lines = [f"{name}: it has begun to train by itself" for name in begun]
+    fresh = [name for name in alone if name not in begun]
+    if not fresh:
+        return lines
+    values = [leaves(member.values) for member in members]
+    every = dict.fromkeys(key for own in values for key in own)
+    keys = [key for key in every if not is_own(key)]
+    differing = [key for key in keys if len({json.dumps(own.get(key, "-"), default=str) for own in values}) > 1]
+    missing = [key for key in every if any(key not in own for own in values)]
+    what = f"no other member has the same {' and '.join(differing)}" if differing else "no other member is left"
+    if missing and not differing:
+        what = f"{' and '.join(missing)} is not given for each member"
+    rate = ", and a step of all at once has one learning rate" if differing == ["optim.lr"] else ""
+    return [*lines, f"{', '.join(fresh)}: {what}{rate}"]
+
+
+def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:
+    """Group members that differ in seeds and rows alone."""
+    groups: dict[str, list[RunMember]] = {}
+    for member in members:
+        values = leaves(member.values)
+        key = [{name: value for name, value in values.items() if not is_own(name)}, [*values]]
+        groups.setdefault(json.dumps(key, default=str), []).append(member)
+    return [*groups.values()]
+
+
+def _named(file: Path) -> list[str]:
+    with suppress(FileNotFoundError, UnreadableError):
+        found: Any = parse_json(read_file(file))
+        return found if TEXTS.fits(found) else []
+    return []

@@ -17,8 +17,7 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.validations import Validation, read_validations
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner.ensemble.members import SplitMeter
-from lightkit.runner.ensemble.report import Outcome
+from lightkit.runner.ensemble.report import Outcome, SplitMeter
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""
@@ -53,8 +52,8 @@ def over_validations(
         rows: Rows of the validation split in the order of the outputs.
         meter: Measures predictions of this split.
     """
-    shares = [outcome.weights[name] for name in kept]
-    truth, order = outcome.together.of_split("val"), rows.argsort()
+    shares = [outcome.made.weights[name] for name in kept]
+    truth, order = outcome.made.predictions.of_split("val"), rows.argsort()
     places = sorted({record.epoch for records in kept.values() for record in records})
     begin = max(records[0].epoch for records in kept.values())
     steps, found = list[int](), list[Tensor]()
@@ -79,39 +78,28 @@ def over_size(outcome: Outcome, measure: Measure, *, seed: int = 0) -> BySize | 
         seed: Seed of the subsets.
     """
     split = outcome.metric.partition("/")[0]
-    if len(outcome.own) < _FEWEST_SIZES or split not in ("val", "test"):
+    if len(outcome.made.own) < _FEWEST_SIZES or split not in ("val", "test"):
         return None
     predictions, rows = outcome.on(split)
     there = ~predictions.isnan().any(-1).any(0)
     if not there.any():
         return None
-    rows = rows.take(there)
+    rows, known, count = rows.take(there), predictions[:, there], len(predictions)
+    most = min(count, _MOST_SIZES)
+    sizes = sorted({1 + round(at * (count - 1) / (most - 1)) for at in range(most)})
 
-    def metric(targets: Tensor, found: Tensor) -> float:
-        return measure(replace(rows, targets=targets, predictions=found))[outcome.metric]
+    def metric(found: Tensor) -> float:
+        if outcome.rule == "last":  # the newest stands for those before it
+            together = found[-1]
+        else:
+            votes = outcome.rule == "hard" and rows.task != "regression"
+            together = hard(found, task=rows.task) if votes else soft(found)
+        return measure(replace(rows, predictions=together))[outcome.metric]
 
-    count = len(predictions)
-    sizes = sorted(
-        {1 + round(at * (count - 1) / (min(count, _MOST_SIZES) - 1)) for at in range(min(count, _MOST_SIZES))}
-    )
-    if outcome.rule == "last":  # the newest stands for those before it: there are no other subsets
-        values = tuple(metric(rows.targets, predictions[size - 1][there]) for size in sizes)
-        return BySize(tuple(sizes), values, tuple((value,) for value in values), len(rows))
-
-    def combine(chosen: Tensor) -> Tensor:
-        votes = outcome.rule == "hard" and rows.task != "regression"
-        return hard(chosen, task=rows.task) if votes else soft(chosen)
-
-    draws = max(3, min(20, _EVALUATIONS // len(sizes)))
-    return by_size(
-        predictions,
-        outcome.together.of_split(split).targets,
-        metric,
-        combine=combine,
-        sizes=sizes,
-        draws=draws,
-        seed=seed,
-    )
+    if outcome.rule == "last":  # there are no other subsets
+        values = [metric(known[:size]) for size in sizes]
+        return BySize(sizes, values, [[value] for value in values])
+    return by_size(known, metric, sizes=sizes, draws=max(3, min(20, _EVALUATIONS // len(sizes))), seed=seed)
 
 
 def draw(outcome: Outcome, sizes: BySize | None, curve: Sequence[CurvePoint] = ()) -> dict[str, Any]:
@@ -124,9 +112,9 @@ def draw(outcome: Outcome, sizes: BySize | None, curve: Sequence[CurvePoint] = (
     """
     from lightkit.metrics import ensemble_figures as figures  # matplotlib is slow to import
 
-    split, names, task = outcome.split, outcome.names, outcome.together.task
+    split, names, task = outcome.split, outcome.names, outcome.made.predictions.task
     found: dict[str, Any] = {}
-    if curves := epochs(outcome.members, outcome.monitor):
+    if curves := epochs(outcome.made.members, outcome.monitor):
         end = max(epoch for xs, _ in curves.values() for epoch in xs)
         value = outcome.values.get(outcome.monitor)
         together = None if value is None else ([end], [value])
@@ -153,7 +141,7 @@ def draw(outcome: Outcome, sizes: BySize | None, curve: Sequence[CurvePoint] = (
         columns = (bins.edges, bins.confidence, bins.accuracy, bins.counts)
         lists = [column.tolist() for column in columns]
         found[f"{split}/reliability"] = figures.reliability(*lists, error=bins.error, task=task)
-    weights = list(outcome.weights.values())
+    weights = list(outcome.made.weights.values())
     if len(weights) > 1 and max(weights) - min(weights) > 1e-9:
         found["val/weights"] = figures.weights(names, weights)
     return found

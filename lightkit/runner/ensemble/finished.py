@@ -5,36 +5,32 @@ Weights and metrics come from rows alone that no run trained on, also where the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lightkit.assembly import Shared, build
+from lightkit.assembly import build, build_engine, build_splits
 from lightkit.assembly.ensemble import is_ensemble
+from lightkit.assembly.origin import run_of
 from lightkit.assembly.parts import role_of
-from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, keys_under
-from lightkit.common.text import counted
-from lightkit.config import to_plain, to_yaml
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
 from lightkit.config.member_values import with_values
-from lightkit.config.project import project_root
-from lightkit.ensemble.file import PARTS, StoredMember, nested, read_ensemble
-from lightkit.ensemble.methods import Method, RunFacts
-from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions
+from lightkit.config.project import located
+from lightkit.ensemble.file import PARTS, read_ensemble
+from lightkit.ensemble.oof import TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.ensemble.rows import unseen_by_all
-from lightkit.runner.ensemble.doubts import rows_of_base, trained_rows
-from lightkit.runner.ensemble.members import Members, counted_checkpoint
 from lightkit.runner.ensemble.predictions import predict_held_out
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released
-from lightkit.runs.reading import read_ensemble_plan, read_facts, read_result, read_run
+from lightkit.runs.reading import read_facts, read_result, read_run
 
 
 @dataclass(frozen=True)
@@ -158,148 +154,59 @@ def _predict(member: FinishedRun) -> MemberPredictions:
         parts.data.close()
 
 
-class FinishedRuns(Members):
-    """Runs that have finished as the members of an ensemble.
+_BEGINNINGS = ("finetune.weights.path", "finetune.weights.adapter", "resume.file")
+"""Keys that name the weights that a run begins with."""
+
+
+class Seen(NamedTuple):
+    """What is known of the rows that weights have learnt from."""
+
+    rows: Tensor
+    """Those of the same data, int64."""
+    unknown: tuple[str, ...]
+    """Files of weights of which nobody knows what they have learnt from."""
+
+
+def rows_of_base(cfg: DictConfig, fingerprint: str) -> Seen:
+    """Return which rows of some data the runs learnt from whose weights a run began with.
 
     Args:
-        run: The run that the ensemble is.
-        shared: The data and the device.
-        runs: The members.
-        weights: How much each counts; empty leaves that to the method.
-
-    Raises:
-        UserError: The runs do not go together, or cannot be predicted with.
+        cfg: The configuration of the run.
+        fingerprint: That of the data.
     """
-
-    def __init__(
-        self, run: Session, shared: Shared, runs: Sequence[FinishedRun], weights: Sequence[float] = ()
-    ) -> None:
-        super().__init__(run, shared)
-        self.runs, self.weights = {member.name: member for member in runs}, weights
-        self.finished = [member.result() for member in runs]
-        self.unseen = dict(zip(self.runs, [held_out_predictions(member, run) for member in runs]))
-
-    def checked(self, method: Method, facts: RunFacts) -> RunFacts:
-        """See `Members.checked`.
-
-        Raises:
-            UserError: The runs do not go with the method, or no row is left that none of them trained on.
-        """
-        with keys_under("ensemble"):
-            if method.votes:  # of the checks of others none is needed: nothing is dealt out into folds
-                method.check(replace(facts, members=()))
-            found = [*self.unseen.values()]
-            unseen = self._unseen(found, method)
-            if any(len(own) < int(one.predicted.sum()) for own, one in zip(unseen, found)):
-                left = counted(len(unseen[0]), "row")
-                self.run.tell(f"note: the runs were split differently: {left} left that none trained on")
-            rows = unseen[0].of_split("train", "val").rows
-            groups = self.shared.data.together(rows) if method.divides else facts.groups
-            facts = replace(facts, rows=rows, groups=groups, finished=[*self.runs], given=self.weights)
-            self.unseen = dict(zip(self.runs, method.over_finished(unseen, facts, self.shared.data.info)))
-        return facts
-
-    def _unseen(self, found: Sequence[MemberPredictions], method: Method) -> list[MemberPredictions]:
-        """Keep the rows that no run trained on.
-
-        Raises:
-            UserError: None is left, or none to weigh the members by; or the runs are of other data or classes.
-        """
-        unseen = unseen_by_all(found)
-        selects = not self.weights and (method.selects or not method.votes)
-        if len(unseen[0].of_split("train", "val") if selects else unseen[0]):
-            return unseen
-        told = []
-        for run in self.runs.values():
-            seed, count = run.cfg.data.split.seed, len(trained_rows(run.cfg, run.folder))
-            told.append(f"{run.name} trained on {counted(count, 'row')} (data.split.seed={seed})")
-        what = "there is no row that none of these runs trained on"
-        fix = "runs with the same data.split, data.split.seed included"
-        if len(unseen[0]):
-            use = "to weigh the runs by" if method.votes else "for a meta-model to learn from"
-            what = f"no row is left {use}, as test rows are for the report"
-            fix = "runs with a validation split (data.split.val), or --method voting, which weighs all alike"
-        raise UserError(what, key="lightkit ensemble", received="; ".join(told), fix=fix, family="ensemble")
-
-    def begin(self) -> None:
-        """See `Members.begin`: what the runs predict, in the division in which a meta-model learns from it."""
-        for name, own in self.unseen.items():
-            folder = self.run.place.member(name).path
-            folder.mkdir(parents=True, exist_ok=True)
-            own.write(folder / run_files.PREDICTIONS_HELD_OUT)
-
-    def predictions(self, result: MemberResult) -> MemberPredictions:
-        """See `Members.predictions`."""
-        name = result.member.name
-        return self.unseen[name] if name in self.runs else super().predictions(result)
-
-    def values(self, result: MemberResult, own: MemberPredictions, apart: Tensor) -> dict[str, float]:
-        """See `Members.values`; on the rows that the ensemble is measured on: its own may have been others."""
-        return self.measured(own, apart)
-
-    def stored(
-        self, results: Sequence[MemberResult], weights: Mapping[str, float]
-    ) -> tuple[list[StoredMember], dict[str, Any]]:
-        """See `Members.stored`; also the networks of ensembles."""
-        members, groups, scaling = list[StoredMember](), list[dict[str, Any]](), scaling_of([*self.runs.values()])
-        for result in results:
-            name, folder, weight = result.member.name, result.folder, weights.get(result.member.name, 0.0)
-            if name not in self.runs:
-                members += super().stored([result], weights)[0]
-            elif is_ensemble(folder):
-                own = nested(read_ensemble(folder / run_files.ENSEMBLE_WEIGHTS), name, weight)
-                members, groups, scaling = [*members, *own[0]], [*groups, *own[1]], {**scaling, **own[2]}
-            else:
-                cfg = self.runs[name].cfg
-                state = content.load_model_state(counted_checkpoint(cfg, folder))
-                members.append(StoredMember(name, to_yaml(cfg), weight, state))
-        return members, {"groups": groups, "scaling": scaling}
-
-    def beginnings(self, facts: RunFacts) -> dict[str, DictConfig]:
-        """See `Members.beginnings`; rows that the weights it began with have seen are left out already."""
-        return {name: member.cfg for name, member in self.runs.items()}
-
-    def place(self, member: RunMember) -> str:
-        """See `Members.place`; of a finished run from that of the project."""
-        if member.name not in self.runs:
-            return super().place(member)
-        folder, root = self.runs[member.name].folder.resolve(), (project_root() or Path()).resolve()
-        return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
-
-    def recorded(self) -> dict[str, Any]:
-        """See `Members.recorded`: the number of rows that no member trained on."""
-        first = next(iter(self.unseen.values()))
-        return {"rows": {split: len(first.of_split(split)) for split in SPLITS}}
+    rows, unknown = [torch.zeros(0, dtype=torch.int64)], list[str]()
+    for path in filter(None, (OmegaConf.select(cfg, key) for key in _BEGINNINGS)):
+        base = run_of(located(path))
+        if base is None:
+            unknown.append(str(path))
+        elif read_facts(base).get("data") == fingerprint:
+            own = read_run(base).cfg
+            before = rows_of_base(own, fingerprint)
+            rows += [trained_rows(own, base), before.rows]
+            unknown += before.unknown
+    return Seen(torch.cat(rows).unique(), tuple(dict.fromkeys(unknown)))
 
 
-def reopened(run: Session, shared: Shared, method: Method) -> FinishedRuns:
-    """Return the runs of a stack of finished runs that was begun, as its folder says.
+def trained_rows(cfg: DictConfig, folder: Path) -> Tensor:
+    """Return the training rows of a run; of a member of an ensemble those of all members."""
+    data = build_splits(cfg, build_engine(with_values(cfg, {"device.parallel": "none"})), folder)
+    data.close()
+    return data.rows["train"]
+
+
+def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = None) -> Path:
+    """Return the checkpoint with the weights that count, of a run that has ended.
 
     Args:
-        run: The run that the ensemble is.
-        shared: The data and the device.
-        method: The method of the ensemble.
+        cfg: Its configuration.
+        folder: Its folder.
+        last: Whether the last weights count; None goes by the configuration.
 
     Raises:
-        UserError: Its record is damaged, nothing in it is trained, one of the runs is gone, or another number of them
-            is wanted.
+        UserError: It has none.
     """
-    damage: list[str] = []
-    record = read_ensemble_plan(run.place.path, damage)
-    members = record.get("members", [])
-    if damage or not members or not all({"name", "folder"} <= row.keys() for row in members[:-1]):
-        reason = "; ".join(damage) or f"{run_files.ENSEMBLE}: which runs it is made of is missing"
-        what, fix = f"the record of the ensemble is damaged: {reason}", "`lightkit ensemble` makes a new one"
-        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
-    if method.votes:
-        what, fix = "nothing is trained in an ensemble of finished runs", "`lightkit ensemble` makes a new one"
-        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
-    root, runs = project_root() or Path(), list[FinishedRun]()
-    for row in members[:-1]:  # the last one is the meta-model
-        folder = root / str(row["folder"])
-        runs.append(FinishedRun(str(row["name"]), folder, read_run(folder).cfg))
-    if run.cfg.ensemble.size != len(runs):
-        what, fix = "the finished runs were chosen when the ensemble began", "`lightkit ensemble` with more runs"
-        expected, received = str(len(runs)), run.cfg.ensemble.size
-        raise UserError(what, key="ensemble.size", expected=expected, received=received, fix=fix, family="ensemble")
-    return FinishedRuns(run, shared, runs)
+    store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
+    path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
+    if path is None:
+        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
+    return path

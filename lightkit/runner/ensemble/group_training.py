@@ -2,99 +2,146 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from omegaconf import DictConfig
-from torch import Tensor
+from omegaconf import OmegaConf
 
-from lightkit.assembly import Learner, build_console
-from lightkit.assembly.parts import build_store
-from lightkit.checkpoint import content
+from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
+from lightkit.assembly.parts import build_store, role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
+from lightkit.common.text import counted
 from lightkit.config import to_plain
-from lightkit.data import Loader
-from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
-from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
 from lightkit.loggers import TensorBoardLogger
-from lightkit.metrics import Figures, SplitMetrics
-from lightkit.metrics.stacked import StackedMetrics
-from lightkit.runner.ensemble.member_files import MemberFiles
-from lightkit.runner.ensemble.predictions import Outputs
+from lightkit.metrics import Figures
+from lightkit.runner.ensemble.member_files import MemberFiles, is_own, leaves
+from lightkit.runner.ensemble.predictions import HELD_OUT, Outputs, evaluate_ended, is_member, keep_outputs
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import export_run
 from lightkit.runner.session import Session
 from lightkit.trainer.audit.watch import NoWatch, Watcher
-from lightkit.trainer.evaluate import evaluate
-from lightkit.trainer.interrupt import AskedToEnd, Interrupted
+from lightkit.trainer.interrupt import Interrupted
 from lightkit.trainer.services import Services
 
 SECONDS_BETWEEN_SAVES = 20.0
 """Seconds of training that a kill may cost: a file with the state of all members is larger than those of one."""
 
 
-class Trained(NamedTuple):
-    """A member that has ended, before its result is written."""
-
-    member: RunMember
-    """Which one."""
-    folder: Path
-    """Its run folder."""
-    learner: Learner
-    """Its model, with the weights that count, and its data."""
-    outputs: dict[str, Outputs]
-    """By split, for those that were asked for."""
-
-
-Keep = Callable[[Session, Trained], MemberPredictions | None]
-
-
 class GroupTraining:
-    """Trains a group of members at once, and writes their folders.
+    """Trains a group of alike members at once, where that can be done and pays, and writes their folders.
 
     Args:
         run: The run.
-        cfg: The configuration of the first member: that of all, but for what is each one's own.
         members: The members.
-        stack: The same, built to train at once.
-        folder: Where the state of all is kept while they train.
+        shared: What all members of the run share.
+        engine: `vectorized` does not ask whether it pays; `auto` does.
         finished: Members that an earlier part of the run has trained, by name.
     """
 
     def __init__(
         self,
         run: Session,
-        cfg: DictConfig,
         members: Sequence[RunMember],
-        stack: Stack,
+        shared: Shared,
         *,
-        folder: Path,
+        engine: str,
         finished: Mapping[str, MemberResult],
     ) -> None:
-        self.run, self.cfg, self.members, self.stack = run, cfg, members, stack
-        self.folder, self.finished = folder, finished
-        self.store = CheckpointStore(folder, keep_last=1, keep_best=0)
-        self.saves = build_store(cfg, run.place.path) is not None
+        self.run, self.members, self.shared, self.engine, self.finished = run, list(members), shared, engine, finished
+        self.cfg = member_config(run.cfg, self.members[0])  # but for seeds and rows that of all
+        self.others: list[RunMember] = []
+        """Members that have another number of rows than the first, as the last folds have, and train by themselves."""
+        self.folder = run.place.path / run_files.TOGETHER / self.members[0].name
+        """Where the state of all is kept while they train."""
+        self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
+        self.saves = build_store(self.cfg, run.place.path) is not None
         self._written, self._began = -1, time.monotonic()
 
-    def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
+    def prepare(self) -> bool:
+        """Build the members; tell whether they will train at once, and why."""
+        reason, why = self._refusal(), "ensemble.engine=vectorized"
+        if not reason and self.engine == "auto" and not (self.folder / run_files.TOGETHER_MEMBERS).exists():
+            faster, why = gain(self.stack, self.learners)
+            reason = "" if faster is not None and faster > 1.0 else f"that is faster: {why}"
+        done = f"train one after the other: {reason}" if reason else f"train at once ({why})"
+        self.run.tell(f"{counted(len(self.members), 'member')} {done}")
+        return not reason
+
+    def _refusal(self) -> str:
+        """Build the members, and stack them; return why they cannot train at once, empty where they can."""
+        if reason := self._of_settings():
+            return reason
+        first = self._first()
+        if reason := refusal([first]):
+            return reason
+        learners, length = [first, *self._twins(first)], first.data.train.epoch_samples
+        fits = [learner.data.train.epoch_samples == length for learner in learners]
+        self.learners = [*compress(learners, fits)]
+        self.others = [member for member, fit in zip(self.members, fits) if not fit]
+        self.members = [*compress(self.members, fits)]
+        if len(self.members) == 1:
+            return "they have different numbers of rows"
+        if reason := refusal(self.learners):
+            return reason
+        self.stack = Stack([StackMember(own.name, learner) for own, learner in zip(self.members, self.learners)])
+        return difference(self.stack)
+
+    def _of_settings(self) -> str:
+        """Return what the members learn otherwise than models alone, or is to be shown of one model; empty where none.
+
+        Known before anything is built.
+        """
+        role, logger = role_of(self.cfg), self.cfg.logger
+        reasons = {
+            "they begin with the weights of another member": role.weights_of,
+            "their weights are computed from those of other members": role.computed_from,
+            "they learn what other members leave": role.adds_to is not None,
+            "they learn from what other members predict": role.features,
+            "they are several networks each": role.joint,
+            "profile=true watches one model": self.cfg.profile,
+            f"logger.more.{next(iter(logger.get('more') or ()), '')} follows one model": logger.get("more"),
+            "logger.tensorboard shows the inputs or the graph of a model": logger.tensorboard.images
+            or logger.tensorboard.graph,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
+
+    def _first(self) -> Learner:
+        """Build the first member as if it trained alone."""
+        run, cfg, folder = self.run, self.cfg, self.run.place.member(self.members[0].name).path
+        run.memory.cfg = cfg
+        own = build_own(cfg, self.shared, folder)
+        run.stack.callback(own.data.close)
+        learner = build_learner(cfg, own, folder)
+        run.memory.parts = learner
+        return learner
+
+    def _twins(self, first: Learner) -> Iterator[Learner]:
+        """Build the others: of them only model, seeds and rows."""
+        cfg = copy.deepcopy(self.cfg)
+        OmegaConf.set_readonly(cfg, False)
+        for own in self.members[1:]:
+            for key, value in ((key, value) for key, value in leaves(own.values).items() if is_own(key)):
+                OmegaConf.update(cfg, key, value)
+            yield build_twin(cfg, self.shared, first, self.run.place.member(own.name).path)
+
+    def train(self) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out.
 
-        Args:
-            splits: Splits whose outputs `keep` needs.
-            keep: See `lightkit.runner.ensemble.at_once.train_at_once`.
+        Of members of an ensemble it is kept what they predict of rows that they did not learn from.
         """
         run, cfg, stack, first = self.run, self.cfg, self.stack, self.stack.members[0].learner
         console = run.members.logger(*(own.name for own in self.members))
@@ -124,7 +171,7 @@ class GroupTraining:
                     trainer.fit()
                 facts = {"system": machine.summary(), "seconds": time.monotonic() - began}
                 self._save()
-                return self._close(files, facts, splits, keep)
+                return self._close(files, facts)
             except BaseException as error:
                 if isinstance(error, Interrupted) or trainer.rescued:
                     self._save(now=True)
@@ -161,9 +208,7 @@ class GroupTraining:
         self.store.save(self.stack.state_dict(), step=step)
         self._written, self._began = step, time.monotonic()
 
-    def _close(
-        self, files: MemberFiles, facts: dict[str, Any], splits: Sequence[str], keep: Keep
-    ) -> list[MemberResult]:
+    def _close(self, files: MemberFiles, facts: dict[str, Any]) -> list[MemberResult]:
         """Test the members that have ended, and write what they came to; `facts` are those of all."""
         run, results = self.run, list[MemberResult]()
         for part in self.stack.members:
@@ -171,7 +216,8 @@ class GroupTraining:
                 run.members.message(f"member {part.name} is trained again, alone: {part.lost}")
         pairs = [(own, part) for own, part in zip(self.members, self.stack.members) if part.lost is None]
         parts = [part for _, part in pairs]
-        outputs = evaluate_ended(parts, splits, cfg=self.cfg, saves=self.saves, run=run) if parts else {}
+        splits = HELD_OUT.values() if is_member(files.folder(self.members[0].name)) else ()
+        outputs = evaluate_ended(parts, [*splits], cfg=self.cfg, saves=self.saves, run=run) if parts else {}
         for place, (own, part) in enumerate(pairs):
             if own.name in self.finished:
                 results.append(self.finished[own.name])
@@ -179,7 +225,7 @@ class GroupTraining:
             given = {split: columns[place] for split, columns in outputs.items()}
             folder = files.folder(own.name)
             files.save(own, part)
-            predictions = keep(run, Trained(own, folder, part.learner, given))
+            predictions = keep_outputs(given, part.learner.data.info, folder) if splits else None
             self._extras(own, part, folder, given)
             result = files.finish(own, part, **facts)
             weights = part.learner.model.state_dict() if self.saves else None
@@ -206,100 +252,3 @@ class GroupTraining:
             store = build_store(cfg, folder)
             assert store is not None, "it saves"
             export_run(cfg, folder, replace(part.learner, store=store))
-
-
-def evaluate_ended(
-    parts: Sequence[StackMember], splits: Sequence[str], *, cfg: DictConfig, saves: bool, run: Session
-) -> dict[str, list[Outputs]]:
-    """Load the weights that count into the models of members that have ended, and test them.
-
-    Args:
-        parts: The members; the values of their tests are logged.
-        splits: Splits whose outputs are needed.
-        cfg: The configuration of all.
-        saves: Whether there are checkpoints, and so best weights.
-        run: The run.
-
-    Returns:
-        The outputs of each by split.
-    """
-    test = cfg.trainer.test
-    bests = saves and cfg.checkpoint.keep_best > 0 and test != "last"
-    for part in parts:
-        saved = part.best if bests and part.best is not None else part.last
-        assert saved is not None, "ended"
-        content.load_model(part.learner.model, content.model_state(saved))
-    tested = test != "none" and parts[0].learner.data.test is not None
-    figures = bool(cfg.metrics.figures) and test != "none"
-    outputs: dict[str, list[Outputs]] = {}
-    for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
-        found, values = evaluate_at_once(parts, split, collect=split in splits or figures, run=run)
-        if found:
-            outputs[split] = found
-        if split == "test" and tested:
-            for part, own in zip(parts, values):
-                part.state.last.update(own)
-                part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
-    return outputs
-
-
-def evaluate_at_once(
-    parts: Sequence[StackMember], split: str, *, collect: bool, run: Session
-) -> tuple[list[Outputs], list[dict[str, float]]]:
-    """Evaluate the models of members on a split, each on its own rows.
-
-    Returns:
-        The outputs of each where they are collected, and the values of its metrics where the split has some.
-    """
-    first = parts[0].learner
-    loaders = [part.learner.data.evaluation(split) for part in parts]
-    known = [loader for loader in loaders if loader is not None]
-    if len(known) < len(parts):
-        return [], []
-    if len({loader.num_samples for loader in known}) > 1:
-        pieces = [evaluate_at_once([part], split, collect=collect, run=run) for part in parts]
-        return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
-    shared = all(loader.rows.equal(known[0].rows) for loader in known)
-    model = StackedModel([part.learner.model for part in parts])
-    computation = Computation(model, first.network, first.task, first.criterion)
-    like = first.metrics.get(split)
-    meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
-    taken = Taken()
-    first.engine.seed_validation(0)
-    try:
-        evaluate(
-            model,
-            known[0] if shared else StackedLoader(known),
-            [*meters, *([taken] if collect else [])],
-            task=StackedTask(computation, shared=shared),
-            criterion=first.criterion,
-            context=first.engine,
-            each=lambda _batch: run.signals.raise_at(parts[0].state.step),
-            interrupt=run.signals,
-        )
-    except AskedToEnd:
-        run.signals.raise_at(parts[0].state.step)
-        raise
-    values = meters[0].compute() if meters else []
-    return taken.of(known) if collect else [], values
-
-
-class Taken:
-    """Collects the outputs of many models."""
-
-    def __init__(self) -> None:
-        self._preds: list[Tensor] = []
-        self._targets: list[Tensor] = []
-
-    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
-        """Take in a batch, `(M, B, ...)`."""
-        if preds is not None and target is not None:
-            self._preds.append(preds.detach().float().cpu())
-            self._targets.append(target.detach().cpu())
-
-    def of(self, loaders: Sequence[Loader]) -> list[Outputs]:
-        """Return what each model gave for the rows of its loader."""
-        if not self._preds:
-            return []
-        preds, targets = torch.cat(self._preds, 1), torch.cat(self._targets, 1)
-        return [Outputs(loader.rows, *pair) for loader, *pair in zip(loaders, preds, targets)]

@@ -7,81 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly import Shared
-from lightkit.assembly.parts import build_loss, build_metrics
+from lightkit.assembly.ensemble import is_ensemble
 from lightkit.checkpoint import content
-from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
-from lightkit.config import to_plain
+from lightkit.common.text import counted
+from lightkit.config import to_yaml
 from lightkit.config.member_values import with_values
-from lightkit.ensemble.combining import as_logits
-from lightkit.ensemble.file import StoredMember
+from lightkit.config.project import project_root
+from lightkit.ensemble.file import StoredMember, nested, read_ensemble
 from lightkit.ensemble.methods import Method, RunFacts
-from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.losses import mean_weight
-from lightkit.metrics.stacked import StackedMetrics
-from lightkit.runner.ensemble.report import values_of
+from lightkit.ensemble.rows import unseen_by_all
+from lightkit.runner.ensemble.finished import (
+    FinishedRun,
+    counted_checkpoint,
+    held_out_predictions,
+    scaling_of,
+    trained_rows,
+)
+from lightkit.runner.ensemble.report import SplitMeter, values_of
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.session import Session
-from lightkit.runs.reading import read_config
-from lightkit.trainer.tasks import fit_shape
-
-
-class SplitMeter:
-    """Measures predictions by loss and metrics of the run, which are built once.
-
-    Args:
-        cfg: The configuration.
-        shared: What all models of the run share.
-        split: What is measured, which the values are called by: `val`, `test`; or training rows that were left out
-            (`oof`, `holdout`), with the metrics of `val`.
-        only: Name of the one metric that is wanted; empty measures all.
-    """
-
-    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
-        self._kind, self._name = split if split in ("val", "test") else "val", split
-        nodes = to_plain(cfg.metrics[self._kind])
-        if only in (*nodes, "loss"):
-            chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
-            cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
-        self._device = shared.engine.device
-        # One process has all rows.
-        self._metrics: Any = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
-        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
-        loader = shared.data.loaders().get(split)
-        self._batch = None if loader is None else loader.batch_size
-
-    def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
-        """Return the values of different predictions `(N, C)` of the same rows."""
-        target, metrics = rows.targets.to(self._device), StackedMetrics(self._metrics, len(predictions))
-        outputs = [fit_shape(as_logits(one, rows.task).to(self._device), target) for one in predictions]
-        losses = torch.stack([self._criterion(output, target) for output in outputs])
-        metrics.update(torch.stack(outputs), target.expand(len(outputs), *target.shape), losses, len(rows))
-        return [self._named(values) for values in metrics.compute()]
-
-    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
-        """Return the values of some rows, all of which were predicted.
-
-        They are taken in the batches of an evaluation: of shares of votes many are equal, and a softmax rounds by where
-        a row stands in its batch.
-        """
-        target = rows.targets.to(self._device)
-        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
-        self._metrics.reset()
-        size = self._batch or len(rows)
-        for own, truth in zip(output.split(size), target.split(size)):
-            weight = mean_weight(self._criterion, own, truth)
-            self._metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
-        return self._named(self._metrics.compute())
-
-    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
-        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
+from lightkit.runs.reading import read_config, read_ensemble_plan, read_run
 
 
 class Members:
@@ -156,6 +109,153 @@ class Members:
         return {}
 
 
+class FinishedRuns(Members):
+    """Runs that have finished as the members of an ensemble.
+
+    Args:
+        run: The run that the ensemble is.
+        shared: The data and the device.
+        runs: The members.
+        weights: How much each counts; empty leaves that to the method.
+
+    Raises:
+        UserError: The runs do not go together, or cannot be predicted with.
+    """
+
+    def __init__(
+        self, run: Session, shared: Shared, runs: Sequence[FinishedRun], weights: Sequence[float] = ()
+    ) -> None:
+        super().__init__(run, shared)
+        self.runs, self.weights = {member.name: member for member in runs}, weights
+        self.finished = [member.result() for member in runs]
+        self.unseen = dict(zip(self.runs, [held_out_predictions(member, run) for member in runs]))
+
+    def checked(self, method: Method, facts: RunFacts) -> RunFacts:
+        """See `Members.checked`.
+
+        Raises:
+            UserError: The runs do not go with the method, or no row is left that none of them trained on.
+        """
+        with keys_under("ensemble"):
+            if method.votes:  # of the checks of others none is needed: nothing is dealt out into folds
+                method.check(replace(facts, members=()))
+            found = [*self.unseen.values()]
+            unseen = self._unseen(found, method)
+            if any(len(own) < int(one.predicted.sum()) for own, one in zip(unseen, found)):
+                left = counted(len(unseen[0]), "row")
+                self.run.tell(f"note: the runs were split differently: {left} left that none trained on")
+            rows = unseen[0].of_split("train", "val").rows
+            groups = self.shared.data.together(rows) if method.divides else facts.groups
+            facts = replace(facts, rows=rows, groups=groups, finished=[*self.runs], given=self.weights)
+            self.unseen = dict(zip(self.runs, method.over_finished(unseen, facts, self.shared.data.info)))
+        return facts
+
+    def _unseen(self, found: Sequence[MemberPredictions], method: Method) -> list[MemberPredictions]:
+        """Keep the rows that no run trained on.
+
+        Raises:
+            UserError: None is left, or none to weigh the members by; or the runs are of other data or classes.
+        """
+        unseen = unseen_by_all(found)
+        selects = not self.weights and (method.selects or not method.votes)
+        if len(unseen[0].of_split("train", "val") if selects else unseen[0]):
+            return unseen
+        told = []
+        for run in self.runs.values():
+            seed, count = run.cfg.data.split.seed, len(trained_rows(run.cfg, run.folder))
+            told.append(f"{run.name} trained on {counted(count, 'row')} (data.split.seed={seed})")
+        what = "there is no row that none of these runs trained on"
+        fix = "runs with the same data.split, data.split.seed included"
+        if len(unseen[0]):
+            use = "to weigh the runs by" if method.votes else "for a meta-model to learn from"
+            what = f"no row is left {use}, as test rows are for the report"
+            fix = "runs with a validation split (data.split.val), or --method voting, which weighs all alike"
+        raise UserError(what, key="lightkit ensemble", received="; ".join(told), fix=fix, family="ensemble")
+
+    def begin(self) -> None:
+        """See `Members.begin`: what the runs predict, in the division in which a meta-model learns from it."""
+        for name, own in self.unseen.items():
+            folder = self.run.place.member(name).path
+            folder.mkdir(parents=True, exist_ok=True)
+            own.write(folder / run_files.PREDICTIONS_HELD_OUT)
+
+    def predictions(self, result: MemberResult) -> MemberPredictions:
+        """See `Members.predictions`."""
+        name = result.member.name
+        return self.unseen[name] if name in self.runs else super().predictions(result)
+
+    def values(self, result: MemberResult, own: MemberPredictions, apart: Tensor) -> dict[str, float]:
+        """See `Members.values`; on the rows that the ensemble is measured on: its own may have been others."""
+        return self.measured(own, apart)
+
+    def stored(
+        self, results: Sequence[MemberResult], weights: Mapping[str, float]
+    ) -> tuple[list[StoredMember], dict[str, Any]]:
+        """See `Members.stored`; also the networks of ensembles."""
+        members, groups, scaling = list[StoredMember](), list[dict[str, Any]](), scaling_of([*self.runs.values()])
+        for result in results:
+            name, folder, weight = result.member.name, result.folder, weights.get(result.member.name, 0.0)
+            if name not in self.runs:
+                members += super().stored([result], weights)[0]
+            elif is_ensemble(folder):
+                own = nested(read_ensemble(folder / run_files.ENSEMBLE_WEIGHTS), name, weight)
+                members, groups, scaling = [*members, *own[0]], [*groups, *own[1]], {**scaling, **own[2]}
+            else:
+                cfg = self.runs[name].cfg
+                state = content.load_model_state(counted_checkpoint(cfg, folder))
+                members.append(StoredMember(name, to_yaml(cfg), weight, state))
+        return members, {"groups": groups, "scaling": scaling}
+
+    def beginnings(self, facts: RunFacts) -> dict[str, DictConfig]:
+        """See `Members.beginnings`; rows that the weights it began with have seen are left out already."""
+        return {name: member.cfg for name, member in self.runs.items()}
+
+    def place(self, member: RunMember) -> str:
+        """See `Members.place`; of a finished run from that of the project."""
+        if member.name not in self.runs:
+            return super().place(member)
+        folder, root = self.runs[member.name].folder.resolve(), (project_root() or Path()).resolve()
+        return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+
+    def recorded(self) -> dict[str, Any]:
+        """See `Members.recorded`: the number of rows that no member trained on."""
+        first = next(iter(self.unseen.values()))
+        return {"rows": {split: len(first.of_split(split)) for split in SPLITS}}
+
+
+def reopened(run: Session, shared: Shared, method: Method) -> FinishedRuns:
+    """Return the runs of a stack of finished runs that was begun, as its folder says.
+
+    Args:
+        run: The run that the ensemble is.
+        shared: The data and the device.
+        method: The method of the ensemble.
+
+    Raises:
+        UserError: Its record is damaged, nothing in it is trained, one of the runs is gone, or another number of them
+            is wanted.
+    """
+    damage: list[str] = []
+    record = read_ensemble_plan(run.place.path, damage)
+    members = record.get("members", [])
+    if damage or not members or not all({"name", "folder"} <= row.keys() for row in members[:-1]):
+        reason = "; ".join(damage) or f"{run_files.ENSEMBLE}: which runs it is made of is missing"
+        what, fix = f"the record of the ensemble is damaged: {reason}", "`lightkit ensemble` makes a new one"
+        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
+    if method.votes:
+        what, fix = "nothing is trained in an ensemble of finished runs", "`lightkit ensemble` makes a new one"
+        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
+    root, runs = project_root() or Path(), list[FinishedRun]()
+    for row in members[:-1]:  # the last one is the meta-model
+        folder = root / str(row["folder"])
+        runs.append(FinishedRun(str(row["name"]), folder, read_run(folder).cfg))
+    if run.cfg.ensemble.size != len(runs):
+        what, fix = "the finished runs were chosen when the ensemble began", "`lightkit ensemble` with more runs"
+        expected, received = str(len(runs)), run.cfg.ensemble.size
+        raise UserError(what, key="ensemble.size", expected=expected, received=received, fix=fix, family="ensemble")
+    return FinishedRuns(run, shared, runs)
+
+
 def checked(method: Method, facts: RunFacts, shared: Shared) -> RunFacts:
     """Return what a method has to know of a run that trains its members.
 
@@ -173,21 +273,3 @@ def count_weights(members: Sequence[StoredMember]) -> int:
     """Count the numbers in all networks, but for running statistics."""
     weights = (tensor for member in members for name, tensor in member.state.items() if "running_" not in name)
     return sum(tensor.numel() for tensor in weights if tensor.is_floating_point())
-
-
-def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = None) -> Path:
-    """Return the checkpoint with the weights that count, of a run that has ended.
-
-    Args:
-        cfg: Its configuration.
-        folder: Its folder.
-        last: Whether the last weights count; None goes by the configuration.
-
-    Raises:
-        UserError: It has none.
-    """
-    store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
-    path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
-    if path is None:
-        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
-    return path

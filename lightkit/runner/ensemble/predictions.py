@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly.parts import role_of
+from lightkit.checkpoint import content
 from lightkit.common import run_files
-from lightkit.data import DataInfo
+from lightkit.data import DataInfo, Loader
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult
+from lightkit.ensemble.stack import StackedLoader, StackMember
 from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
-from lightkit.metrics import Gathered
+from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
+from lightkit.metrics import Gathered, SplitMetrics
+from lightkit.metrics.stacked import StackedMetrics
 from lightkit.runner.evaluation import load_counted, pass_over
 from lightkit.runner.member import MemberRun
-from lightkit.trainer.evaluate import Predictions, ValidationMeter
-from lightkit.trainer.interrupt import Interrupt
+from lightkit.runner.session import Session
+from lightkit.trainer.evaluate import Predictions, ValidationMeter, evaluate
+from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 from lightkit.trainer.learner import Learner
 
 
@@ -169,3 +175,98 @@ def forget_validations(members: Sequence[MemberResult]) -> None:
         path = member.folder / run_files.VALIDATIONS
         if path.exists() and path.stat().st_size > KEPT_BYTES:
             path.unlink()
+
+
+def evaluate_ended(
+    parts: Sequence[StackMember], splits: Sequence[str], *, cfg: DictConfig, saves: bool, run: Session
+) -> dict[str, list[Outputs]]:
+    """Load the weights that count into the models of members that have ended, and test them.
+
+    Args:
+        parts: The members; the values of their tests are logged.
+        splits: Splits whose outputs are needed.
+        cfg: The configuration of all.
+        saves: Whether there are checkpoints, and so best weights.
+        run: The run.
+
+    Returns:
+        The outputs of each by split.
+    """
+    test = cfg.trainer.test
+    bests = saves and cfg.checkpoint.keep_best > 0 and test != "last"
+    for part in parts:
+        saved = part.best if bests and part.best is not None else part.last
+        assert saved is not None, "ended"
+        content.load_model(part.learner.model, content.model_state(saved))
+    tested = test != "none" and parts[0].learner.data.test is not None
+    figures = bool(cfg.metrics.figures) and test != "none"
+    outputs: dict[str, list[Outputs]] = {}
+    for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
+        found, values = _evaluate_at_once(parts, split, collect=split in splits or figures, run=run)
+        if found:
+            outputs[split] = found
+        if split == "test" and tested:
+            for part, own in zip(parts, values):
+                part.state.last.update(own)
+                part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
+    return outputs
+
+
+def _evaluate_at_once(
+    parts: Sequence[StackMember], split: str, *, collect: bool, run: Session
+) -> tuple[list[Outputs], list[dict[str, float]]]:
+    """Evaluate the models of members on a split, each on its own rows.
+
+    Returns:
+        The outputs of each where they are collected, and the values of its metrics where the split has some.
+    """
+    first = parts[0].learner
+    loaders = [part.learner.data.evaluation(split) for part in parts]
+    known = [loader for loader in loaders if loader is not None]
+    if len(known) < len(parts):
+        return [], []
+    if len({loader.num_samples for loader in known}) > 1:
+        pieces = [_evaluate_at_once([part], split, collect=collect, run=run) for part in parts]
+        return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
+    shared = all(loader.rows.equal(known[0].rows) for loader in known)
+    model = StackedModel([part.learner.model for part in parts])
+    computation = Computation(model, first.network, first.task, first.criterion)
+    like = first.metrics.get(split)
+    meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
+    taken = _Taken()
+    first.engine.seed_validation(0)
+    try:
+        evaluate(
+            model,
+            known[0] if shared else StackedLoader(known),
+            [*meters, *([taken] if collect else [])],
+            task=StackedTask(computation, shared=shared),
+            criterion=first.criterion,
+            context=first.engine,
+            each=lambda _batch: run.signals.raise_at(parts[0].state.step),
+            interrupt=run.signals,
+        )
+    except AskedToEnd:
+        run.signals.raise_at(parts[0].state.step)
+        raise
+    values = meters[0].compute() if meters else []
+    return taken.of(known) if collect else [], values
+
+
+class _Taken:
+    """Collects the outputs of many models."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
+        """Take in a batch, `(M, B, ...)`."""
+        if preds is not None and target is not None:
+            self._batches.append((preds.detach().float().cpu(), target.detach().cpu()))
+
+    def of(self, loaders: Sequence[Loader]) -> list[Outputs]:
+        """Return what each model gave for the rows of its loader."""
+        if not self._batches:
+            return []
+        preds, targets = (torch.cat(parts, 1) for parts in zip(*self._batches))
+        return [Outputs(loader.rows, *pair) for loader, *pair in zip(loaders, preds, targets)]

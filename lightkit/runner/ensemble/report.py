@@ -8,20 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from lightkit.assembly import Shared
+from lightkit.assembly.parts import build_loss, build_metrics
 from lightkit.common.text import counted
+from lightkit.config import to_plain
 from lightkit.ensemble.calibration import (
     calibrated_log_likelihood,
     independent_networks,
-    log_likelihood,
     reliability,
     useful_temperature,
     with_temperature,
 )
+from lightkit.ensemble.combining import as_logits, log_likelihood
 from lightkit.ensemble.diversity import disagreement, double_fault, error_correlation
+from lightkit.ensemble.methods import Combination
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
+from lightkit.losses import mean_weight
+from lightkit.metrics.stacked import StackedMetrics
+from lightkit.trainer.tasks import fit_shape
 
 _SHOWN = ("val", "test", "oof", "holdout")
 _ROWS = {"oof": "rows left out", "holdout": "rows held out", "val": "validation rows", "test": "test rows"}
@@ -39,14 +47,8 @@ class Outcome:
     """Name of its method."""
     rule: str
     """How members are combined; see `lightkit.ensemble.methods.Method.rule`."""
-    members: Sequence[MemberResult]
-    """Those that count."""
-    own: Sequence[MemberPredictions]
-    """What each of them predicts."""
-    together: MemberPredictions
-    """What they predict together."""
-    weights: Mapping[str, float]
-    """How much each member counts, by its name."""
+    made: Combination
+    """What the members come to together."""
     values: Mapping[str, float]
     """Loss and metrics of the ensemble."""
     member_values: Mapping[str, Mapping[str, float]]
@@ -56,29 +58,27 @@ class Outcome:
     """Name of the value that decides what is best."""
     mode: str
     """Whether `min` or `max` of it is better."""
-    selected_on: Sequence[str] = ()
-    """Names of the rows that members or weights were selected on: `val`, `oof`."""
 
     @property
     def names(self) -> list[str]:
         """Names of the members."""
-        return [result.member.name for result in self.members]
+        return [result.member.name for result in self.made.members]
 
     @property
     def networks(self) -> int:
         """Number of networks: a member may be several that were trained together."""
-        return sum(_role(result).get("networks", 1) for result in self.members)
+        return sum(_role(result).get("networks", 1) for result in self.made.members)
 
     @property
     def independent(self) -> bool:
         """Tell whether each member was trained on its own, beginning with its own weights."""
         ties = ("weights_of", "computed_from", "adds_to", "features", "joint")
-        return self.rule != "last" and not any(_role(result).get(tie) for result in self.members for tie in ties)
+        return self.rule != "last" and not any(_role(result).get(tie) for result in self.made.members for tie in ties)
 
     @property
     def split(self) -> str:
         """The split that says most: `test`, else `val`, else `train` (rows that a member did not learn from)."""
-        there = self.together.split[self.together.predicted]
+        there = self.made.predictions.split[self.made.predictions.predicted]
         return next((name for name in ("test", "val") if (there == SPLITS.index(name)).any()), "train")
 
     @property
@@ -91,13 +91,64 @@ class Outcome:
 
     def on(self, split: str) -> tuple[Tensor, MemberPredictions]:
         """Return the predictions of the members `(M, N, C)`, and of the ensemble, on a split."""
-        rows = self.together.of_split(split)
+        rows = self.made.predictions.of_split(split)
         return self.beside(rows), rows
 
     def beside(self, rows: MemberPredictions) -> Tensor:
         """Return what the members predict of some rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
-        own = [member.take(torch.isin(member.rows, rows.rows)) for member in self.own]
+        own = [member.take(torch.isin(member.rows, rows.rows)) for member in self.made.own]
         return stacked(aligned([*own, rows])[:-1])
+
+
+class SplitMeter:
+    """Measures predictions by loss and metrics of the run, which are built once.
+
+    Args:
+        cfg: The configuration.
+        shared: What all models of the run share.
+        split: What is measured, which the values are called by: `val`, `test`; or training rows that were left out
+            (`oof`, `holdout`), with the metrics of `val`.
+        only: Name of the one metric that is wanted; empty measures all.
+    """
+
+    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
+        self._kind, self._name = split if split in ("val", "test") else "val", split
+        nodes = to_plain(cfg.metrics[self._kind])
+        if only in (*nodes, "loss"):
+            chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
+            cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
+        self._device = shared.engine.device
+        # One process has all rows.
+        self._metrics: Any = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
+        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+        loader = shared.data.loaders().get(split)
+        self._batch = None if loader is None else loader.batch_size
+
+    def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
+        """Return the values of different predictions `(N, C)` of the same rows."""
+        target, metrics = rows.targets.to(self._device), StackedMetrics(self._metrics, len(predictions))
+        outputs = [fit_shape(as_logits(one, rows.task).to(self._device), target) for one in predictions]
+        losses = torch.stack([self._criterion(output, target) for output in outputs])
+        metrics.update(torch.stack(outputs), target.expand(len(outputs), *target.shape), losses, len(rows))
+        return [self._named(values) for values in metrics.compute()]
+
+    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
+        """Return the values of some rows, all of which were predicted.
+
+        They are taken in the batches of an evaluation: of shares of votes many are equal, and a softmax rounds by where
+        a row stands in its batch.
+        """
+        target = rows.targets.to(self._device)
+        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
+        self._metrics.reset()
+        size = self._batch or len(rows)
+        for own, truth in zip(output.split(size), target.split(size)):
+            weight = mean_weight(self._criterion, own, truth)
+            self._metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
+        return self._named(self._metrics.compute())
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
 
 
 def make_report(
@@ -113,21 +164,27 @@ def make_report(
         patient: Take the time to tell of many members how many independent networks they are worth.
     """
     members = {name: dict(values) for name, values in outcome.member_values.items()}
-    mean, best = mean_member(members), best_member(members, outcome)
+    names = dict.fromkeys(name for own in members.values() for name in own)
+    known = {name: [own[name] for own in members.values() if name in own] for name in names}
+    mean = {name: math.fsum(values) / len(values) for name, values in known.items()}
+    sign = -1 if outcome.mode == "min" else 1
+    reached = {name: sign * own.get(outcome.monitor, math.nan) for name, own in members.items()}
+    best = max(
+        reached, key=lambda name: -math.inf if math.isnan(reached[name]) else reached[name]
+    )  # the first of equal
     gain: dict[str, Any] = {}
     if outcome.rule != "last" and (name := outcome.metric) in mean and name in members[best]:
-        sign = -1 if outcome.mode == "min" else 1
         value, others = outcome.values[name], {"over_mean": mean[name], "over_best": members[best][name]}
         gain = {"metric": name, **{key: sign * (value - other) for key, other in others.items()}}
-    epochs = sum(result.result.get("epochs") or 0 for result in outcome.members)
+    epochs = sum(result.result.get("epochs") or 0 for result in outcome.made.members)
     return {
         "method": outcome.method,
         "rule": outcome.rule,
         "members": members,
-        "weights": dict(outcome.weights),
+        "weights": dict(outcome.made.weights),
         "mean": mean,
         "best_member": best,
-        "selected_on": list(outcome.selected_on),
+        "selected_on": list(outcome.made.selected_on),
         "gain": gain,
         "diversity": diversity(outcome),
         "calibration": calibration(outcome, seed=seed),
@@ -151,27 +208,9 @@ def values_of(result: MemberResult, *, last: bool = False) -> dict[str, float]:
     }
 
 
-def mean_member(members: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each value over the members that have it."""
-    names = dict.fromkeys(name for own in members.values() for name in own)
-    found = {name: [own[name] for own in members.values() if name in own] for name in names}
-    return {name: math.fsum(values) / len(values) for name, values in found.items()}
-
-
-def best_member(members: Mapping[str, Mapping[str, float]], outcome: Outcome) -> str:
-    """Return the name of the member with the best monitored value; of equal ones the first."""
-    sign = 1 if outcome.mode == "min" else -1
-
-    def rank(name: str) -> float:
-        value = members[name].get(outcome.monitor, math.nan)
-        return math.inf if math.isnan(value) else sign * value
-
-    return min(members, key=rank)
-
-
 def diversity(outcome: Outcome) -> dict[str, Any]:
     """Return how much two members differ, in the mean over all pairs; nothing where they are not side by side."""
-    if len(outcome.own) < 2 or outcome.rule == "last":
+    if len(outcome.made.own) < 2 or outcome.rule == "last":
         return {}
     predictions, rows = outcome.on(outcome.split)
     targets, task = rows.targets, rows.task
@@ -192,7 +231,7 @@ def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
     only the log-likelihood of a normal distribution of the errors.
     """
     chosen, fitting = _judged(outcome)
-    rows = outcome.together.take(chosen)
+    rows = outcome.made.predictions.take(chosen)
     if len(rows) < 2:
         return {}
     task, data = rows.task, (rows.predictions, rows.targets, rows.task)
@@ -221,11 +260,11 @@ def worth(outcome: Outcome, *, seed: int = 0) -> float | None:
         None where its members are not independent, so that there is nothing to compare with, or where it is better
         than all of them together.
     """
-    size = len(outcome.own)
+    size = len(outcome.made.own)
     chosen, fitting = _judged(outcome)
     if size < 2 or chosen.sum() < 2 or not outcome.independent:
         return None
-    rows = outcome.together.take(chosen)
+    rows = outcome.made.predictions.take(chosen)
     members = outcome.beside(rows)
     if members.isnan().any():
         return None
@@ -237,7 +276,7 @@ def worth(outcome: Outcome, *, seed: int = 0) -> float | None:
 
 def _judged(outcome: Outcome) -> tuple[Tensor, Tensor | None]:
     """Return which rows to judge by, and on which of these a temperature is fitted; None where halves take turns."""
-    together, split = outcome.together, outcome.split
+    together, split = outcome.made.predictions, outcome.split
     val, test = (together.predicted & (together.split == SPLITS.index(name)) for name in ("val", "test"))
     if split == "test" and val.any():
         chosen = val | test

@@ -27,20 +27,20 @@ from lightkit.data import Data
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, write_ensemble
-from lightkit.ensemble.linear import SOLVABLE
+from lightkit.ensemble.judging import contradiction_lines, contradictions
 from lightkit.ensemble.methods import Combination, Method, NoEnsemble, RunFacts
 from lightkit.ensemble.oof import SPLITS
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.ensemble.stacking import Inputs, stack_features
+from lightkit.ensemble.tasks import SOLVABLE
 from lightkit.ensemble.validations import read_validations
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
-from lightkit.runner.ensemble.doubts import contradictions, lines, rows_of_base, seen_line, unknown_line
 from lightkit.runner.ensemble.figures import ENSEMBLE, CurvePoint, draw, over_size, over_validations
-from lightkit.runner.ensemble.finished import FinishedRuns, reopened
-from lightkit.runner.ensemble.members import Members, SplitMeter, checked, count_weights
-from lightkit.runner.ensemble.report import Outcome, comparison, make_report, summary_lines
+from lightkit.runner.ensemble.finished import rows_of_base
+from lightkit.runner.ensemble.members import FinishedRuns, Members, checked, count_weights, reopened
+from lightkit.runner.ensemble.report import Outcome, SplitMeter, comparison, make_report, summary_lines
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
@@ -111,7 +111,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
 
 
 def _is_solvable(loss: Mapping[str, Any]) -> bool:
-    """Tell whether a loss is one under which a linear network is solved for (`lightkit.ensemble.linear`)."""
+    """Tell whether a loss is one under which a linear network is solved for (`lightkit.ensemble.tasks`)."""
     plain = {"_target_", "weight", "pos_weight"}
     more = {key: value for key, value in loss.items() if key not in plain and value not in (None, 0.0)}
     return loss["_target_"] in SOLVABLE and more in ({}, {"reduction": "mean"})
@@ -163,41 +163,37 @@ class EnsemblePlan:
         values = self.members.measured(made.predictions.of_split(*splits), apart)
         parameters = self._store(done, made)
         self._record(done, [], made.weights)
-        pairs = zip(made.members, made.own)
-        outcome = Outcome(
-            method=type(self.method).__name__,
-            rule=self.method.rule,
-            members=made.members,
-            own=made.own,
-            together=made.predictions,
-            weights=made.weights,
-            values=values,
-            member_values={one.member.name: self.members.values(one, own, apart) for one, own in pairs},
-            selected_on=made.selected_on,
-            monitor=run.cfg.metrics.monitor,
-            mode=run.cfg.metrics.mode,
-        )
-        patient, seconds = ENSEMBLE in run.cfg.metrics.figures, round(time.monotonic() - run.began, 3)
+        pairs, method, goal = zip(made.members, made.own), self.method, run.cfg.metrics
+        single = {one.member.name: self.members.values(one, own, apart) for one, own in pairs}
+        outcome = Outcome(type(method).__name__, method.rule, made, values, single, goal.monitor, goal.mode)
+        patient, seconds = ENSEMBLE in goal.figures, round(time.monotonic() - run.began, 3)
         report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
         self._doubt(made)
         self._show(outcome, report)
         return self._result(values, report)
 
     def _doubt(self, made: Combination) -> None:
-        """Find out what speaks against the values of the ensemble."""
+        """Find out what speaks against the values of the ensemble: contradicting losses, and rows seen before."""
         data, rows = self.shared.data, made.predictions
-        found = contradictions(made.views, data.groups)
-        self.found |= {"contradictions": found, "unknown_rows": {}, "seen_rows": {}}
-        self.lines += lines(found)
+        unknown, seen, found = dict[str, Any](), dict[str, int](), contradictions(made.views, data.groups)
+        self.lines += contradiction_lines(found)
         for name, cfg in self.members.beginnings(self.facts).items():
-            seen = rows_of_base(cfg, data.info.fingerprint)
-            held = rows.take(rows.predicted & torch.isin(rows.rows, seen.rows))
-            if seen.unknown:
-                self.found["unknown_rows"][name] = [*seen.unknown]
-                self.lines.append(unknown_line(name, seen.unknown))
-            if len(held):
-                self.found["seen_rows"][name] = len(held)
-                self.lines.append(seen_line(name, len(held), int(rows.predicted.sum())))
+            base = rows_of_base(cfg, data.info.fingerprint)
+            held = int((rows.predicted & torch.isin(rows.rows, base.rows)).sum())
+            if base.unknown:
+                unknown[name] = [*base.unknown]
+                self.lines.append(
+                    f"unknown rows  {name} began with the weights of {', '.join(base.unknown)}: which rows these have "
+                    "learnt from is not known, so rows that count as unseen may be among them"
+                )
+            if held:
+                seen[name] = held
+                self.lines.append(
+                    f"seen before   {name} began with weights that have learnt from {held} of the "
+                    f"{int(rows.predicted.sum())} rows that count as unseen: values on these are better than on new "
+                    "rows"
+                )
+        self.found |= {"contradictions": found, "unknown_rows": unknown, "seen_rows": seen}
 
     def _store(self, done: Sequence[MemberResult], made: Combination) -> int:
         """Write the networks that count, and those that feed them, into one file; return how many weights they have."""
@@ -240,7 +236,9 @@ class EnsemblePlan:
         members.close()
         logger = build_logger(cfg, folder, console=Logger(), strict=False)  # the table on the console says it all
         logger.start(0)
-        step, epoch = (max(int(found.result.get(key) or 0) for found in outcome.members) for key in ("steps", "epochs"))
+        step, epoch = (
+            max(int(found.result.get(key) or 0) for found in outcome.made.members) for key in ("steps", "epochs")
+        )
         curve = self._over_epochs(outcome)
         self._draw(outcome, logger, curve, step=step)
         for point in curve:
@@ -260,7 +258,7 @@ class EnsemblePlan:
     def _over_epochs(self, outcome: Outcome) -> list[CurvePoint]:
         """Measure the ensemble at each validation of members that have learnt by themselves."""
         val, folder = self.shared.data.evaluation("val"), self.run.place.path / run_files.MEMBERS
-        counted = [member for member in outcome.members if outcome.weights.get(member.member.name)]
+        counted = [member for member in outcome.made.members if outcome.made.weights.get(member.member.name)]
         if (
             not self.method.votes
             or not outcome.independent
@@ -279,7 +277,7 @@ class EnsemblePlan:
     def _draw(self, outcome: Outcome, logger: Logger, curve: Sequence[CurvePoint], *, step: int) -> None:
         """Draw the figures that `metrics.figures` names, and log the curve over the size."""
         cfg, info, folder = self.run.cfg, self.shared.data.info, self.run.place.path / run_files.FIGURES
-        test = outcome.together.of_split("test")
+        test = outcome.made.predictions.of_split("test")
         figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
         if len(test):
             figures.update(as_logits(test.predictions, test.task), test.targets)

@@ -1,12 +1,17 @@
-"""`ensemble.engine=torchensemble`: its classes train the members, which are then members like all others."""
+"""`ensemble.engine=torchensemble`: its classes train the members, which are then members like all others.
+
+Also ensembles of runs as files of that library, and the other way.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,23 +19,33 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightkit.assembly import Learner, Shared, build_learner, build_own
+from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_own, build_splits
+from lightkit.assembly.ensemble import build_ensemble, is_ensemble
 from lightkit.assembly.learner import build_optimizer, build_scheduler
-from lightkit.assembly.network import build_network
+from lightkit.assembly.network import build_model, build_network
+from lightkit.assembly.origin import facts_of
 from lightkit.assembly.parts import build_timetable
 from lightkit.checkpoint import content
+from lightkit.checkpoint.fitting import fit as load_fitting
+from lightkit.checkpoint.formats import open_file
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain
-from lightkit.ensemble.bridge.containers import TASKS
-from lightkit.ensemble.bridge.training import Fitted, Given, TorchEnsembleFit
+from lightkit.config import to_plain, to_yaml
+from lightkit.config.member_values import with_values
+from lightkit.data import DataInfo
+from lightkit.ensemble.bridge import TASKS, TorchEnsembleFit, read_file, rule_of, to_torchensemble, write_file
+from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
+from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.ensemble.module import Joint
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.loggers.files import write_json
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.fit import Observer, fit
 from lightkit.runner.member import MemberRun
 from lightkit.runner.session import Session
+from lightkit.runs.folder import RunFolder
+from lightkit.runs.reading import read_json
 from lightkit.trainer.learner import Network
 from lightkit.trainer.report import Clock, Reporter
 from lightkit.trainer.tasks import fit_shape
@@ -92,14 +107,17 @@ class TorchEnsembleEngine:
         )
         names = [member.name for member in members]
         parts = [self._part(member, first if member is members[0] else None) for member in members]
-        fitted = TorchEnsembleFit(
-            self._given(parts, first, sample), partial(self._show, names, parts), partial(self._tell)
-        ).run()
+        training = self._training(parts, first, sample, partial(self._show, names, parts))
+        container = training.run()
         del first
-        states = self._states(parts, fitted)
+        joint = parts[0].made.model
+        trained = [joint] if isinstance(joint, Joint) else container
+        states: list[Mapping[str, Tensor]] = [network.state_dict() for network in trained]
+        if training.start is not None:
+            states.insert(0, training.start)
         return [
             self.train_one(self.run, member, self.shared, partial(_take, state, losses))
-            for member, state, losses in zip(members, states, fitted.losses)
+            for member, state, losses in zip(members, states, training.losses)
         ]
 
     def _anew(self, members: Sequence[RunMember], left: Sequence[RunMember]) -> list[RunMember]:
@@ -162,7 +180,9 @@ class TorchEnsembleEngine:
         made = build_network(cfg, own.data.info, own.engine, timetable, data=own.data)
         return _Part(cfg, own, timetable, replace(made, model=own.engine.place_model(made.model)))
 
-    def _given(self, parts: Sequence[_Part], first: Learner, sample: tuple[Tensor, Tensor]) -> Given:
+    def _training(
+        self, parts: Sequence[_Part], first: Learner, sample: tuple[Tensor, Tensor], show: Callable[..., None]
+    ) -> TorchEnsembleFit:
         """Gather what torchensemble is given."""
         options, info = to_plain(self.run.cfg.ensemble), first.data.info
         joint = parts[0].made.model
@@ -177,7 +197,7 @@ class TorchEnsembleEngine:
             rate = first.optimizer.param_groups[0]["initial_lr"]
             fitted = {"cycle": options["cycle_epochs"], "lr_1": rate * options["high"], "lr_2": rate * options["low"]}
         output, target = sample
-        return Given(
+        return TorchEnsembleFit(
             method=self.method,
             task=info.task,
             outputs=info.num_classes or output.shape[-1],
@@ -191,6 +211,8 @@ class TorchEnsembleEngine:
             optimizer=partial(self._optimizer, parts),
             made=made,
             fitted=fitted,
+            show=show,
+            tell=lambda line: self.run.members.message(f"torchensemble  {line}", always=False),
         )
 
     def _batches(
@@ -220,17 +242,6 @@ class TorchEnsembleEngine:
         run, whole = self.run, int(parts[member].cfg.trainer.epochs)
         run.members.update(names[member], epoch=epochs, epochs=whole, share=min(1.0, epochs / whole))
         run.members.message(f"{names[member]}  epoch {epochs}/{whole}, torchensemble/loss {loss:.4g}", always=False)
-
-    def _tell(self, line: str) -> None:
-        self.run.members.message(f"torchensemble  {line}", always=False)
-
-    def _states(self, parts: Sequence[_Part], fitted: Fitted) -> list[Mapping[str, Tensor]]:
-        """Return the trained weights of each member."""
-        joint = parts[0].made.model
-        if isinstance(joint, Joint):
-            return [joint.state_dict()]
-        states = [network.state_dict() for network in fitted.container]
-        return states if fitted.start is None else [fitted.start, *states]
 
 
 class _Loss:
@@ -265,3 +276,95 @@ def _take(
     # The loop takes the metrics over.
     evaluate_split(learner, "train", interrupt=run.session.signals, step=counters.step)
     return fit(run, learner, observer)
+
+
+def export_torchensemble(run: Path, cfg: DictConfig, folder: Path) -> tuple[Path, str]:
+    """Write the ensemble of a run for torchensemble.
+
+    Args:
+        run: The folder of the run.
+        cfg: Its configuration.
+        folder: Where to.
+
+    Returns:
+        The file, and the lines of Python that load it.
+
+    Raises:
+        UserError: It is no ensemble, or torchensemble has no such ensemble.
+    """
+    if not is_ensemble(run):
+        fix = "a run with `ensemble=...`, or one that `lightkit ensemble` wrote"
+        raise UserError("this run is no ensemble", key=str(run), fix=fix, family="ensemble")
+    engine = build_engine(cfg)
+    data = build_splits(cfg, engine, run)
+    data.close()
+    ensemble = build_ensemble(run, data.info, engine, trust=to_plain(cfg.trust))
+    method = read_json(run / run_files.ENSEMBLE).get("method", "Voting")
+    container = to_torchensemble(ensemble, method=method, outputs=data.info.num_classes)
+    return write_file(container, folder), _call(container, cfg, data.info, folder)
+
+
+def _call(container: Any, cfg: DictConfig, info: DataInfo, folder: Path) -> str:
+    """Return the lines that load a file of torchensemble."""
+    kind, network = type(container).__name__, container.base_estimator_
+    taken = inspect.signature(network).parameters
+    known = {name: value for name, value in info.sizes().items() if name in taken}
+    arguments = {**known, **{name: value for name, value in to_plain(cfg.model).items() if name in taken}}
+    more = "".join(
+        f", {name}={getattr(container, name)!r}"
+        for name in ("shrinkage_rate", "voting_strategy")
+        if name in inspect.signature(type(container)).parameters and getattr(container, name) not in (1.0, "soft")
+    )
+    return "\n".join(
+        (
+            f"from {network.__module__} import {network.__name__}",
+            f"from torchensemble import {kind}",
+            "from torchensemble.utils import io",
+            "",
+            f"arguments = {arguments!r}",
+            f"more = {{'n_estimators': {len(container)}, 'cuda': False}}",
+            f"model = {kind}(estimator={network.__name__}, estimator_args=arguments{more}, **more)",
+            f"io.load(model, {str(folder)!r})",
+        )
+    )
+
+
+def import_torchensemble(file: Path, like: Path, cfg: DictConfig, folder: Path, *, trust: bool = False) -> None:
+    """Write the ensemble in a file of torchensemble as a run, which can be measured and predicts.
+
+    Args:
+        file: The file.
+        like: Folder of a run with such a network, whose data and scaling are taken.
+        cfg: The configuration of that run.
+        folder: Folder of the new run.
+        trust: Open a file with Python objects, which runs the code in it.
+
+    Raises:
+        UserError: The file cannot be read, or its networks are not those of the run.
+    """
+    found = read_file(file, open_file(file, trust=trust))
+    engine = build_engine(cfg)
+    data = build_splits(cfg, engine, like)
+    data.close()
+    if data.info.task != found.task:
+        what = "the ensemble has learnt another kind of target"
+        raise UserError(what, key="--like", expected=found.task, received=data.info.task, family="ensemble")
+    model = build_model(cfg, data.info, engine)
+    for number, state in enumerate(found.states):
+        load_fitting(model, state, source=f"{file.name}: network {number}")
+    vote, shrinkage = cfg.ensemble.get("vote", "soft"), cfg.ensemble.get("shrinkage", 1.0)
+    rule, weight = rule_of(found.kind, vote=vote, size=len(found.states))
+    weight *= shrinkage if found.kind.endswith("GradientBoosting") else 1.0
+    names = [f"{number:02}" for number in range(len(found.states))]
+    own = with_values(cfg, {"ensemble": {"_target_": NO_ENSEMBLE}})
+    members = [StoredMember(name, to_yaml(own), weight, state) for name, state in zip(names, found.states)]
+    stored = StoredEnsemble(members, rule, data.info.task, tuple(data.info.class_names))
+    place = RunFolder(folder)
+    with place.begun(fresh=True):
+        place.record(own, (), data=data.info.fingerprint, source=str(file), **facts_of(data))
+        write_ensemble(folder / run_files.ENSEMBLE_WEIGHTS, stored)
+        facts: dict[str, Any] = {"status": "finished", "depends_on": [], "weight": weight}
+        rows = [{"name": name, **facts} for name in names]
+        write_json(folder / run_files.ENSEMBLE, {"method": "Voting", "settings": {}, "members": rows})
+        result: dict[str, Any] = {"status": "finished", "reason": None, "name": cfg.name, "objective": None}
+        place.write_result({**result, "best": {}, "test": {}, "metrics": {}})

@@ -13,9 +13,9 @@ from lightkit.assembly import build
 from lightkit.config import compose, load_run
 from lightkit.data.groups import row_marks
 from lightkit.data.tensors import TensorData
+from lightkit.ensemble.judging import contradiction_lines, contradictions
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.doubts import contradictions, lines
 
 ROWS = 120
 
@@ -97,7 +97,7 @@ def test_chance_few_rows_and_rows_of_one_group_say_nothing() -> None:
     few = {"oof": member(rows, small, "train"), "test": member(other[:9], large[:9], "test")}
     found = contradictions([[alike], [apart]])
     assert (found[0]["low"]["on"], found[0]["high"]["on"], found[0]["high"]["rows"]) == ("oof", "test", 200)
-    assert "test rows" in lines(found)[0]
+    assert "test rows" in contradiction_lines(found)[0]
     assert not contradictions([[alike], [few], [{}]])
     # The same losses, where all rows of the test split but a few are of one person.
     groups = torch.arange(400).where(torch.arange(400) < 205, torch.tensor(399))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,16 @@ import lightkit.runner.ensemble.group_training as subject
 from lightkit.assembly import build_shared
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config import compose, load_run
+from lightkit.config import compose, from_yaml, load_run
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_events
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.at_once import train_at_once
-from lightkit.runner.ensemble.engines import keep
-from lightkit.runner.ensemble.group_training import Trained
-from lightkit.runner.ensemble.predictions import HELD_OUT
+from lightkit.runner.ensemble.engines import train_at_once
 from lightkit.runner.session import session
+from lightkit.runs.reading import read_config, read_result
 from lightkit.trainer.interrupt import Interrupted
+from tests.conftest import Outcome
 
 QUICK = [
     *["data=wine", "trainer.epochs=3", "data.batch_size=16", "model.hidden=[8]", "model.dropout=0.2"],
@@ -69,7 +68,7 @@ def names(folder: Path) -> set[str]:
 
 def test_the_folders_are_those_of_members_trained_one_after_the_other(tmp_path: Path) -> None:
     options = ["logger.tensorboard.enabled=true"]
-    together = train(tmp_path / "a", *options, splits=tuple(HELD_OUT.values()), keep=keep)
+    together = train(tmp_path / "a", *options)
     alone = train(tmp_path / "b", *options, engine="sequential")
     for one, other in zip(together, alone):
         assert names(other.folder) - names(one.folder) <= {"step-00000016.pt"}
@@ -118,10 +117,12 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(subject.VectorTrainer, "_check_step", check)
 
 
-@pytest.mark.parametrize("step", [5, 13, 20])
-def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+@pytest.mark.parametrize(("step", "model"), [(5, ""), (13, "model={_target_: tests.ensemble.networks.Tied}"), (20, "")])
+def test_a_killed_run_goes_on_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, model: str
+) -> None:
     monkeypatch.setattr(subject, "SECONDS_BETWEEN_SAVES", 0.0)
-    options = ["trainer.epochs=3", "trainer.ema.decay=0.9"]
+    options = ["trainer.epochs=3", "trainer.ema.decay=0.9", *filter(None, [model])]
     whole = train(tmp_path / "whole", *options)
     with monkeypatch.context() as patch:
         killed_at(patch, step)
@@ -194,18 +195,6 @@ def test_a_member_whose_loss_is_not_finite_is_trained_alone(tmp_path: Path, monk
     assert "others at once" not in (done[1].folder / "run.log").read_text()
 
 
-def test_what_a_member_gives_can_be_kept(tmp_path: Path) -> None:
-    kept: list[Trained] = []
-    train(tmp_path / "run", splits=["val"], keep=lambda run, trained: kept.append(trained))
-    assert [trained.member.name for trained in kept] == ["00", "01", "02"]
-    for trained in kept:
-        rows, outputs, targets = trained.outputs["val"]
-        assert len(rows) == len(outputs) == len(targets)
-        x, _ = trained.learner.data.source.take(rows)
-        trained.learner.model.eval()
-        torch.testing.assert_close(trained.learner.model(x).detach(), outputs, atol=1e-5, rtol=0)
-
-
 def test_figures_and_exports_are_there(tmp_path: Path) -> None:
     options = ["metrics.figures=[confusion_matrix]", "checkpoint.export=weights"]
     done = train(tmp_path / "run", *options, members=MEMBERS[:2])
@@ -234,3 +223,82 @@ def test_members_show_their_own_bests_and_the_time_of_all(tmp_path: Path, monkey
         {result.member.name: result.result["objective"]["value"] for result in done}
     )
     assert len({result.result["seconds"] for result in done}) == 1
+
+
+ALONE = "one after the other trains "
+
+
+def test_more_members_train_beside_those_that_have_finished(tmp_path: Path) -> None:
+    train(tmp_path / "run", members=MEMBERS[:2])
+    before = (tmp_path / "run" / "members" / "00" / "result.json").read_text()
+    more = [*MEMBERS, RunMember("03", {"seed": 30})]
+    done = train(tmp_path / "run", members=more, resume=True)
+    assert [result.member.name for result in done] == ["00", "01", "02", "03"]
+    assert (tmp_path / "run" / "members" / "00" / "result.json").read_text() == before
+
+
+def test_members_that_differ_in_their_rate_are_told_to_train_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [RunMember(name, {"seed": 1, "optim.lr": rate}) for name, rate in (("00", 0.01), ("01", 0.02))]
+    members += [RunMember("02", {"seed": 2, "optim.lr": 0.01}), RunMember("wide", {"seed": 3, "model.hidden": [9]})]
+    train(tmp_path / "rates", "logger.console.style=lines", members=members[:2])
+    said = capsys.readouterr().out.replace("\n", " ")
+    told = "one after the other trains 00, 01: no other member has the same optim.lr, and a step of all at once has one"
+    assert told in said
+    train(tmp_path / "mixed", "logger.console.style=lines", members=members)
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "2 members train at once" in said
+    assert "one after the other trains 01, wide: no other member has the same optim.lr and model.hidden" in said
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ("[{seed: 1}, {seed: 2}]", ["2 members train at once"]),
+        ("[{name: a}, {name: b, seed: 7}]", ["2 members train at once"]),
+        ("[{optim.lr: 0.01}, {optim.lr: 0.02}]", ["no other member has the same optim.lr, and a step of all", ALONE]),
+        ("[{optim.weight_decay: 0.1}, {optim.weight_decay: 0.2}]", ["has the same optim.weight_decay", ALONE]),
+        ("[{model.dropout: 0.1}, {model.dropout: 0.2}]", ["has the same model.dropout", ALONE]),
+        ("[{model.hidden: [4]}, {model: soft_tree}, {model.hidden: [4]}]", ["2 members train at once", ALONE]),
+        ("[{}, {seed: 5}]", ["00, 01-seed=5: name is not given for each member", ALONE]),
+        (
+            "[{seed: 4}, {seed: 5}]\nfinetune=bitfit",
+            ["2 members train one after the other: the members are fine-tuned"],
+        ),
+        ("[{}]", [ALONE]),
+    ],
+)
+def test_the_engine_that_was_asked_for_is_used_or_it_is_said_why_not(
+    cli: Callable[..., Outcome], members: str, told: list[str]
+) -> None:
+    listed, *more = members.splitlines()
+    args = [*QUICK, "trainer.epochs=1", "ensemble=voting", "ensemble.engine=vectorized", f"ensemble.members={listed}"]
+    found = cli("train", *args, *more, "logger.console.style=lines")
+    assert found.code == 0, found.err
+    said = found.out.replace("\n", " ")
+    assert [text for text in told if text not in said] == []
+    assert "same name" not in said
+    (run,) = Path("outputs/runs").glob("*/*")
+    for member in (run / "members").iterdir():
+        assert read_result(member)["name"] == from_yaml(read_config(member))["name"]
+
+
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ({"weights_of": "x"}, "weights of another member"),
+        ({"adds_to": []}, "what other members leave"),
+    ],
+)
+def test_members_that_learn_otherwise_are_left_to_train_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: dict[str, Any], reason: str
+) -> None:
+    members = [RunMember(name, {"seed": 1, "ensemble": {"member": role}}) for name in ("00", "01")]
+    told: list[str] = []
+    with session(compose(QUICK).cfg, tmp_path / "run") as run:
+        monkeypatch.setattr(type(run), "tell", lambda self, line: told.append(line))
+        shared = build_shared(run.cfg, tmp_path / "run")
+        alone: Any = lambda run, member, shared: member.name  # noqa: E731
+        assert train_at_once(run, members, shared, alone, engine="vectorized") == ["00", "01"]
+    assert reason in told[0]

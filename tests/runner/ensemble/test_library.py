@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.combine import combine_runs
-from lightkit.runner.ensemble.doubts import trained_rows
+from lightkit.runner.run import combine_runs
 from lightkit.runs.reading import read_json, read_run
 from tests.runner.finished_runs import member, trained
 
@@ -84,15 +85,6 @@ def test_predictions_that_are_not_kept_are_made_as_before(runs: Path, tmp_path: 
     assert torch.allclose(after.predictions, before.predictions, atol=1e-6)
 
 
-def test_rows_of_the_run_that_weights_come_from_count_as_seen(runs: Path, tmp_path: Path) -> None:
-    base = trained(tmp_path / "base", "data.split.seed=3")
-    tuned = trained(tmp_path / "tuned", f"finetune.weights.path={base}")
-    members = [member("00", tuned), member("01", runs / "a")]
-    combine_runs(members, tmp_path / "out", method=VOTING, name="together")
-    rows = MemberPredictions.read(tmp_path / "out" / "oof.safetensors").rows
-    assert not torch.isin(rows, trained_rows(read_run(base).cfg, base)).any()
-
-
 def test_when_nothing_is_left_it_is_told_why(runs: Path, tmp_path: Path) -> None:
     one = trained(
         tmp_path / "one",
@@ -139,3 +131,54 @@ def test_unfinished_and_damaged_runs_are_refused(runs: Path, tmp_path: Path) -> 
     (tmp_path / "a" / "result.json").unlink()
     with pytest.raises(UserError, match="this run has not finished"):
         combined(tmp_path, tmp_path / "out", "a", "a")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def bare(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of a run in a file that is in no run."""
+    path = tmp_path_factory.mktemp("bare") / "bare.pt"
+    newest = CheckpointStore(base / "checkpoints").newest()
+    assert newest is not None
+    torch.save(content.load_model_state(newest), path)
+    return path
+
+
+def test_rows_that_weights_of_a_bare_file_have_seen_are_named_as_unknown(
+    base: Path, bare: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = trained(tmp_path / "tuned", f"finetune.weights.path={bare}")
+    runs = [member("00-tuned", tuned), member("01-base", base)]
+    capsys.readouterr()
+    result = combine_runs(runs, tmp_path / "out", method=GREEDY, name="both")
+    assert result["unknown_rows"] == {"00-tuned": [str(bare)]}
+    assert result["seen_rows"] == {}
+    assert result["selected_on"] == ["val"]
+    told = f"00-tuned began with the weights of {bare}: which rows these have learnt from is not known"
+    assert told in (tmp_path / "out" / "run.log").read_text()
+    assert read_json(tmp_path / "out" / "result.json")["unknown_rows"] == result["unknown_rows"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_folds_of_a_base_that_has_seen_all_rows_are_told_of(
+    known: bool, base: Path, bare: Path, tmp_path: Path
+) -> None:
+    path = base if known else bare
+    folder = trained(
+        tmp_path / "bag",
+        "ensemble=bagging",
+        "ensemble.resample=folds",
+        "ensemble.folds=2",
+        f"finetune.weights.path={path}",
+    )
+    result, log = read_json(folder / "result.json"), (folder / "run.log").read_text()
+    if known:
+        assert result["seen_rows"] == {"each member": 124}
+        assert "weights that have learnt from 124 of the 178 rows that count as unseen" in log
+    else:
+        assert result["unknown_rows"] == {"each member": [str(bare)]}
+        assert "is not known" in log

@@ -14,11 +14,11 @@ from sklearn.datasets import load_wine
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain
-from lightkit.ensemble import stacking
+from lightkit.ensemble import judging
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.combine import combine_runs
-from lightkit.runner.ensemble.doubts import trained_rows
+from lightkit.runner.ensemble.finished import trained_rows
+from lightkit.runner.run import combine_runs
 from lightkit.runs.reading import read_json, read_run
 from lightkit.trainer.callbacks import Callback
 from tests.runner.finished_runs import member, trained
@@ -62,7 +62,7 @@ def stack(runs: Path, out: Path, *names: str, own: tuple[str, ...] = ()) -> dict
 def test_a_stack_predicts_as_its_result_says(
     runs: Path, tmp_path: Path, strictness: float, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacking, "STRICTNESS", strictness)
+    monkeypatch.setattr(judging, "STRICTNESS", strictness)
     result, out = stack(runs, tmp_path / "out", "a", "v", "c", own=own), tmp_path / "out"
     assert (result["stacking"]["used"] == "stacking") == (strictness < 0)
     found = Runner(read_run(out).cfg, out).evaluate_splits(["val", "test"])

@@ -149,12 +149,10 @@ def test_fine_tuned_members_share_one_base(base: Path, tmp_path: Path) -> None:
     assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("layers", [1, 2])
-def test_what_learns_from_predictions_is_not_fine_tuned(layers: int, base: Path, tmp_path: Path) -> None:
+def test_what_learns_from_predictions_is_not_fine_tuned(base: Path, tmp_path: Path) -> None:
     tuned = ("finetune=lora", "finetune.lora.rank=2", f"finetune.weights.path={base}")
     kinds = "ensemble.members=[{finetune.lora.rank: 1}, {finetune.lora.rank: 3}]"
-    run, result = trained(tmp_path, "stacking", *tuned, kinds, f"ensemble.layers={layers}", "ensemble.holdout=0")
+    run, result = trained(tmp_path, "stacking", *tuned, kinds, "ensemble.layers=2", "ensemble.holdout=0")
     found = {path.name: load_run(path).cfg.finetune.lora.match for path in (tmp_path / "members").iterdir()}
     assert {name for name, match in found.items() if not match} == {
         name for name in found if "layer2" in name or "meta" in name

@@ -19,8 +19,8 @@ from lightkit.assembly import Learner, build
 from lightkit.assembly.member import Features
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
+from lightkit.ensemble.judging import Decision
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.stacking import Decision
 from lightkit.runner import Runner
 from lightkit.runner.evaluation import load_weights
 from lightkit.trainer.callbacks import Callback
@@ -241,14 +241,3 @@ def test_a_kind_that_takes_no_vectors_is_refused_before_anything_trains(tmp_path
     assert found.value.key == "ensemble.layers"
     assert "2, with member cnn" in str(found.value)
     assert not (tmp_path / "run" / "members").exists()
-
-
-def test_the_meta_model_of_fine_tuned_members_is_new(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    Runner(compose([*QUICK, "model.hidden=[8]", "trainer.epochs=1"]).cfg, base).run()
-    options = [*QUICK, "trainer.epochs=1", "model.hidden=[8]", "ensemble=stacking", "ensemble.size=1"]
-    options += ["ensemble.folds=2", "ensemble.refit=false", "ensemble.meta.trainer.steps=20", "finetune=lora"]
-    cfg = compose([*options, f"finetune.weights.path={base}"]).cfg
-    result = Runner(cfg, tmp_path / "run").run()
-    values = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("test")
-    assert values == pytest.approx({name: result["metrics"][name] for name in values}, abs=1e-5)

@@ -12,7 +12,6 @@ import lightkit
 from lightkit.checkpoint import content
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
-from lightkit.runner.ensemble.group_training import GroupTraining
 
 OPTIONS = [
     "data=wine",
@@ -47,18 +46,3 @@ def test_networks_with_shared_tensors_become_an_ensemble(engine: str, tmp_path: 
     assert torch.equal(state["scale"], state["same_scale"])
     ensemble = lightkit.load_ensemble(folder)
     assert ensemble.predict(torch.randn(3, 13)).shape == (3, 3)
-
-
-def test_training_at_once_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["ensemble.engine=vectorized", "checkpoint.every_epochs=1"]
-    whole = run(tmp_path / "whole", *options)
-    kept = GroupTraining._close
-
-    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("killed")
-
-    monkeypatch.setattr(GroupTraining, "_close", killed)
-    with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path / "cut", *options)
-    monkeypatch.setattr(GroupTraining, "_close", kept)
-    assert run(tmp_path / "cut", *options, resume=True)["metrics"] == whole["metrics"]

@@ -15,12 +15,6 @@ from lightkit.runs.folder import RunFolder
 from tests.ensemble.methods.running import QUICK, facts, train
 
 
-def test_a_member_that_is_not_there_is_to_be_trained(tmp_path: Path) -> None:
-    told: list[str] = []
-    assert find_trained(compose(QUICK).cfg, RunFolder(tmp_path), member(facts(), 0), told.append) == {}
-    assert told == []
-
-
 def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
     told: list[str] = []
     train(tmp_path, "ensemble=voting", "ensemble.size=1")

@@ -1,13 +1,18 @@
 """The weights of alike models in one stack, and what computes all of them at once.
 
 Shapes: M models, B samples of a batch, `...` further dimensions.
+
+Each model gets the masks that it draws alone. What `vmap` draws by itself is random in another way, so the masks are
+drawn outside of it, in the order in which a model alone calls for them, and handed in.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from lightkit.common.errors import UserError
-from lightkit.data.loaders import Batches, Loader
 from lightkit.device import Engine
-from lightkit.ensemble.dropout import Draw, drawn, layer_by_layer, recorded, replayed
 from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Task, loss_weight
 
@@ -88,52 +91,6 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
         for name, tensor in found(remove_duplicate=False)
     }
     return {name: known[name] for name in model.state_dict() if name in known}
-
-
-class StackedLoader:
-    """Batches of many members, `(M, B, ...)` each: of every member its own rows, order and augmentation.
-
-    Args:
-        loaders: Those of the members, over the same data set, with as many rows each.
-    """
-
-    def __init__(self, loaders: Sequence[Loader]) -> None:
-        first = loaders[0]
-        self.loaders = list(loaders)
-        self.num_samples, self.batch_size, self.epoch_samples = first.num_samples, first.batch_size, first.epoch_samples
-        self.options, self.source = first.options, first.source
-
-    def __len__(self) -> int:
-        return len(self.loaders[0])
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether the rows of all members can be read from the data set at once."""
-        return all(
-            loader.mixup is None and not loader.prepare.augment and loader.prepare.normalizer is None
-            for loader in self.loaders
-        )
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Leave out all members but these, from the next epoch on."""
-        self.loaders = [self.loaders[row] for row in rows]
-
-    def epoch(self, epoch: int, start: int = 0) -> Batches:
-        """Yield the batches of an epoch from a sample on; see `Loader.epoch`."""
-        if not self.plain:
-            for batches in zip(*(loader.epoch(epoch, start) for loader in self.loaders), strict=True):
-                yield tuple(torch.stack(parts) for parts in zip(*batches, strict=True))
-            return
-        orders = torch.stack([loader.order(epoch) for loader in self.loaders])
-        for first in range(start, self.epoch_samples, self.batch_size):
-            rows = orders[:, first : min(first + self.batch_size, self.epoch_samples)]
-            x, y = self.source.take(rows.reshape(-1))
-            yield x.unflatten(0, rows.shape), y.unflatten(0, rows.shape)
-
-    def close(self) -> None:
-        """Close the loaders of the members."""
-        for loader in self.loaders:
-            loader.close()
 
 
 class Computation:
@@ -238,16 +195,28 @@ def _slots(template: nn.Module, network: nn.Module) -> Iterator[tuple[dict[str, 
 
 
 @contextmanager
-def cheap_cross_entropy() -> Iterator[None]:
+def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Let functions of `torch.nn.functional` be others inside.
+
+    Args:
+        functions: What takes their place, by name.
+    """
+    before = {name: getattr(F, name) for name in functions}
+    for name, function in functions.items():
+        setattr(F, name, function)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(F, name, function)
+
+
+def cheap_cross_entropy() -> AbstractContextManager[None]:
     """Let `torch.nn.functional.cross_entropy` be a few plain operations inside.
 
     `vmap` would spell it out in Python at every call, in more operations, which give the same bits.
     """
-    F.cross_entropy = _cross_entropy
-    try:
-        yield
-    finally:
-        F.cross_entropy = _CROSS_ENTROPY
+    return swapped({"cross_entropy": _cross_entropy})
 
 
 def _cross_entropy(
@@ -293,3 +262,144 @@ class StackedTask(Task):
 def seeders(engines: Sequence[Engine], epoch: int, position: int) -> list[Callable[[], None]]:
     """Return what seeds the generators for each member's batch, as its own training would."""
     return [lambda engine=engine: engine.seed(epoch, position) for engine in engines]  # type: ignore[misc]
+
+
+_WHOLE_CHANNELS = {"dropout1d": 3, "dropout2d": 4, "dropout3d": 5}
+"""Functions that drop whole channels, and the dimensions of their inputs."""
+_PLAIN: dict[str, Callable[..., Any]] = {
+    name: getattr(F, name) for name in ("dropout", *_WHOLE_CHANNELS, "scaled_dot_product_attention")
+}
+
+
+class Draw(NamedTuple):
+    """One call for a mask."""
+
+    function: str
+    """Which of `torch.nn.functional`'s it is."""
+    shape: tuple[int, ...]
+    """Shape of the mask for one model."""
+    stride: tuple[int, ...]
+    """How it lies in memory, which decides about the order of its random numbers."""
+    dtype: torch.dtype
+    """Its number format."""
+    probability: float
+    """Share of elements that are dropped."""
+
+
+@contextmanager
+def layer_by_layer() -> Iterator[None]:
+    """Let `torch.nn.TransformerEncoderLayer` and its like call their layers one by one inside.
+
+    In evaluation they would call one kernel for all of it, which `vmap` cannot compute.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def recorded(draws: list[Draw]) -> AbstractContextManager[None]:
+    """Note the calls for masks that a model makes inside, which computes without dropout meanwhile.
+
+    Args:
+        draws: Gets the calls, in their order.
+    """
+
+    def note(name: str, like: Tensor, probability: float) -> Tensor:
+        empty = torch.empty_like(like)
+        draws.append(Draw(name, tuple(like.shape), tuple(empty.stride()), like.dtype, probability))
+        return torch.ones_like(like)
+
+    return _masked(note)
+
+
+def replayed(masks: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Let a model use these masks inside, in the order in which it calls for them."""
+    left = iter(masks)
+    return _masked(lambda name, like, probability: next(left))
+
+
+def drawn(draws: Sequence[Draw], seeds: Sequence[Callable[[], None]], device: torch.device) -> tuple[Tensor, ...]:
+    """Draw the masks of many models, scaled by what they keep, `(M, ...)` each.
+
+    Args:
+        draws: What a model calls for.
+        seeds: Seeds the generators for each model.
+        device: Where the models compute.
+    """
+    count = len(seeds)
+    masks = [
+        torch.empty_strided(
+            (count, *draw.shape),
+            (1 + sum((size - 1) * step for size, step in zip(draw.shape, draw.stride)), *draw.stride),
+            dtype=draw.dtype,
+            device=device,
+        )
+        for draw in draws
+    ]
+    rows = [mask.unbind(0) for mask in masks]
+    for model, seed in enumerate(seeds):
+        seed()
+        for draw, own in zip(draws, rows):
+            if device.type == "cpu" or draw.function in _WHOLE_CHANNELS:
+                own[model].bernoulli_(1.0 - draw.probability)
+            else:  # one kernel draws and scales there, and consumes other numbers
+                own[model].copy_(_PLAIN["dropout"](torch.ones_like(own[model]), draw.probability) != 0)
+    return tuple(mask.div_(1.0 - draw.probability) for mask, draw in zip(masks, draws))
+
+
+def _masked(mask: Callable[[str, Tensor, float], Tensor]) -> AbstractContextManager[None]:
+    """Let the functions of `torch.nn.functional` that drop something ask for their mask.
+
+    Args:
+        mask: Called with the name of the function, a tensor like the mask, and the share to drop.
+    """
+    drops = {name: _dropping(name, mask) for name in ("dropout", *_WHOLE_CHANNELS)}
+    return swapped({**drops, "scaled_dot_product_attention": partial(_attention, mask)})
+
+
+def _dropping(name: str, mask: Callable[[str, Tensor, float], Tensor]) -> Callable[..., Tensor]:
+    """Make a function that takes the place of one that drops elements or channels."""
+
+    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        of_channels = name in _WHOLE_CHANNELS
+        if not training or p in (0.0, 1.0) or (of_channels and input.ndim != _WHOLE_CHANNELS[name]):
+            plain: Tensor = _PLAIN[name](input, p, training)
+            return plain
+        channels = (
+            input.flatten(2)[:, :, :1].reshape(*input.shape[:2], *[1] * (input.ndim - 2)) if of_channels else input
+        )
+        return input * mask(name, channels, p)
+
+    return drop
+
+
+def _attention(
+    mask: Callable[[str, Tensor, float], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute attention step by step, as PyTorch does where it has no kernel for all of it; `vmap` has none."""
+    if enable_gqa:
+        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        found: Tensor = _PLAIN["scaled_dot_product_attention"](query, key, value, attn_mask, dropout_p, **options)
+        return found
+    root = math.sqrt(scale if scale is not None else 1.0 / math.sqrt(query.shape[-1]))
+    scores = (query * root) @ (key * root).transpose(-2, -1)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if hidden else scores + attn_mask
+    weights = scores.softmax(-1)
+    if dropout_p:
+        weights = weights * mask("scaled_dot_product_attention", weights, dropout_p)
+    return weights @ value

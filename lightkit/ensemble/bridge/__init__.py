@@ -1,1 +1,0 @@
-"""Exchange with torchensemble (github.com/TorchEnsemble-Community/Ensemble-Pytorch); nothing else imports it."""
