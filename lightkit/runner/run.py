@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
-from lightkit.config.member_values import with_values
+from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble

@@ -21,8 +21,7 @@ from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain
-from lightkit.config.member_values import with_values
+from lightkit.config import to_plain, with_values
 from lightkit.config.project import located
 from lightkit.ensemble.file import PARTS, read_ensemble
 from lightkit.ensemble.oof import TASKS, MemberPredictions

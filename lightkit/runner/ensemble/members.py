@@ -16,8 +16,7 @@ from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.text import counted
-from lightkit.config import to_yaml
-from lightkit.config.member_values import with_values
+from lightkit.config import to_yaml, with_values
 from lightkit.config.project import project_root
 from lightkit.ensemble.file import StoredMember, nested, read_ensemble
 from lightkit.ensemble.methods import Method, RunFacts

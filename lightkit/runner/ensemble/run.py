@@ -19,8 +19,8 @@ from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
-from lightkit.config import instantiate, public, to_plain
-from lightkit.config.member_values import member_label, member_values, with_values
+from lightkit.config import instantiate, public, to_plain, with_values
+from lightkit.config.member_values import member_label, member_values
 from lightkit.config.saved import from_yaml
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data import Data

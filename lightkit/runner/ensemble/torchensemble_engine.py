@@ -30,8 +30,7 @@ from lightkit.checkpoint.fitting import fit as load_fitting
 from lightkit.checkpoint.formats import open_file
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain, to_yaml
-from lightkit.config.member_values import with_values
+from lightkit.config import to_plain, to_yaml, with_values
 from lightkit.data import DataInfo
 from lightkit.ensemble.bridge import TASKS, TorchEnsembleFit, read_file, rule_of, to_torchensemble, write_file
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble

@@ -15,8 +15,7 @@ from lightkit.checkpoint.reading import DamagedError, check_bytes
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.config import from_yaml, to_plain
-from lightkit.config.member_values import with_values
+from lightkit.config import from_yaml, to_plain, with_values
 from lightkit.config.schema.learning import MemberConfig
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import RunMember
