@@ -73,11 +73,11 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6550,
-    "runner": 5250,
+    "runner": 5050,
     "doctor": 4600,
     "cli": 4500,
     "data": 4050,
-    "ensemble": 3450,
+    "ensemble": 3350,
     "sweep": 3050,
     "finetune": 2850,
     "trainer": 2550,
