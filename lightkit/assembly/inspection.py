@@ -18,6 +18,7 @@ from lightkit.config import to_plain
 from lightkit.config.instantiate import instantiate
 from lightkit.data.loaders import small_batch, whole_batch
 from lightkit.diagnostics.flops import ModuleRule, rule_name
+from lightkit.diagnostics.footprint import enlarged
 from lightkit.diagnostics.layers import Call, first_call
 from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training
 from lightkit.trainer.learner import Learner
@@ -100,7 +101,7 @@ def call_of(parts: Learner, *, shape: Sequence[int] | None = None) -> Call:
     with unnoticed(_CPU):
         batch = _batch(parts, shape)
         call = first_call(parts.model, step)
-    return call.mapped(lambda tensor: tensor[:1] if tensor.ndim and len(tensor) == 2 else tensor)
+    return Call(*enlarged((call.args, dict(call.kwargs)), 2, 1))
 
 
 def _batch(parts: Learner, shape: Sequence[int] | None) -> Any:

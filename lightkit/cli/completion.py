@@ -13,7 +13,7 @@ from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.cli.terminal import say
 from lightkit.common.error_families import FAMILIES
 from lightkit.common.errors import UserError
-from lightkit.monitor.gpu_fields import FIELDS
+from lightkit.monitor.gpus import FIELDS
 from lightkit.runs.catalog import all_runs, project, run_name
 from lightkit.runs.filters import STATUSES
 

@@ -42,7 +42,7 @@ def doctor(args: list[str]) -> int:
 
 def _look_back(text: str, options: Any) -> int:
     """Examine a run that was, or the folders of many."""
-    from lightkit.doctor.after.folders import MARKS, look_through
+    from lightkit.doctor.folders import MARKS, look_through
     from lightkit.runs.reading import run_folders
 
     place, began = Path(text), time.monotonic()
@@ -51,7 +51,7 @@ def _look_back(text: str, options: Any) -> int:
         return _show(
             look_through(place if holds_runs else _run(text), project(), mend=options.mend), options, began=began
         )
-    from lightkit.doctor.after.run import look_back
+    from lightkit.doctor.after_run import look_back
 
     return _show(look_back(_run(text)), options, began=began)
 
@@ -79,23 +79,22 @@ def _examine(options: Any) -> int:
     began = time.monotonic()
     cfg = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.doctor.checks import examine
-    from lightkit.doctor.patient import examined
-    from lightkit.doctor.report import HEADINGS
+    from lightkit.doctor.checks import examine, examined
+    from lightkit.doctor.finding import HEADINGS
 
     left = options.seconds - (time.monotonic() - began)  # of a busy machine the imports take their share, too
-    with examined(cfg, left, report=complain) as patient:
+    with examined(cfg, left, report=complain) as run:
         if options.json:
             with redirect_stdout(sys.stderr):  # what a model or a callback prints is no part of the answer
-                findings = [*examine(patient)]
+                findings = [*examine(run)]
             return _show(findings, options, began=began)
-        say(patient.title)
+        say(run.title)
         heads = list[str]()
 
         def begin(name: str) -> None:
             heads[:] = [HEADINGS[name]] if name in HEADINGS else heads
 
-        return _show(examine(patient, begin), options, began=began, heads=heads)
+        return _show(examine(run, begin), options, began=began, heads=heads)
 
 
 def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: list[str] | None = None) -> int:
@@ -107,7 +106,7 @@ def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: lis
         began: When, by `time.monotonic()`.
         heads: What stands above the next line; emptied once it is printed.
     """
-    from lightkit.doctor.report import closing, line
+    from lightkit.doctor.finding import closing, line
 
     found, columns = list[Any](), min(width() or 110, 140)
     for finding in findings:

@@ -48,7 +48,7 @@ def _pasted(words: list[str], *, dash: bool) -> str | None:
     if text is not None or not words:
         return text or None
     # Here, not above: what is known takes a moment to read.
-    from lightkit.doctor.after.traceback import explain as look_up
+    from lightkit.doctor.traceback import explain as look_up
 
     text = " ".join(words)
     found = look_up(text)

@@ -67,7 +67,7 @@ def find(args: list[str]) -> int:
     parser.add_argument("--measure", action="store_true", help=SUPPRESS)
     options = parser.read(args)
     if options.measure:
-        from lightkit.finders.work import work
+        from lightkit.finders.child import work
 
         return work()
     from lightkit.config.doors import load, names
@@ -191,7 +191,7 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
     """Find a batch size."""
     from lightkit.config import with_values
     from lightkit.diagnostics.memory import in_gib
-    from lightkit.finders.throughput import find_throughput
+    from lightkit.finders.speeds import find_throughput
     from lightkit.runner.memory.batches import find_batch
 
     if cfg.device.batch_size is None:
@@ -235,7 +235,7 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
 @taking("--try")
 def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
     """Find a number of loader processes."""
-    from lightkit.finders.workers import find_workers
+    from lightkit.finders.speeds import find_workers
 
     try:
         numbers = None if options.numbers is None else sorted({int(text) for text in options.numbers.split(",")})

@@ -17,7 +17,7 @@ from lightkit.cli.live import read_seconds, watch
 from lightkit.cli.terminal import json_text, say, table, width
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
-from lightkit.monitor.gpu_fields import FIELDS
+from lightkit.monitor.gpus import FIELDS
 
 
 def gpus(args: list[str]) -> int:

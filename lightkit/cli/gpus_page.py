@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.terminal import table
-from lightkit.monitor.gpu_fields import FIELDS
+from lightkit.monitor.gpus import FIELDS
 from lightkit.runs.catalog import path_from, project
 
 TITLES = ("GPU", "torch", "name", "temp", "power", "memory", "busy", "clock", "limited by")
@@ -47,10 +47,10 @@ def rows(source: Any) -> list[Row]:
     running, now = source.processes(), f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     found = []
     for sample, details in zip(source.samples(source.gpus), source.details(source.gpus)):
-        facts = {**asdict(sample), **asdict(sample.gpu), **asdict(details), "timestamp": now}
+        facts = {**asdict(sample), **asdict(sample.gpu), **details, "timestamp": now}
         facts["torch"] = names.get(sample.gpu.uuid)
         facts["processes"] = [asdict(describe(*process)) for process in running.get(sample.gpu.uuid, ())]
-        found.append({name: facts[name] for name in FIELDS})
+        found.append({name: facts.get(name) for name in FIELDS})
     return found
 
 

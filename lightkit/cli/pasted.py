@@ -57,8 +57,8 @@ def explain_traceback(text: str, *, as_json: bool) -> int:
         text: The traceback, or any text with one in it.
         as_json: Print it as JSON.
     """
-    from lightkit.doctor.after.traceback import explain
-    from lightkit.doctor.after.traceback import lines as lines_of
+    from lightkit.doctor.traceback import explain
+    from lightkit.doctor.traceback import lines as lines_of
 
     found = explain(text)
     if as_json:

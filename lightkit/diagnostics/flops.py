@@ -7,13 +7,12 @@ operations (FLOPs), or one MAC.
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -22,18 +21,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from lightkit.common.errors import UserError
 from lightkit.device.recompute import recompute
-from lightkit.diagnostics.footprint import twin
+from lightkit.diagnostics.footprint import on_copy
 
 RULE = "count_flops"
 """Method of a module that counts its own operations: `count_flops(inputs, output) -> int`."""
 ModuleRule = Callable[[Any, Any, Any], int]
 """Counts the operations of a module of another package: `rule(module, inputs, output)`, in a forward pass."""
-_META = torch.device("meta")
 _BACKWARD = 2
 """Times the operations of a forward pass that a backward pass takes, of a module that counts its own."""
 _MOVES = re.compile(
@@ -122,18 +120,14 @@ def count_flops(
     Raises:
         Exception: Whatever the model raises with values too.
     """
-    try:
-        copied = twin(model, lambda tensor: tensor.detach().to(_META).requires_grad_(tensor.requires_grad))
-        on_meta = tree_map(lambda value: value.to(_META) if isinstance(value, Tensor) else value, batch)
+
+    def count(copied: nn.Module, given: Any, device: str) -> Flops:
         recompute(copied, recomputed)
-        with _META:
-            return _counted(copied, run, on_meta, rules, backward=backward)
-    except Exception:  # it looks at values, or has tensors that nobody knows of
-        copied = copy.deepcopy(model)
-        recompute(copied, recomputed)
-        given = batch if sample is None else sample
-        with torch.random.fork_rng(devices=[]), _no_fast_path():
-            return _counted(copied, run, given, rules, backward=backward, measured=True)
+        measured = device == "cpu"
+        with _no_fast_path() if measured else nullcontext():
+            return _counted(copied, run, given, rules, backward=backward, measured=measured)
+
+    return on_copy(model, batch, count, sample)
 
 
 def _counted(

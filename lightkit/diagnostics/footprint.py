@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from lightkit.common.nesting import tensors
 from lightkit.device.recompute import recompute, recomputes
 from lightkit.finetune.tables import state_sizes
 
+T = TypeVar("T")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -175,6 +176,28 @@ def twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
             other = nn.Parameter(other.detach(), requires_grad=tensor.requires_grad)
         memo[id(tensor)] = other
     return copy.deepcopy(model, memo)
+
+
+def on_copy(model: nn.Module, inputs: Any, use: Callable[[nn.Module, Any, str], T], real: Any = None) -> T:
+    """Use a copy of a model on meta tensors, which take no memory; where it looks at values, one on real tensors.
+
+    Args:
+        model: The network; nothing of it changes.
+        inputs: What it gets.
+        use: Takes the copy, the inputs for it, and the name of the device, `meta` or `cpu`.
+        real: What it gets where values are needed; None for the inputs.
+
+    Raises:
+        Exception: Whatever it raises with values.
+    """
+    try:
+        copied = twin(model, lambda tensor: tensor.detach().to("meta").requires_grad_(tensor.requires_grad))
+        given = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, inputs)
+        with torch.device("meta"):
+            return use(copied, given, "meta")
+    except Exception:  # it looks at values, or has tensors that nobody knows of
+        with torch.random.fork_rng(devices=[]):
+            return use(copy.deepcopy(model), inputs if real is None else real, "cpu")
 
 
 def _kept(

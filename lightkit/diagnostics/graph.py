@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import re
 from collections.abc import Iterator, Mapping
@@ -11,12 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.diagnostics.footprint import twin
+from lightkit.diagnostics.footprint import on_copy
 from lightkit.diagnostics.layers import Call
 from lightkit.processes.files import replacing
 
@@ -108,22 +106,17 @@ def draw(model: nn.Module, call: Call, *, depth: int | None = None, direction: s
 
 
 def _drawn(model: nn.Module, call: Call, depth: int, direction: str) -> Graph:
+    def trace(copied: nn.Module, given: Any, device: str) -> Graph:
+        graph = _traced(copied, Call(*given), depth, direction, device)
+        names = {id(module): (name, module) for name, module in copied.named_modules()}
+        return Graph(graph.visual_graph, depth, _restyle(graph, names, direction))
+
     try:
-        copied = twin(model, lambda tensor: tensor.detach().to("meta").requires_grad_(tensor.requires_grad))
-        with torch.device("meta"):
-            found = _traced(copied, call.mapped(lambda tensor: tensor.to("meta")), depth, direction, "meta")
-    except Exception:  # it looks at values
-        copied = copy.deepcopy(model)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                found = _traced(copied, call, depth, direction, "cpu")
-        except Exception as error:
-            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            what = f"the model cannot be drawn: {in_short(cause)}"
-            raise UserError(what, key="model", origin=user_frame(cause), family="model-misfit") from error
-    names = {id(module): (name, module) for name, module in copied.named_modules()}
-    boxes = _restyle(found, names, direction)
-    return Graph(found.visual_graph, depth, boxes)
+        return on_copy(model, (call.args, dict(call.kwargs)), trace)
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        what = f"the model cannot be drawn: {in_short(cause)}"
+        raise UserError(what, key="model", origin=user_frame(cause), family="model-misfit") from error
 
 
 def _traced(model: nn.Module, call: Call, depth: int, direction: str, device: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch import nn
 
 from lightkit.common.nesting import tensors
-from lightkit.diagnostics.footprint import twin
+from lightkit.diagnostics.footprint import on_copy
 
 Shape = tuple[int, ...]
 _NUMBER = re.compile(r"\d+")
@@ -33,13 +31,6 @@ class Call:
     def run(self, model: nn.Module) -> Any:
         """Call a model."""
         return model(*self.args, **self.kwargs)
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Call:
-        """Return the same call with other tensors."""
-        args, kwargs = tree_map(
-            lambda value: change(value) if isinstance(value, Tensor) else value, (self.args, dict(self.kwargs))
-        )
-        return Call(args, kwargs)
 
 
 @dataclass(frozen=True)
@@ -103,13 +94,7 @@ def layers_of(model: nn.Module, call: Call) -> Layer:
     Raises:
         Exception: Whatever the model raises.
     """
-    try:
-        copied = twin(model, lambda tensor: tensor.detach().to("meta").requires_grad_(tensor.requires_grad))
-        with torch.device("meta"):
-            return _traced(copied, call.mapped(lambda tensor: tensor.to("meta")))
-    except Exception:  # it looks at values
-        with torch.random.fork_rng(devices=[]):
-            return _traced(copy.deepcopy(model), call)
+    return on_copy(model, (call.args, dict(call.kwargs)), lambda copied, given, _device: _traced(copied, Call(*given)))
 
 
 def _traced(model: nn.Module, call: Call) -> Layer:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.course import (
+from lightkit.doctor.finding import Finding, Status
+from lightkit.doctor.training.loss import Objective, class_axis
+from lightkit.doctor.training.probing import batches_of, fitted
+from lightkit.doctor.training.trials import (
     FEWEST_EPOCHS,
     Course,
     evaluated,
@@ -21,8 +24,6 @@ from lightkit.doctor.training.course import (
     train_briefly,
     without_inputs,
 )
-from lightkit.doctor.training.objective import Objective, class_axis
-from lightkit.doctor.training.probing import batches_of
 
 BASELINES = "baselines"
 _BETTER = 0.03
@@ -42,60 +43,56 @@ _FITTED_ROWS, _FIT_STEPS, _FIT_NUMBERS = 1024, 100, 4_000_000
 """Training targets to which a constant answer is fitted, steps of that, and most numbers of the outputs in a step."""
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Train the network as it is and without inputs, and compare both with the best answer that needs no network."""
-    sample = patient.sample
-    objective: Objective | str = _cannot(sample) or Objective.of(patient)
+    sample = run.sample
+    objective: Objective | str = "there are too few rows"
+    if not sample.has_inputs:
+        objective = "samples are no pairs of a tensor and a target, so there are no inputs to take away"
+    elif sample.train.total >= _FEWEST_ROWS and min(len(sample.data.rows[name]) for name in sample.splits) >= 8:
+        objective = Objective.of(run)
     if isinstance(objective, str):
         yield Finding(BASELINES, "skipped", objective)
         return
-    faults = [found for found in (objective.find_leak(), *objective.find_wrong_sign()) if found.is_bad]
+    faults = [finding for finding in (objective.find_leak(), *objective.find_wrong_sign()) if finding.is_bad]
     if faults:
         yield Finding(BASELINES, "skipped", f"what {faults[0].check!r} found decides what is learnt")
         return
     split = next((name for name in ("val", "test") if name in sample.splits), "train")
-    plain = train_briefly(patient, split, same)
-    blank = train_briefly(patient, split, without_inputs, steps=plain.steps)
-    judged = _compared(sample, split, plain, blank, constant_loss(patient, objective, split))
-    yield explained(patient, split, judged, plain) if judged.status == "warning" else judged
+    plain = train_briefly(run, split, same)
+    blank = train_briefly(run, split, without_inputs, steps=plain.steps)
+    judged = _compared(sample, split, plain, blank, constant_loss(run, objective, split))
+    yield explained(run, split, judged, plain.steps) if judged.status == "warning" else judged
 
 
-def _cannot(sample: DataSample) -> str:
-    """Say why there is nothing to compare; empty where there is."""
-    train = sample.train
-    if not sample.has_inputs:
-        return "samples are no pairs of a tensor and a target, so there are no inputs to take away"
-    if train.total < _FEWEST_ROWS or min(len(sample.data.rows[name]) for name in sample.splits) < 8:
-        return "there are too few rows"
-    return ""
-
-
-def constant_loss(patient: Patient, objective: Objective, split: str) -> float | None:
+def constant_loss(run: ExaminedRun, objective: Objective, split: str) -> float | None:
     """Return the loss of the best answer that is the same for all rows; None where there is none such.
 
     It is fitted to targets of training by the loss of the run, with its weights and what it ignores, once for all
     positions of a sequence and once for each.
 
     Args:
-        patient: The run.
+        run: The run.
         objective: What its loss is given.
         split: The split to measure it on.
     """
-    learner, y = objective.learner, patient.sample.train.y
-    if (
-        getattr(learner.criterion, "compares_samples", False)
-        or y is None
-        or not torch.equal(objective.target, objective.y)
-    ):
+    criterion, y = objective.learner.criterion, run.sample.train.y
+    if getattr(criterion, "compares_samples", False) or y is None or not torch.equal(objective.target, objective.y):
         return None
-    shape = objective.preds.shape[1:]
-    y = y[: max(1, min(_FITTED_ROWS, _FIT_NUMBERS // max(math.prod(shape), 1)))].to(objective.y.device)
+    numbers = max(math.prod(objective.preds.shape[1:]), 1)
+    y = y[: max(1, min(_FITTED_ROWS, _FIT_NUMBERS // numbers))].to(objective.y.device)
+    rate = 0.1 * max(float(y.float().std()) if y.is_floating_point() and y.numel() > 1 else 1.0, 1e-6)
     found = list[float]()
     try:
         for start in _constants(objective, y):
-            answer = _fitted(learner.criterion, start, y)
-            if answer is not None:
-                found.append(_loss_of_constant(objective, split, answer))
+            losses, answer = fitted(
+                lambda free: criterion(free.expand(len(y), *free.shape), y), start, rate=rate, steps=_FIT_STEPS
+            )
+            # As of a loss without end, which falls for ever.
+            falling = (
+                len(losses) == _FIT_STEPS and losses[-20] - min(losses) > 0.1 * abs(losses[0] - min(losses)) + 1e-6
+            )
+            found += [] if falling else [_loss_of_constant(objective, split, answer)]
     except Exception:  # a loss of one's own may take anything
         return None
     return min((loss for loss in found if math.isfinite(loss)), default=None)
@@ -108,7 +105,7 @@ def _constants(objective: Objective, y: Tensor) -> Iterator[Tensor]:
         axis = class_axis(preds, objective.y)
         for each in (y, y.reshape(-1, *[1] * (y.ndim - 1))) if y.ndim > 1 else (y,):
             inside = (each >= 0) & (each < preds.shape[axis])
-            counts = torch.nn.functional.one_hot(each * inside, preds.shape[axis]) * inside[..., None]
+            counts = functional.one_hot(each * inside, preds.shape[axis]) * inside[..., None]
             shares = counts.float().sum(0) + 0.5
             logits = (shares / shares.sum(-1, keepdim=True)).log().movedim(-1, axis - 1)
             yield logits.expand(preds.shape[1:])
@@ -123,26 +120,6 @@ def _constants(objective: Objective, y: Tensor) -> Iterator[Tensor]:
         yield preds.float().mean(0)
 
 
-def _fitted(criterion: Any, start: Tensor, y: Tensor) -> Tensor | None:
-    """Make a constant answer better by the loss itself; None where that goes on for ever, as of a loss without end."""
-    free = nn.Parameter(start.detach().clone().contiguous())
-    size = float(y.float().std()) if y.is_floating_point() and y.numel() > 1 else 1.0
-    optimizer = torch.optim.Adam([free], lr=0.1 * max(size, 1e-6))
-    losses, best, answer = list[float](), math.inf, start
-    for _ in range(_FIT_STEPS):
-        loss = criterion(free.expand(len(y), *free.shape), y)
-        losses.append(float(loss.detach()))
-        if losses[-1] < best:
-            best, answer = losses[-1], free.detach().clone()
-        if not loss.requires_grad or not math.isfinite(losses[-1]):
-            break
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    falling = len(losses) == _FIT_STEPS and losses[-20] - best > 0.1 * abs(losses[0] - best) + 1e-6
-    return None if falling else answer
-
-
 def _loss_of_constant(objective: Objective, split: str, answer: Tensor) -> float:
     """Measure the loss of one output for all samples."""
     learner, total, counted = objective.learner, 0.0, 0
@@ -155,9 +132,9 @@ def _loss_of_constant(objective: Objective, split: str, answer: Tensor) -> float
 
 def _compared(sample: DataSample, split: str, plain: Course, blank: Course, constant: float | None) -> Finding:
     """Say what the network is worth beside answers that do not look at the inputs."""
-    same = "" if constant is None else f", always the same answer {constant:.3g}"
-    measured = f"loss on {split} after {plain.steps} steps: {plain.told()}; without inputs {blank.told()}{same}"
-    numbers = {
+    always = "" if constant is None else f", always the same answer {constant:.3g}"
+    measured = f"loss on {split} after {plain.steps} steps: {plain}; without inputs {blank}{always}"
+    numbers: dict[str, Any] = {
         "steps": plain.steps,
         "loss": plain.loss,
         "without_inputs": blank.loss,
@@ -171,46 +148,37 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
     limit = min(known)
     grew = blank.steps >= _FEWEST_STEPS and blank.train_loss > blank.first_loss + _GREW * abs(blank.first_loss)
     if grew and plain.loss > limit:
-        return _too_large_steps(measured, numbers, blank)
-    if plain.beats(limit, _BETTER) or _more_right(plain, blank):
-        return Finding(BASELINES, "ok", measured, numbers=numbers)
-    epochs = plain.steps / max(len(sample.data.train), 1)
-    if plain.steps < _STEPS_OF_NORMS or (plain.steps < _ENOUGH_STEPS and epochs < FEWEST_EPOCHS):
-        return Finding(BASELINES, "skipped", f"{measured}; so few steps say nothing", numbers=numbers)
-    if plain.loss < limit - _BETTER * abs(limit):
-        return Finding(BASELINES, "ok", f"{measured}; of so few rows that may be chance", numbers=numbers)
-    if plain.answers < _FEWEST_JUDGED:
-        return Finding(BASELINES, "skipped", f"{measured}; so few rows say nothing", numbers=numbers)
-    usual = _usual_share(sample.targets("train"))
-    if usual > 0.5 and plain.answers * (1 - usual) < _FEWEST_UNUSUAL:
-        told = f"{measured}; {usual:.0%} of the targets are the same, and the others are too few to judge by"
-        return Finding(BASELINES, "skipped", told, numbers=numbers)
-    by_heart = plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss)
-    why = (
-        f"what it learns of training rows does not hold for {split}: inputs may belong to other targets"
-        if by_heart
-        else "it learns nothing from its inputs: they may not belong to their targets, or say nothing about them"
-    )
+        why = "without inputs there is one answer to find, and the loss grew instead: the steps are too large"
+        numbers |= {"first_loss": blank.first_loss, "train_loss_without_inputs": blank.train_loss}
+        fix = "a smaller optim.lr: `lightkit find lr` measures one"
+        return Finding(BASELINES, "warning", measured, why, "optim.lr", fix, numbers)
+    verdict = _no_verdict(sample, plain, blank, limit)
+    if verdict is not None:
+        return Finding(BASELINES, verdict[0], measured + verdict[1], numbers=numbers)
+    why = "it learns nothing from its inputs: they may not belong to their targets, or say nothing about them"
+    if plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss):
+        why = f"what it learns of training rows does not hold for {split}: inputs may belong to other targets"
     fix = "look at inputs beside their targets: `lightkit show data`"
-    numbers = numbers | {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss}
+    numbers |= {"train_loss": plain.train_loss, "train_loss_without_inputs": blank.train_loss}
     return Finding(BASELINES, "warning", measured, why, "data.dataset", fix, numbers)
 
 
-def _usual_share(y: Tensor | None) -> float:
-    """Return the share of the most frequent target."""
-    return 0.0 if y is None else float(y.unique(return_counts=True)[1].max()) / y.numel()
-
-
-def _too_large_steps(measured: str, numbers: dict[str, Any], blank: Course) -> Finding:
-    return Finding(
-        BASELINES,
-        "warning",
-        measured,
-        why="without inputs there is one answer to find, and the loss grew instead: the steps are too large",
-        key="optim.lr",
-        fix="a smaller optim.lr: `lightkit find lr` measures one",
-        numbers=numbers | {"first_loss": blank.first_loss, "train_loss_without_inputs": blank.train_loss},
-    )
+def _no_verdict(sample: DataSample, plain: Course, blank: Course, limit: float) -> tuple[Status, str] | None:
+    """Say why the network is not blamed: it is better, or too little was seen; None where it is."""
+    if plain.beats(limit, _BETTER) or _more_right(plain, blank):
+        return "ok", ""
+    epochs = plain.steps / max(len(sample.data.train), 1)
+    if plain.steps < _STEPS_OF_NORMS or (plain.steps < _ENOUGH_STEPS and epochs < FEWEST_EPOCHS):
+        return "skipped", "; so few steps say nothing"
+    if plain.loss < limit - _BETTER * abs(limit):
+        return "ok", "; of so few rows that may be chance"
+    if plain.answers < _FEWEST_JUDGED:
+        return "skipped", "; so few rows say nothing"
+    y = sample.targets("train")
+    usual = 0.0 if y is None else float(y.unique(return_counts=True)[1].max()) / y.numel()
+    if usual > 0.5 and plain.answers * (1 - usual) < _FEWEST_UNUSUAL:
+        return "skipped", f"; {usual:.0%} of the targets are the same, and the others are too few to judge by"
+    return None
 
 
 def _more_right(plain: Course, blank: Course) -> bool:

@@ -1,21 +1,30 @@
-"""Whether machine, driver and packages go together: said before a run finds out."""
+"""Whether machine, driver and packages go together, said before a run finds out, and what will hold it up."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
+import torch
+
+from lightkit.assembly import Learner
 from lightkit.common.processes import usable_cpus
 from lightkit.data.tensors import Taker
 from lightkit.device.about import torch_facts
 from lightkit.diagnostics.memory import available_memory, in_gib
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
+from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.finding import Finding, Status
+from lightkit.doctor.training.probing import in_process, train_step
+from lightkit.loggers.wording import duration
 from lightkit.monitor.gpus import GpuFacts, Source
 from lightkit.monitor.nvml import open_source
+from lightkit.monitor.usage import workers_for
 
 _SHARED = Path("/dev/shm")
 _SMALL_SHARED = 1 << 30
@@ -24,18 +33,15 @@ _PACKAGES = ("torchvision", "torchaudio", "torchmetrics", "timm", "tensorboard",
 _BUSY_MIB, _BUSY_SHARE = 1024, 0.5
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look at versions, the driver and its GPUs, and the memory that worker processes share."""
     facts = torch_facts()
     yield versions(facts)
-    source = open_source()
-    try:
+    with closing(open_source()) as source:
         gpus = list(source.gpus)
-        yield from devices(facts, gpus, asked=str(patient.cfg.device.name))
-        yield from busy(source, gpus) if patient.shared.engine.device.type == "cuda" else ()
-    finally:
-        source.close()
-    yield from workers(patient)
+        yield devices(facts, gpus, asked=str(run.cfg.device.name))
+        yield from busy(source, gpus) if run.shared.engine.device.type == "cuda" else ()
+    yield from workers(run)
 
 
 def versions(facts: dict[str, Any]) -> Finding:
@@ -74,7 +80,7 @@ def _unmet(package: str) -> Iterator[str]:
             yield f"{package} {own} wants {wish.name}{wish.specifier}, and {there} is installed"
 
 
-def devices(facts: dict[str, Any], gpus: list[GpuFacts], *, asked: str) -> Iterator[Finding]:
+def devices(facts: dict[str, Any], gpus: list[GpuFacts], *, asked: str) -> Finding:
     """Compare the GPUs of the machine with those that PyTorch can use.
 
     Args:
@@ -87,23 +93,18 @@ def devices(facts: dict[str, Any], gpus: list[GpuFacts], *, asked: str) -> Itera
         measured = f"the driver knows {gpus[0].name or 'a GPU'}, and PyTorch does not see it: {facts['no_cuda']}"
         why = "the run would train on the CPU, ten to a hundred times slower"
         fix = "a PyTorch for this driver: https://pytorch.org/get-started; `lightkit env` shows both versions"
-        yield Finding("device", "error", measured, why, "device.name", fix)
-        return
+        return Finding("device", "error", measured, why, "device.name", fix)
     if not seen:
         there = "no GPU here" if not gpus else "device.name=cpu"
-        yield Finding("device", "ok", f"{facts['default_device'] if asked != 'cpu' else 'cpu'} ({there})")
-        return
+        return Finding("device", "ok", f"{facts['default_device'] if asked != 'cpu' else 'cpu'} ({there})")
     missing = [each for each in seen if not supported(each["capability"], facts["built_for"])]
     if missing:
-        first = missing[0]
-        measured = f"{first['name']} has capability {first['capability']}, and this PyTorch is built for "
-        measured += ", ".join(facts["built_for"])
+        measured = f"{missing[0]['name']} has capability {missing[0]['capability']}, and this PyTorch is built for "
         why = "the first kernel fails with `no kernel image is available for execution on the device`"
         fix = "a PyTorch built for this GPU: https://pytorch.org/get-started"
-        yield Finding("device", "error", measured, why, "device.name", fix)
-        return
+        return Finding("device", "error", measured + ", ".join(facts["built_for"]), why, "device.name", fix)
     names = ", ".join(dict.fromkeys(each["name"] for each in seen))
-    yield Finding("device", "ok", f"{len(seen)} × {names}, driver {gpus[0].driver if gpus else 'unknown'}")
+    return Finding("device", "ok", f"{len(seen)} × {names}, driver {gpus[0].driver if gpus else 'unknown'}")
 
 
 def supported(capability: str, built_for: list[str]) -> bool:
@@ -113,15 +114,12 @@ def supported(capability: str, built_for: list[str]) -> bool:
         capability: Such as `8.6`.
         built_for: Such as `sm_80` (kernels) and `compute_90` (code).
     """
-    major, _, minor = capability.partition(".")
-    own = (int(major), int(minor))
+    own = tuple(map(int, capability.split(".")))
     for text in built_for:
         kind, _, digits = text.partition("_")
         digits = digits.rstrip("af")
-        if not digits.isdigit():
-            continue
-        built = (int(digits[:-1]), int(digits[-1]))
-        if (kind == "sm" and built[0] == own[0] and built <= own) or (kind == "compute" and built <= own):
+        built = (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else (own[0] + 1, 0)
+        if built <= own and (kind == "compute" or (kind == "sm" and built[0] == own[0])):
             return True
     return not built_for
 
@@ -143,17 +141,17 @@ def busy(source: Source, gpus: list[GpuFacts]) -> Iterator[Finding]:
             yield Finding("GPU memory", "note", measured, why, "device.gpus", fix)
 
 
-def workers(patient: Patient, shared: Path = _SHARED) -> Iterator[Finding]:
+def workers(run: ExaminedRun, shared: Path = _SHARED) -> Iterator[Finding]:
     """Look at what worker processes need: processors, and memory that they share.
 
     Args:
-        patient: The run.
+        run: The run.
         shared: Where that memory is mounted.
     """
-    options, cpus = patient.shared.data.train.options, usable_cpus()
+    options, cpus = run.shared.data.train.options, usable_cpus()
     memory = available_memory()
     free = f", {in_gib(memory)} of memory free" if memory else ""
-    if isinstance(patient.shared.data.train.source, Taker) or not options.num_workers:
+    if isinstance(run.shared.data.train.source, Taker) or not options.num_workers:
         yield Finding("processors", "ok", f"{cpus} usable{free}")
         return
     size = shutil.disk_usage(shared).total if shared.is_dir() else None
@@ -168,3 +166,76 @@ def workers(patient: Patient, shared: Path = _SHARED) -> Iterator[Finding]:
         yield Finding("processors", "note", measured, why, "data.num_workers", f"data.num_workers={cpus}")
     else:
         yield Finding("processors", "ok", f"{cpus} usable for data.num_workers={options.num_workers}{free}")
+
+
+SPEED = "speed"
+_WARMUP, _STEPS = 2, 8
+_SECONDS = 6.0
+"""Time after which no further batch is measured."""
+_SHORT = 60.0
+"""Seconds that the steps of a run take below which nobody waits for batches, and worker processes only cost time."""
+_WAITING, _MOSTLY = 0.15, 0.5
+"""Shares of the time spent waiting for batches from which on more workers are worth a note, and a warning."""
+
+
+def check_speed(run: ExaminedRun) -> Iterator[Finding]:
+    """Measure how long a batch takes to be read and to be computed; no worker process is started for that."""
+    learner = run.learner()
+    learner.network.train()
+    train = learner.data.train
+    until = time.monotonic() + min(_SECONDS, max(0.0, run.seconds_left() / 2))
+    size = run.rows(train.batch_size, seconds=_SECONDS / 4)
+    read, computed = list[float](), list[float]()
+    with closing(in_process(train, train.rows, batch_size=size, drop_last=False).epoch(0)) as batches:
+        for number in range(_WARMUP + _STEPS):
+            began = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                break
+            read.append(time.perf_counter() - began)
+            moved = learner.engine.move(batch)
+            began = time.perf_counter()
+            train_step(learner, moved, key=number)
+            if learner.engine.device.type == "cuda":
+                torch.cuda.synchronize(learner.engine.device)
+            computed.append(time.perf_counter() - began)
+            if time.monotonic() > until and number >= _WARMUP:
+                break
+    reading, computing = (median_high(each[_WARMUP:] or each) for each in (read, computed))
+    if isinstance(train.source, Taker):
+        reading = sum(read) / len(read)  # several batches are gathered at once: the first of them takes the time
+    larger = train.batch_size / size  # of slow ones smaller batches were measured
+    yield _judged(learner, reading * larger, computing * larger)
+
+
+def _judged(learner: Learner, reading: float, computing: float) -> Finding:
+    options, cpus = learner.data.train.options, usable_cpus()
+    in_memory = isinstance(learner.data.train.source, Taker)
+    workers = 0 if in_memory else options.num_workers
+    # With workers a batch is read while others are computed; without, one after the other.
+    step = max(computing, reading / min(workers, cpus)) if workers else computing + reading
+    waiting = max(0.0, 1 - computing / step)
+    total = learner.timetable.total_steps * learner.timetable.accumulate * step
+    numbers = {"read_seconds": reading, "compute_seconds": computing, "waiting": waiting, "run_seconds": total}
+    measured = f"a batch of {options.batch_size} is read in {1000 * reading:.3g} ms and computed in "
+    measured += f"{1000 * computing:.3g} ms; "
+    measured += f"the steps of the run take {f'about {duration(total)}' if total >= 1 else 'less than a second'}"
+    plain = in_memory and not learner.data.train.prepare.augment and learner.data.train.mixup is None
+    if waiting < _WAITING or plain or total < _SHORT:
+        bound = "compute-bound: " if waiting < _WAITING else ""
+        return Finding(SPEED, "ok", f"{bound}{measured}", numbers=numbers)
+    status: Status = "note"
+    measured, key = f"input-bound: {measured}", "data.augment"
+    why = f"{100 * waiting:.0f} % of the time goes into waiting for batches"
+    best = workers_for(1 - computing / (computing + reading), 0, cpus)
+    if in_memory:
+        why += "; the data are in memory, so worker processes would not help"
+        fix = "fewer or cheaper data.augment, or a larger data.batch_size"
+    elif workers >= best or cpus == 1:
+        why += f", and {cpus} CPUs have no more to give"
+        fix = "prepare the data once beforehand (smaller pictures, tensors in a file), or cheaper data.augment"
+    else:
+        status = "warning" if waiting >= _MOSTLY else "note"
+        key, fix = "data.num_workers", f"data.num_workers={best}"
+    numbers |= {} if in_memory else {"num_workers": best}
+    return Finding(SPEED, status, measured, why, key, fix, numbers)

@@ -14,13 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from lightkit.common.doors import import_path
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values
+from lightkit.config.project import make_importable, project_root
 from lightkit.processes.children import PIPE, Child, lightkit_command, lightkit_path
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -131,8 +133,8 @@ def finder_process(
     """Make the process of a finder, `lightkit find --measure`.
 
     Args:
-        what: What it measures: a name in `lightkit.finders.work.MEASURES`.
-        cfg: The configuration: see `alone`.
+        what: What it measures: a name in `MEASURES`.
+        cfg: The configuration: see `single_process`.
         options: Arguments of that measurement.
         key: See `MeasuringProcess`.
         fix: See `MeasuringProcess`.
@@ -141,16 +143,38 @@ def finder_process(
     return MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=key, fix=fix)
 
 
-def alone(cfg: DictConfig, **values: Any) -> str:
+def single_process(cfg: DictConfig, values: Mapping[str, Any] | None = None) -> str:
     """Return a configuration as YAML, for a process that measures by itself what several processes will share.
 
     Args:
         cfg: That of the run.
-        **values: Other values, with `__` in the place of the dots in their keys.
+        values: Other values by key.
     """
     own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
     if cfg.device.nproc > 1 or strategy_of(cfg.device.parallel).processes:
         own |= {"device.nproc": 1, "device.parallel": "none"}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         own["device.gpus"] = None  # it sees the GPUs that this process was shown
-    return to_yaml(with_values(cfg, own | {key.replace("__", "."): value for key, value in values.items()}))
+    return to_yaml(with_values(cfg, own | {**(values or {})}))
+
+
+MEASURES = {"lr": "lr.measure", "batch": "speeds.measure_batch", "workers": "speeds.measure_workers"}
+"""What the process of a finder can measure: the functions of this room."""
+
+
+def work() -> int:
+    """Measure in this process (`lightkit find --measure`), and answer with a line of JSON each on standard output."""
+    job, answers = begin()
+
+    def answer(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    make_importable(project_root())
+    cfg: Any = OmegaConf.create(job["cfg"])
+    OmegaConf.set_readonly(cfg, True)
+    try:
+        import_path(f"lightkit.finders.{MEASURES[job['what']]}")(cfg, answer, **job["options"])
+    except Exception as error:
+        answer(failure(error))
+    return 0

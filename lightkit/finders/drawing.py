@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.diagnostics.capacity import Probe
-from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import smooth
-from lightkit.finders.workers import FoundWorkers
+from lightkit.diagnostics.memory import Probe
+from lightkit.finders.lr import FoundRate, smooth
+from lightkit.finders.speeds import FoundWorkers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

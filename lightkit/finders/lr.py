@@ -1,27 +1,180 @@
-"""A learning rate, found by steps with a rate that rises (Smith 2015, https://arxiv.org/abs/1506.01186)."""
+"""A learning rate, found by steps with a rate that rises (Smith 2015, https://arxiv.org/abs/1506.01186).
+
+What the losses of these steps, and of short trainings, say: which rate to take, and why.
+"""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.assembly.learner import build_optimizer
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.config import with_values
-from lightkit.finders.child import alone, finder_process
-from lightkit.finders.steps import TrialSteps
-from lightkit.finders.suggestion import LossAtRate, RateRange, ShortTraining, Suggestion, next_rate, read_range, suggest
+from lightkit.finders.child import finder_process, single_process
 
 if TYPE_CHECKING:
     from lightkit.device.ranks import Ranks
+
+FACTOR = 3.0
+"""Factor between the rates of two short trainings."""
+MOST_TRAININGS = 7
+"""Short trainings at most."""
+HORIZON = 0.32
+"""How the best rate falls with the number of steps: as its power of minus this, as measured for language models and
+AdamW (Bjorck et al. 2024, https://arxiv.org/abs/2409.19913)."""
+_WIDTH = 0.03
+"""Width of the smoothing, as a share of the steps."""
+_START = 0.1
+"""Share of the steps that tell where the loss began: with the smallest rates it stays there."""
+_FALL = 0.02
+"""Least fall of the loss, as a share of it, that is one."""
+_SAME = 1.5
+"""Factor within which two rates count as the same: they are rounded."""
+
+
+class LossAtRate(NamedTuple):
+    """The loss at a learning rate: each step of a search has a rate of its own."""
+
+    lr: float
+    """The rate."""
+    loss: float
+    """Loss of the batch before the step."""
+
+
+class RateRange(NamedTuple):
+    """What steps with a rising rate say."""
+
+    lowest: LossAtRate
+    """Where the smoothed loss is lowest."""
+    steepest: LossAtRate
+    """Where it falls fastest."""
+    start: float
+    """The loss before the rate mattered."""
+    harmful: float | None
+    """The rate from which the loss rises; None where it did not up to the largest one."""
+
+
+class ShortTraining(NamedTuple):
+    """A training of a few steps, from the weights that a run begins with."""
+
+    lr: float
+    """Its rate."""
+    losses: tuple[float, ...]
+    """Losses of its last batches, which are the same ones for all rates; none where it diverged."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of its last batches; infinite where it diverged."""
+        return fmean(self.losses) if self.losses else math.inf
+
+
+class Suggestion(NamedTuple):
+    """A rate, and what speaks for it."""
+
+    lr: float
+    """The rate that is suggested."""
+    reason: str
+    """Why, in a sentence."""
+
+
+def read_range(points: Sequence[LossAtRate]) -> RateRange | None:
+    """Tell where the loss is lowest, and where it rises; None where it falls with no rate.
+
+    Args:
+        points: Rates, rising, each with its loss.
+    """
+    if len(points) < 5:
+        return None
+    losses, rates = smooth([point.loss for point in points]), [point.lr for point in points]
+    first = max(2, round(_START * len(points)))
+    start = sum(losses[:first]) / first
+    lowest = min(range(len(losses)), key=losses.__getitem__)
+    noise = math.sqrt(sum((point.loss - loss) ** 2 for point, loss in zip(points[:first], losses)) / first)
+    fall = start - losses[lowest]
+    if lowest == 0 or fall < max(noise, _FALL * abs(start)):
+        return None
+    slopes = [losses[i] - losses[i - 1] for i in range(1, lowest + 1)]
+    steepest = 1 + min(range(len(slopes)), key=slopes.__getitem__)
+    risen = max(losses[lowest] + 0.25 * fall, 0.0)
+    harmful = next((rates[i] for i in range(lowest + 1, len(rates)) if losses[i] > risen), None)
+    return RateRange(
+        LossAtRate(rates[lowest], losses[lowest]), LossAtRate(rates[steepest], losses[steepest]), start, harmful
+    )
+
+
+def next_rate(found: RateRange, tried: Sequence[ShortTraining]) -> float | None:
+    """Return the rate of the next short training; None where enough were made.
+
+    The first one is a third of that with the lowest loss. From there it goes by factors of three to wherever the loss
+    gets lower, until the rates on both sides of the best one have been tried.
+
+    Args:
+        found: What steps with a rising rate said.
+        tried: The trainings that were made.
+    """
+    if not tried:
+        return _rounded(found.lowest.lr / FACTOR)
+    best = min(tried, key=lambda training: training.loss).lr
+    for rate in (best / FACTOR, best * FACTOR):
+        if not any(rate / _SAME < training.lr < _SAME * rate for training in tried):
+            return _rounded(rate) if len(tried) < MOST_TRAININGS else None
+    return None
+
+
+def suggest(tried: Sequence[ShortTraining], *, short: int, total: int) -> Suggestion | None:
+    """Suggest a rate for the run by what short trainings came to; None where all diverged.
+
+    The smallest rate that trains as well as the best one is taken: on the same batches its loss is not larger by more
+    than the standard error of the difference. The longer the run is in comparison, the smaller the rate it gets.
+
+    Args:
+        tried: Short trainings.
+        short: Steps of each.
+        total: Steps of the run.
+    """
+    trained = sorted(training for training in tried if training.losses)
+    if not trained:
+        return None
+    best = min(trained, key=lambda training: training.loss)
+    chosen = next(training for training in trained if _as_good(training, best))
+    means = "ends lowest" if chosen is best else f"ends as low as {best.lr:g}, within the scatter of the batches"
+    others = [f"{training.loss:.3g} with {training.lr:g}" for training in trained if training is not chosen]
+    others += [f"{training.lr:g} diverges" for training in sorted(tried) if not training.losses]
+    reason = f"of trainings of {short} steps {chosen.lr:g} {means}: {', '.join([f'{chosen.loss:.3g}', *others])}"
+    lr = _rounded(chosen.lr * min(1.0, (short / total) ** HORIZON))
+    if lr < chosen.lr:
+        reason += f"; the run is {total / short:.2g} times as long, which wants {lr / chosen.lr:.2g} times that rate"
+    return Suggestion(lr, reason)
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    """Smooth values by the mean of their neighbours on both sides, weighted by a bell curve: nothing is shifted."""
+    width = max(1.0, _WIDTH * len(values))
+    reach = math.ceil(3 * width)
+    weights = [math.exp(-0.5 * (distance / width) ** 2) for distance in range(reach + 1)]
+    found = []
+    for place in range(len(values)):
+        near = range(max(0, place - reach), min(len(values), place + reach + 1))
+        total = sum(weights[abs(place - other)] for other in near)
+        found.append(sum(weights[abs(place - other)] * values[other] for other in near) / total)
+    return found
+
+
+def _as_good(training: ShortTraining, best: ShortTraining) -> bool:
+    gaps = [loss - lowest for loss, lowest in zip(training.losses, best.losses)]
+    return (len(gaps) > 1 and fmean(gaps) <= stdev(gaps) / math.sqrt(len(gaps))) or training is best
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.1e}")
+
 
 KEY = "trainer.find_lr"
 LOW, HIGH, STEPS = 1e-6, 10.0, 100
@@ -84,7 +237,7 @@ def find_lr(
         raise UserError("the optimizer has no learning rate to look for", key="optim.lr", fix=fix)
     options = {"low": low, "high": high, "steps": steps}
     points, trainings, lengths = list[LossAtRate](), list[ShortTraining](), {"short": 1, "total": 1}
-    with finder_process("lr", alone(cfg), options, key=KEY, fix=f"{KEY}=false") as child:
+    with finder_process("lr", single_process(cfg), options, key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
             if answer.get("end"):
                 lengths = {"short": answer["short"], "total": answer["total"]}
@@ -123,7 +276,12 @@ def resolve_lr(
         return found.suggestion.lr, f"lr      {found.suggestion.lr:g}: {found.suggestion.reason}; {before}"
 
     lr, line = ranks.shared(search)
-    return with_values(cfg, {"optim.lr": lr, KEY: False}), (line,)
+    return _with_rate(cfg, lr), (line,)
+
+
+def _with_rate(cfg: DictConfig, lr: float) -> DictConfig:
+    """Put a rate in the place of the question."""
+    return with_values(cfg, {"optim.lr": lr, KEY: False})
 
 
 def keep_found_lr(cfg: DictConfig, saved_text: str) -> DictConfig:
@@ -135,8 +293,7 @@ def keep_found_lr(cfg: DictConfig, saved_text: str) -> DictConfig:
     """
     if not cfg.trainer.find_lr or not saved_text:
         return cfg
-    saved: Any = OmegaConf.create(saved_text)
-    return with_values(cfg, {"optim.lr": saved.optim.lr, KEY: False})
+    return _with_rate(cfg, OmegaConf.create(saved_text).optim.lr)
 
 
 def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: float, high: float, steps: int) -> None:
@@ -155,6 +312,7 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: f
         UserError: No parameter has a rate that follows `optim.lr`.
     """
     # Here, not above: whoever asks for the search needs no PyTorch.
+    from lightkit.finders.steps import RateSteps
 
     trial = RateSteps(cfg)
     with closing(trial):
@@ -169,102 +327,3 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: f
             tried.append(trial.train(rate, short))
             answer({"training": tried[-1]._asdict()})
     answer({"end": True, "short": short, "total": total})
-
-
-_DIVERGED, _WORSE = 4.0, 1.5
-"""Times its best value, and times its first one, from which a loss does not come back."""
-_WARM_UP = 0.2
-"""Largest share of a short training that is warm-up, which otherwise has as many steps as in the run."""
-_LAST = 0.25
-"""Share of the steps of a short training whose losses tell how good it was."""
-
-
-class RateSteps(TrialSteps):
-    """The parts of a run, and steps with other learning rates.
-
-    Groups keep their ratio to `optim.lr`; those with a rate of their own keep that.
-
-    Args:
-        cfg: The configuration, for one process.
-
-    Raises:
-        UserError: No parameter has a rate that follows `optim.lr`.
-    """
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        learner, self._configured = self.learner, float(cfg.optim.lr)
-        doubled = with_values(cfg, {"optim.lr": 2 * self._configured})
-        other = build_optimizer(doubled, learner.made, learner.timetable, learner.engine)
-        twice, self._own = [float(group["lr"]) for group in other.param_groups], learner.scheduler.own_rates
-        self._follows = [(after - before) / self._configured for before, after in zip(self._own, twice, strict=True)]
-        if not any(self._follows):
-            what, fix = "every group of parameters has a rate of its own", "rules with lr_scale in the place of lr"
-            raise UserError(what, key="optim.lr", fix=fix)
-        trained = (parameter for group in learner.optimizer.param_groups for parameter in group["params"])
-        tensors = {id(tensor): tensor for tensor in (*learner.model.parameters(), *learner.model.buffers(), *trained)}
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
-        self._state = {parameter: copy.deepcopy(state) for parameter, state in learner.optimizer.state.items()}
-
-    def rising(self, low: float, high: float, steps: int) -> Iterator[LossAtRate]:
-        """Make steps with rates from the lowest to the highest, until the loss diverges.
-
-        Args:
-            low: The first rate.
-            high: The last one.
-            steps: The number of steps.
-        """
-        first, best = math.nan, math.inf
-        with closing(self.run(self.learner.data.train)) as made:
-            for number in range(steps):
-                lr = low * (high / low) ** (number / max(steps - 1, 1))
-                self._set(lr)
-                loss = float(next(made).loss)
-                if not math.isfinite(loss):
-                    return
-                yield LossAtRate(lr, loss)
-                first, best = loss if math.isnan(first) else first, min(best, loss)
-                if number >= steps // 10 and loss > max(_DIVERGED * best, _WORSE * first):
-                    return
-
-    def train(self, lr: float, steps: int) -> ShortTraining:
-        """Train from the weights that a run begins with, by its schedule, which is shortened to these steps.
-
-        Args:
-            lr: Stands for `optim.lr`.
-            steps: The number of steps.
-        """
-        self._rewind()
-        losses, scheduler = list[float](), self.learner.scheduler
-        warm = min(scheduler.warmup, round(_WARM_UP * steps))
-        share = (scheduler.total_steps - scheduler.warmup) / (steps - warm)  # steps of the run that one stands for
-        with closing(self.run(self.learner.data.train)) as made:
-            for number in range(steps):
-                after = scheduler.factor(scheduler.warmup + int((number - warm + 0.5) * share))
-                self._set(lr, (number + 1) / (warm + 1) if number < warm else after)
-                losses.append(float(next(made).loss))
-                if not math.isfinite(losses[-1]):
-                    return ShortTraining(lr, ())
-        return ShortTraining(lr, tuple(losses[-max(2, round(_LAST * steps)) :]))
-
-    def _rewind(self) -> None:
-        """Put weights, and the state of the optimizer, back to where a run begins."""
-        with torch.no_grad():
-            for tensor, saved in self._tensors:
-                tensor.copy_(saved)
-        state = self.learner.optimizer.state
-        state.clear()
-        state.update({parameter: copy.deepcopy(kept) for parameter, kept in self._state.items()})
-        self.learner.state.epoch = 0
-
-    def _set(self, lr: float, factor: float = 1.0) -> None:
-        for group, rate, share in zip(self.learner.optimizer.param_groups, self._own, self._follows, strict=True):
-            set_rate(group, factor * (rate + share * (lr - self._configured)))
-
-
-def set_rate(group: dict[str, Any], rate: float) -> None:
-    """Give a group its rate; a compiled step has it as a tensor, which stays the same object."""
-    if hasattr(group["lr"], "fill_"):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.reading import data_beside
 
 if TYPE_CHECKING:
     import psutil
@@ -31,6 +32,23 @@ POWER_CAP = "sw_power_cap"
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Too hot, or short of power: nothing a busy GPU should be."""
 _ORDINAL = re.compile(r"[-+]?\d+")
+
+
+class Field(NamedTuple):
+    """What is known of a field."""
+
+    section: str
+    """What it belongs to, as the detailed view has it."""
+    meaning: str
+    """What it says, in a sentence or two."""
+    unit: str = ""
+    """Unit of its values; empty for none."""
+    smi: str = ""
+    """Its name in `nvidia-smi --query-gpu`; empty where it has none."""
+
+
+FIELDS = {name: Field(**facts) for name, facts in data_beside(__file__).items()}
+"""Every field by name, in the order in which they are shown."""
 
 
 class Unavailable(Exception):
@@ -94,39 +112,6 @@ class GpuSample:
     """What keeps its clocks down, in NVIDIA's names; see `THROTTLE`."""
 
 
-@dataclass(frozen=True)
-class GpuDetails:
-    """What is seldom asked of a GPU; None is what this GPU or this driver does not tell, and of a MIG instance all."""
-
-    compute_capability: str | None = None
-    temperature_slowdown_c: float | None = None
-    temperature_shutdown_c: float | None = None
-    fan_percent: float | None = None
-    power_limit_default_w: float | None = None
-    power_limit_min_w: float | None = None
-    power_limit_max_w: float | None = None
-    ecc: str | None = None
-    ecc_pending: str | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
-    performance_state: str | None = None
-    clock_max_mhz: float | None = None
-    clock_set_mhz: float | None = None
-    graphics_clock_mhz: float | None = None
-    graphics_clock_max_mhz: float | None = None
-    memory_clock_max_mhz: float | None = None
-    memory_clock_set_mhz: float | None = None
-    video_clock_mhz: float | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    compute_mode: str | None = None
-    persistence: str | None = None
-    display_connected: str | None = None
-    display_active: str | None = None
-
-
 class Source:
     """Where facts about GPUs come from. The base class is a machine without any.
 
@@ -144,9 +129,9 @@ class Source:
         """Return these GPUs as they are now; one that does not answer has a sample without values."""
         return [GpuSample(gpu) for gpu in gpus]
 
-    def details(self, gpus: Iterable[GpuFacts]) -> list[GpuDetails]:
-        """Return what else these GPUs tell, which takes longer than a sample."""
-        return [GpuDetails() for _ in gpus]
+    def details(self, gpus: Iterable[GpuFacts]) -> list[dict[str, Any]]:
+        """Return what else these GPUs tell by name, which takes longer than a sample; of a MIG instance nothing."""
+        return [{} for _ in gpus]
 
     def processes(self) -> dict[str, list[tuple[int, float | None]]]:
         """Return number and memory (MiB) of the processes on each GPU, by its UUID."""
@@ -177,12 +162,9 @@ def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = N
         gpus: All GPUs and instances of the machine.
         environ: The process's environment; None takes this one's.
     """
-    found = []
-    for gpu in _entries(gpus, environ):
-        parts = parts_of(gpu, gpus) if gpu.split else [gpu]
-        found += parts[:1]
-    instances = [gpu for gpu in found if gpu.mig is not None]
-    return instances[:1] or found
+    first = [part for gpu in _entries(gpus, environ) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])[:1]]
+    instances = [gpu for gpu in first if gpu.mig is not None]
+    return instances[:1] or first
 
 
 FREE = 0.1

@@ -18,7 +18,7 @@ from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
 from lightkit.monitor.host import Host
 from lightkit.monitor.nvml import open_source, preload
-from lightkit.monitor.tally import GpuTally, HostTally, Totals
+from lightkit.monitor.usage import GpuTally, Tally, Totals
 
 PREFIX = "system/"
 """First part of the names of all values."""
@@ -28,6 +28,8 @@ _SHARE = 0.1
 """Share of the time that sampling may take at most, where the driver is slow to answer."""
 _PATIENCE = 2.0
 """Seconds that the end of a run waits for a sample under way."""
+_MEANS, _LARGEST = ("cpu_percent", "cpu_machine_percent"), ("ram_gib", "ram_used_percent")
+"""Values of the host whose means, and whose largest, sum up a run."""
 _PEAKS = ("ram_gib", "memory_gib")
 """Values of which the largest since the last reading is told; of all others the mean."""
 
@@ -92,7 +94,7 @@ class Watch:
         self.rows: deque[dict[str, float]] = deque(maxlen=KEPT)
         self._host = self.open_host(self.folder)
         self._source, self._watched = Source(), list[GpuFacts]()
-        self._tallies, self._machine = dict[str, GpuTally](), HostTally()
+        self._tallies, self._machine = dict[str, GpuTally](), Tally()
         self._began = self._last = self.clock()
 
     def begin(self) -> None:
@@ -115,7 +117,8 @@ class Watch:
         now = self.clock()
         seconds, self._last = now - self._last, now
         host = self._host.read()
-        self._machine.add(host, seconds=seconds)
+        means, peaks = ({name: host.get(name) for name in names} for names in (_MEANS, _LARGEST))
+        self._machine.add(seconds, means, peaks)
         row = {f"{PREFIX}{name}": value for name, value in host.items()}
         for sample in self._source.samples(self._watched):
             self._tallies[sample.gpu.uuid].add(sample, seconds=seconds)
@@ -130,8 +133,16 @@ class Watch:
 
     def totals(self) -> Totals:
         """Return what was seen up to the last sample."""
-        gpus = tuple(tally.usage() for tally in self._tallies.values())
-        return self._machine.totals(seconds=self._last - self._began, cpus=usable_cpus(), gpus=gpus)
+        machine = self._machine
+        return Totals(
+            self._last - self._began,
+            usable_cpus(),
+            cpu_percent=machine.mean("cpu_percent"),
+            cpu_machine_percent=machine.mean("cpu_machine_percent"),
+            ram_peak_gib=machine.peaks.get("ram_gib"),
+            ram_used_percent=machine.peaks.get("ram_used_percent"),
+            gpus=tuple(tally.usage() for tally in self._tallies.values()),
+        )
 
 
 class Monitor(NoMonitor):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from lightkit.monitor.gpus import GpuDetails, GpuFacts, GpuSample, Source, Unavailable, throttle_names
+from lightkit.monitor.gpus import GpuFacts, GpuSample, Source, Unavailable, throttle_names
 
 _MIB = 2**20
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -63,12 +63,10 @@ class Nvml(Source):
         """See `Source.samples`."""
         return [self._sample(gpu, self._handles.get(gpu.uuid)) for gpu in gpus]
 
-    def details(self, gpus: Iterable[GpuFacts]) -> list[GpuDetails]:
+    def details(self, gpus: Iterable[GpuFacts]) -> list[dict[str, Any]]:
         """See `Source.details`."""
-        handles = [(gpu, self._handles.get(gpu.uuid)) for gpu in gpus]
-        return [
-            GpuDetails() if handle is None or gpu.mig is not None else self._details(handle) for gpu, handle in handles
-        ]
+        handles = [None if gpu.mig is not None else self._handles.get(gpu.uuid) for gpu in gpus]
+        return [{} if handle is None else self._details(handle) for handle in handles]
 
     def processes(self) -> dict[str, list[tuple[int, float | None]]]:
         """See `Source.processes`."""
@@ -146,7 +144,7 @@ class Nvml(Source):
             throttle=throttle_names(None if reasons is None else int(reasons)),
         )
 
-    def _details(self, handle: Any) -> GpuDetails:
+    def _details(self, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
 
         def ask(name: str, *args: Any) -> Any:
@@ -158,35 +156,35 @@ class Nvml(Source):
         ecc = ask("EccMode") or (None, None)
         lowest, highest = ask("PowerManagementLimitConstraints") or (None, None)
         capability, state, mode = ask("CudaComputeCapability"), ask("PerformanceState"), ask("ComputeMode")
-        return GpuDetails(
-            compute_capability=None if capability is None else ".".join(map(str, capability)),
-            temperature_slowdown_c=ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            temperature_shutdown_c=ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-            fan_percent=ask("FanSpeed"),
-            power_limit_default_w=_divided(ask("PowerManagementDefaultLimit"), 1e3),
-            power_limit_min_w=_divided(lowest, 1e3),
-            power_limit_max_w=_divided(highest, 1e3),
-            ecc=_on(ecc[0]),
-            ecc_pending=_on(ecc[1]),
-            ecc_corrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            performance_state=f"P{state}" if state in _P_STATES else None,
-            clock_max_mhz=ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
-            clock_set_mhz=ask("ApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
-            graphics_clock_mhz=ask("ClockInfo", nvml.NVML_CLOCK_GRAPHICS),
-            graphics_clock_max_mhz=ask("MaxClockInfo", nvml.NVML_CLOCK_GRAPHICS),
-            memory_clock_max_mhz=ask("MaxClockInfo", nvml.NVML_CLOCK_MEM),
-            memory_clock_set_mhz=ask("ApplicationsClock", nvml.NVML_CLOCK_MEM),
-            video_clock_mhz=ask("ClockInfo", nvml.NVML_CLOCK_VIDEO),
-            pcie_generation=ask("CurrPcieLinkGeneration"),
-            pcie_generation_max=ask("MaxPcieLinkGeneration"),
-            pcie_width=ask("CurrPcieLinkWidth"),
-            pcie_width_max=ask("MaxPcieLinkWidth"),
-            compute_mode=_COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
-            persistence=_on(ask("PersistenceMode")),
-            display_connected=_on(ask("DisplayMode")),
-            display_active=_on(ask("DisplayActive")),
-        )
+        return {
+            "compute_capability": None if capability is None else ".".join(map(str, capability)),
+            "temperature_slowdown_c": ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            "temperature_shutdown_c": ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            "fan_percent": ask("FanSpeed"),
+            "power_limit_default_w": _divided(ask("PowerManagementDefaultLimit"), 1e3),
+            "power_limit_min_w": _divided(lowest, 1e3),
+            "power_limit_max_w": _divided(highest, 1e3),
+            "ecc": _on(ecc[0]),
+            "ecc_pending": _on(ecc[1]),
+            "ecc_corrected": errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            "ecc_uncorrected": errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            "performance_state": f"P{state}" if state in _P_STATES else None,
+            "clock_max_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
+            "clock_set_mhz": ask("ApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
+            "graphics_clock_mhz": ask("ClockInfo", nvml.NVML_CLOCK_GRAPHICS),
+            "graphics_clock_max_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_GRAPHICS),
+            "memory_clock_max_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_MEM),
+            "memory_clock_set_mhz": ask("ApplicationsClock", nvml.NVML_CLOCK_MEM),
+            "video_clock_mhz": ask("ClockInfo", nvml.NVML_CLOCK_VIDEO),
+            "pcie_generation": ask("CurrPcieLinkGeneration"),
+            "pcie_generation_max": ask("MaxPcieLinkGeneration"),
+            "pcie_width": ask("CurrPcieLinkWidth"),
+            "pcie_width_max": ask("MaxPcieLinkWidth"),
+            "compute_mode": _COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
+            "persistence": _on(ask("PersistenceMode")),
+            "display_connected": _on(ask("DisplayMode")),
+            "display_active": _on(ask("DisplayActive")),
+        }
 
     def _memory(self, handle: Any) -> Any:
         # The first version counts what the driver keeps for itself as used.

@@ -1,13 +1,14 @@
-"""How well a run used its machine: where its time went, what it drew, and what to try."""
+"""How well a run used its machine: what its samples add up to, where its time went, and what to try."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lightkit.monitor.tally import Totals
+from lightkit.common.text import counted
+from lightkit.monitor.gpus import POWER_CAP, SLOWED, GpuFacts, GpuSample
 
 SHORTEST = 30.0
 """Seconds of training below which nothing is concluded."""
@@ -20,6 +21,7 @@ _CPUS_FULL = 85.0
 _SLOWED = 0.05
 _MEMORY_HALF, _MEMORY_SAFE = 0.5, 0.8
 """Share of a GPU's memory up to which there is much room, and that a larger batch should stay below."""
+_JOULES_PER_KWH = 3.6e6
 _MOST_BATCHES = 4
 """Largest factor that is advised for a batch."""
 
@@ -29,6 +31,141 @@ _BOUND = {
     "compute": "compute-bound",
     "host": "host-bound, the GPU waits for Python",
 }
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """How a GPU was used; None is what it does not tell."""
+
+    index: int
+    """Physical number."""
+    uuid: str
+    name: str
+    utilisation: float | None = None
+    """Share of the time in which something ran on it, in percent."""
+    memory_peak_mib: float | None = None
+    """Most memory seen in use, by all processes."""
+    memory_total_mib: float | None = None
+    power_w: float | None = None
+    """Mean power drawn."""
+    energy_kwh: float | None = None
+    temperature_c: float | None = None
+    """Highest temperature seen."""
+    slowed: float | None = None
+    """Share of the time in which heat or lack of power kept its clocks down, 0 to 1."""
+    power_capped: float | None = None
+    """Share of the time at the power limit, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How the machine was used while it was watched; None is what is not known."""
+
+    seconds: float = 0.0
+    cpus: int = 1
+    """Processors that may be used."""
+    cpu_percent: float | None = None
+    """Use of these processors by the run."""
+    cpu_machine_percent: float | None = None
+    ram_peak_gib: float | None = None
+    """Most memory the processes of the run had."""
+    ram_used_percent: float | None = None
+    """Largest share of the machine's memory in use."""
+    gpus: tuple[GpuUsage, ...] = ()
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """Energy of all GPUs; None where that of one is not known, or there are none."""
+        found = [gpu.energy_kwh for gpu in self.gpus if gpu.energy_kwh is not None]
+        return sum(found) if found and len(found) == len(self.gpus) else None
+
+
+class Tally:
+    """Means in which every value counts for the time it stands for, and largest values; None counts for nothing."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+        self.peaks: dict[str, float] = {}
+
+    def add(self, seconds: float, means: Mapping[str, float | None], peaks: Mapping[str, float | None]) -> None:
+        """Count values.
+
+        Args:
+            seconds: Time since those before them.
+            means: Those that have a mean, by name.
+            peaks: Those of which the largest counts.
+        """
+        for name, value in means.items():
+            if value is not None:
+                total, passed = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = total + value * seconds, passed + seconds
+        for name, value in peaks.items():
+            if value is not None:
+                self.peaks[name] = max(value, self.peaks.get(name, value))
+
+    def total(self, name: str) -> float | None:
+        """Return the sum over time of a value; None before the first one."""
+        total, seconds = self._sums.get(name, (0.0, 0.0))
+        return total if seconds else None
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a value; None before the first one."""
+        total, seconds = self._sums.get(name, (0.0, 0.0))
+        return total / seconds if seconds else None
+
+
+@dataclass
+class GpuTally:
+    """Adds up the samples of one GPU."""
+
+    gpu: GpuFacts
+    _tally: Tally = field(default_factory=Tally)
+    _before: GpuSample | None = None
+
+    def add(self, sample: GpuSample, *, seconds: float) -> None:
+        """Count a sample.
+
+        Args:
+            sample: Of this GPU.
+            seconds: Time since the one before it.
+        """
+        reasons = sample.throttle
+        means = {
+            "utilisation": sample.utilisation,
+            "slowed": None if reasons is None else float(any(name in SLOWED for name in reasons)),
+            "capped": None if reasons is None else float(POWER_CAP in reasons),
+            "power": self._mean_power(sample, seconds),
+        }
+        self._tally.add(seconds, means, {"memory": sample.memory_used_mib, "temperature": sample.temperature_c})
+        self._before = sample
+
+    def _mean_power(self, sample: GpuSample, seconds: float) -> float | None:
+        """Return the mean power since the sample before: by the GPU's counter of energy, else of the two powers."""
+        before = self._before
+        if before is None or not seconds:
+            return None
+        if sample.energy_j is not None and before.energy_j is not None and sample.energy_j >= before.energy_j:
+            return (sample.energy_j - before.energy_j) / seconds
+        if sample.power_w is None or before.power_w is None:
+            return None
+        return (sample.power_w + before.power_w) / 2
+
+    def usage(self) -> GpuUsage:
+        """Return what it comes to."""
+        gpu, tally, joules = self.gpu, self._tally, self._tally.total("power")
+        return GpuUsage(
+            gpu.index,
+            gpu.uuid,
+            gpu.name if gpu.mig is None else f"{gpu.name} MIG {gpu.mig}",
+            utilisation=tally.mean("utilisation"),
+            memory_peak_mib=tally.peaks.get("memory"),
+            memory_total_mib=gpu.memory_total_mib,
+            power_w=tally.mean("power"),
+            energy_kwh=None if joules is None else joules / _JOULES_PER_KWH,
+            temperature_c=tally.peaks.get("temperature"),
+            slowed=tally.mean("slowed"),
+            power_capped=tally.mean("capped"),
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +249,7 @@ def advice(found: Bound, totals: Totals, *, wait: float, loading: Loading) -> It
 
 def _about_loading(totals: Totals, wait: float, loading: Loading) -> str:
     workers, cpus = loading.num_workers, totals.cpus
-    busy = "" if totals.cpu_percent is None else f": {_cpus(cpus)} {totals.cpu_percent:.0f} % busy"
+    busy = "" if totals.cpu_percent is None else f": {counted(cpus, 'CPU')} {totals.cpu_percent:.0f} % busy"
     if workers is None:
         return "the data are in memory: fewer or cheaper data.augment and data.mixup, or a larger data.batch_size"
     if totals.cpu_percent is not None and totals.cpu_percent >= _CPUS_FULL:
@@ -196,14 +333,10 @@ def _gpu_line(gpu: dict[str, Any]) -> str:
 
 def _cpu_line(result: dict[str, Any]) -> str:
     own, whole = result["cpu_percent"], result.get("cpu_machine_percent")
-    busy = None if own is None else f"{_cpus(result['cpus'])} {own:.0f} % busy with this run"
+    busy = None if own is None else f"{counted(result['cpus'], 'CPU')} {own:.0f} % busy with this run"
     busy = busy if busy is None or whole is None else f"{busy}, {whole:.0f} % with all there is on the machine"
     memory = None if result["ram_peak_gib"] is None else f"at most {result['ram_peak_gib']:.1f} GiB of memory"
     return ", ".join(part for part in (busy, memory) if part)
-
-
-def _cpus(count: int) -> str:
-    return f"{count} CPU{'s' if count > 1 else ''}"
 
 
 def _short(value: Any) -> Any:

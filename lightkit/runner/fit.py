@@ -237,8 +237,7 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     recorder.close()
     if not main:
         return
-    from lightkit.diagnostics.hotspots import operators_table, stretches_table
-    from lightkit.diagnostics.profiling import STRETCHES
+    from lightkit.diagnostics.profiling import STRETCHES, operators_table, stretches_table
 
     tables = [stretches_table(recorder.recorded, recorder.seconds, recorder.whole, order=STRETCHES)]
     if recorder.recorded is not None:

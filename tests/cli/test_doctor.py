@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 
 from lightkit.doctor import checks
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
 TRACE = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x400 and 784x10)\n"
-FEW = (("gradients", "lightkit.doctor.training.gradients:check"), ("own", f"{__name__}:own"))
+FEW = (("gradients", "lightkit.doctor.training.flow:check_gradients"), ("own", f"{__name__}:own"))
 
 
-def own(patient: Patient) -> Iterator[Finding]:
-    """A check that leaves a file in the patient's folder, and finds what the name of the run says."""
-    (patient.folder / "left").write_text("x")
-    if patient.cfg.name == "broken":
+def own(run: ExaminedRun) -> Iterator[Finding]:
+    """A check that leaves a file in the run's folder, and finds what the name of the run says."""
+    (run.folder / "left").write_text("x")
+    if run.cfg.name == "broken":
         raise ZeroDivisionError
-    status = patient.cfg.name if patient.cfg.name in ("error", "warning", "note", "skipped") else "ok"
+    status = run.cfg.name if run.cfg.name in ("error", "warning", "note", "skipped") else "ok"
     yield Finding("own", status, "measured", "why", "model", "mend it")
 
 

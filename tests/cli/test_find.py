@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 import lightkit.finders.lr as rates
-import lightkit.finders.throughput as throughput
-import lightkit.finders.workers as workers
+import lightkit.finders.speeds as searches
 import lightkit.runner.memory.batches as batches
-from lightkit.diagnostics.capacity import Probe
-from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import ShortTraining
-from lightkit.finders.throughput import FoundThroughput, Throughput
-from lightkit.finders.workers import FoundWorkers, Speed
+from lightkit.diagnostics.memory import Probe
+from lightkit.finders.lr import FoundRate, ShortTraining
+from lightkit.finders.speeds import FoundThroughput, FoundWorkers, Speed, Throughput
 from lightkit.runner.memory.batches import Batch
 from tests.conftest import Outcome
+from tests.finders.test_speeds import SLOW
 from tests.finders.test_suggestion import curve
-from tests.finders.test_workers import SLOW
 from tests.runner.test_run import QUICK
 
 Cli = Callable[..., Outcome]
@@ -61,8 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 
     monkeypatch.setattr(rates, "find_lr", find_lr)
     monkeypatch.setattr(batches, "find_batch", find_batch)
-    monkeypatch.setattr(throughput, "find_throughput", find_throughput)
-    monkeypatch.setattr(workers, "find_workers", find_workers)
+    monkeypatch.setattr(searches, "find_throughput", find_throughput)
+    monkeypatch.setattr(searches, "find_workers", find_workers)
     return seen
 
 

@@ -46,8 +46,8 @@ class Odd:
 class Rows:
     def __init__(self, least):
         self.least = least
-    def __call__(self, patient):
-        rows = len(patient.learner().data.train.rows)
+    def __call__(self, run):
+        rows = len(run.learner().data.train.rows)
         yield Finding("rows", "ok" if rows >= self.least else "error", f"{rows} rows to learn from")
 
 def width(cfg, options, factor=2):
@@ -63,8 +63,8 @@ class Alone(Parallel):
     def describe(self):
         return f", alone with {self.mark}"
 
-def titled(patient):
-    yield Finding("title", "note", patient.cfg.name)
+def titled(run):
+    yield Finding("title", "note", run.cfg.name)
 """
 
 

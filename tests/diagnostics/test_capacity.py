@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
+from lightkit.diagnostics.memory import Probe, Search, parts, steps_up_to
 
 
 def searched(search: Search, fixed: float, slope: float, *, total: float | None = None) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.diagnostics.hotspots import (
+from lightkit.diagnostics.profiling import (
     Operator,
     Recorded,
     device_seconds,

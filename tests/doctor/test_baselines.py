@@ -10,22 +10,22 @@ import pytest
 
 from lightkit.config import compose
 from lightkit.doctor.baselines import check
+from lightkit.doctor.checks import ExaminedRun, examined
 from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient, examined
-from lightkit.doctor.training import course
+from lightkit.doctor.training import trials as course
 
 SMALL = ["model=mlp", "model.hidden=[16]", "optim.lr=0.01"]
 
 
 @contextmanager
-def patient_of(*overrides: str, seconds: float = 60) -> Iterator[Patient]:
-    with examined(compose([*overrides]).cfg, seconds) as patient:
-        yield patient
+def examined_run(*overrides: str, seconds: float = 60) -> Iterator[ExaminedRun]:
+    with examined(compose([*overrides]).cfg, seconds) as run:
+        yield run
 
 
 def compared_with(*overrides: str, seconds: float = 60) -> Finding:
-    with patient_of(*overrides, seconds=seconds) as patient:
-        (found,) = check(patient)
+    with examined_run(*overrides, seconds=seconds) as run:
+        (found,) = check(run)
     return found
 
 
@@ -121,6 +121,19 @@ def test_steps_that_are_too_large_are_told_from_inputs_of_other_rows() -> None:
     assert compared.status == "warning"
     assert compared.key == "optim.lr"
     assert "the steps are too large" in compared.why
+
+
+def test_labels_of_other_rows_show(project: Path) -> None:
+    (project / "mine.py").write_text(
+        "import torch\nfrom lightkit.data.tables import digits\n"
+        "def mispaired():\n"
+        "    data = digits()\n"
+        "    data.y = data.y[torch.randperm(len(data), generator=torch.Generator().manual_seed(0))]\n"
+        "    return data\n"
+    )
+    custom = ["data=custom", "data.dataset._target_=mine.mispaired", "loss=cross_entropy", "metrics=multiclass"]
+    compared = compared_with(*custom, "model=mlp", "model.hidden=[16]")
+    assert (compared.status, compared.key) == ("warning", "data.dataset")
 
 
 @pytest.mark.usefixtures("project")

@@ -11,8 +11,8 @@ import pytest
 
 from lightkit.config import compose
 from lightkit.doctor import checks
+from lightkit.doctor.checks import examined
 from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import examined
 from lightkit.doctor.training.saving import disk
 
 OWN = ("data=digits", "trust=[tests]", "model=custom")
@@ -129,8 +129,8 @@ FAULTS = {
 
 
 def findings(check: str, *overrides: str) -> list[Finding]:
-    with examined(compose([*overrides]).cfg, 60) as patient:
-        return [*checks.find_check(dict(checks.CHECKS)[check])(patient)]
+    with examined(compose([*overrides]).cfg, 60) as run:
+        return [*checks.import_path(dict(checks.CHECKS)[check])(run)]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -151,8 +151,8 @@ def test_a_planted_fault_is_found(project: Path, name: str) -> None:
 def test_a_step_that_fails_is_told_once(project: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
     first = ("training step", "initial loss", "gradients", "activations")
     monkeypatch.setattr(checks, "CHECKS", tuple(each for each in checks.CHECKS if each[0] in first))
-    with examined(compose([*model(name), "data.batch_size=1"]).cfg, 60) as patient:
-        found = [*checks.examine(patient)]
+    with examined(compose([*model(name), "data.batch_size=1"]).cfg, 60) as run:
+        found = [*checks.examine(run)]
 
     (bad,) = [each for each in found if each.is_bad]
     assert (bad.check, bad.status) == ("training step", "error")
@@ -162,8 +162,8 @@ def test_a_step_that_fails_is_told_once(project: Path, monkeypatch: pytest.Monke
 
 def test_what_fails_in_a_check_alone_is_no_fault_of_the_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "CHECKS", (("broken", "tests.doctor.test_faults_training:findings"),))
-    with examined(compose(["data=wine", "model.hidden=[8]"]).cfg, 60) as patient:
-        (found,) = checks.examine(patient)
+    with examined(compose(["data=wine", "model.hidden=[8]"]).cfg, 60) as run:
+        (found,) = checks.examine(run)
 
     assert (found.status, found.measured[:24]) == ("note", "the check itself failed:")
 
@@ -213,12 +213,12 @@ def test_a_short_run_needs_no_workers(project: Path) -> None:
 
 def test_room_for_the_checkpoints_to_come_is_counted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(project)
-    with examined(compose(["data=wine", "model.hidden=[64]"]).cfg, 60) as patient:
-        timetable = patient.learner().timetable
+    with examined(compose(["data=wine", "model.hidden=[64]"]).cfg, 60) as run:
+        timetable = run.learner().timetable
         found = []
         for free in (300_000, 700_000, 10**12):
             monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
-            found.append(disk(patient, timetable, 100_000))
+            found.append(disk(run, timetable, 100_000))
 
     assert [each.status for each in found] == ["error", "warning", "ok"]
     assert {each.numbers["needed_bytes"] for each in found} == {400_000}

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from lightkit.doctor import machine
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.machine import busy, devices, supported, versions, workers
-from lightkit.doctor.patient import Patient
 from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
 
 GPU = GpuFacts(0, "GPU-1", "H100", driver="550.1", memory_total_mib=80_000)
@@ -46,9 +46,9 @@ def test_which_builds_run_on_which_gpus(capability: str, built_for: list[str], e
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_an_error_unless_the_cpu_is_asked_for() -> None:
-    (found,) = devices(HERE, [GPU], asked="auto")
-    (on_purpose,) = devices(HERE, [GPU], asked="cpu")
-    (none,) = devices(HERE, [], asked="auto")
+    found = devices(HERE, [GPU], asked="auto")
+    on_purpose = devices(HERE, [GPU], asked="cpu")
+    none = devices(HERE, [], asked="auto")
 
     assert found.status == "error"
     assert "the driver is too old" in found.measured
@@ -56,8 +56,8 @@ def test_a_gpu_that_pytorch_does_not_see_is_an_error_unless_the_cpu_is_asked_for
 
 
 def test_a_gpu_without_kernels() -> None:
-    (old,) = devices({**HERE, "devices": [SEEN], "built_for": ["sm_50", "sm_60"]}, [GPU], asked="auto")
-    (fine,) = devices({**HERE, "devices": [SEEN, SEEN], "built_for": ["sm_90"]}, [GPU], asked="auto")
+    old = devices({**HERE, "devices": [SEEN], "built_for": ["sm_50", "sm_60"]}, [GPU], asked="auto")
+    fine = devices({**HERE, "devices": [SEEN, SEEN], "built_for": ["sm_90"]}, [GPU], asked="auto")
 
     assert old.status == "error"
     assert "no kernel image" in old.why
@@ -100,20 +100,20 @@ def test_packages_that_ask_for_another_pytorch(monkeypatch: pytest.MonkeyPatch) 
     assert right.status == "ok"
 
 
-def patient(source: object, num_workers: int) -> Patient:
+def run(source: object, num_workers: int) -> ExaminedRun:
     train = SimpleNamespace(options=SimpleNamespace(num_workers=num_workers), source=source)
-    return cast("Patient", SimpleNamespace(shared=SimpleNamespace(data=SimpleNamespace(train=train))))
+    return cast("ExaminedRun", SimpleNamespace(shared=SimpleNamespace(data=SimpleNamespace(train=train))))
 
 
 def test_worker_processes_need_processors_and_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cpus", lambda: 4)
     small = SimpleNamespace(total=64 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
-    none, some, many = ([*workers(patient(object(), count), tmp_path)] for count in (0, 2, 16))
+    none, some, many = ([*workers(run(object(), count), tmp_path)] for count in (0, 2, 16))
 
     assert [each.status for each in none] == ["ok"]
     assert [each.status for each in some] == ["warning", "ok"]
     assert "--shm-size" in some[0].fix
     assert (many[1].status, many[1].fix) == ("note", "data.num_workers=4")
     small.total = 8 << 30
-    assert [each.status for each in workers(patient(object(), 2), tmp_path)] == ["ok"]
+    assert [each.status for each in workers(run(object(), 2), tmp_path)] == ["ok"]

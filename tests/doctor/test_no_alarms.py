@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import compose
-from lightkit.doctor.checks import examine
-from lightkit.doctor.patient import examined
+from lightkit.doctor.checks import examine, examined
 from tests.conftest import Outcome
 
 EXPERIMENTS = (
@@ -35,8 +34,8 @@ SECONDS = 600
 
 
 def alarms(*overrides: str) -> list[str]:
-    with examined(compose([*overrides]).cfg, SECONDS) as patient:
-        found = [*examine(patient)]
+    with examined(compose([*overrides]).cfg, SECONDS) as run:
+        found = [*examine(run)]
     failed = [each for each in found if each.measured.startswith("the check itself failed")]
     return [f"{each.check}: {each.measured}" for each in found if each.is_bad or each in failed]
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.report import closing, line
+from lightkit.doctor.finding import Finding, closing, line
 
 LONG = "the outputs for 127 rows differ by 31 % from one time to the next, and so on " * 3
 FOUND = [

@@ -10,7 +10,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.finders.child import MeasuringProcess, alone, failure
+from lightkit.finders.child import MeasuringProcess, failure, single_process
 from tests.waiting import until
 
 
@@ -57,14 +57,14 @@ def test_an_error_in_code_and_memory_that_ran_out() -> None:
 
 def test_of_several_processes_it_sees_the_gpus_that_this_one_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = compose(["data=wine", "device=ddp", "device.gpus=[0,1]"]).cfg
-    assert "gpus:\n" in alone(cfg)
+    assert "gpus:\n" in single_process(cfg)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "gpus: null" in alone(cfg)
+    assert "gpus: null" in single_process(cfg)
 
 
 def test_it_is_alone() -> None:
     cfg = compose(["data=wine", "device=ddp", "device.nproc=3", "device.name=cpu", "trainer.find_lr=true"]).cfg
-    text = alone(cfg, data__num_workers=0)
+    text = single_process(cfg, {"data.num_workers": 0})
     assert "nproc: 1" in text
     assert "parallel: none" in text
     assert "find_lr: false" in text

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.diagnostics.capacity import Probe
+from lightkit.diagnostics.memory import Probe
 from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers, write_png
-from lightkit.finders.lr import FoundRate
-from lightkit.finders.suggestion import LossAtRate, ShortTraining
-from lightkit.finders.workers import FoundWorkers, Speed
+from lightkit.finders.lr import FoundRate, LossAtRate, ShortTraining
+from lightkit.finders.speeds import FoundWorkers, Speed
 from tests.finders.test_suggestion import curve
 
 GIB = 1 << 30

@@ -15,8 +15,7 @@ import lightkit.finders.lr as finder
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
-from lightkit.finders.lr import FoundRate, find_lr, keep_found_lr, measure, resolve_lr
-from lightkit.finders.suggestion import LossAtRate, ShortTraining
+from lightkit.finders.lr import FoundRate, LossAtRate, ShortTraining, find_lr, keep_found_lr, measure, resolve_lr
 from lightkit.runner import Runner
 from lightkit.runs.catalog import has_configuration
 from tests.conftest import Outcome

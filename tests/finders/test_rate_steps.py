@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import lightkit.finders.lr as rate_steps
+import lightkit.finders.steps as rate_steps
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.finders.lr import RateSteps
-from lightkit.finders.suggestion import LossAtRate
+from lightkit.finders.lr import LossAtRate
+from lightkit.finders.steps import RateSteps
 from tests.runner.test_run import QUICK
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lightkit.finders.suggestion import (
+from lightkit.finders.lr import (
     MOST_TRAININGS,
     LossAtRate,
     RateRange,

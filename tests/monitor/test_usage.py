@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from lightkit.monitor.tally import GpuUsage, Totals
-from lightkit.monitor.usage import SHORTEST, Loading, bound, lines, summary, workers_for
+from lightkit.monitor.usage import (
+    SHORTEST,
+    GpuUsage,
+    Loading,
+    Totals,
+    bound,
+    lines,
+    summary,
+    workers_for,
+)
 
 GPU = GpuUsage(
     0,

@@ -6,15 +6,17 @@ Shapes in this file: N rows, K neighbours, C classes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightkit.doctor.data.balance import class_names
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
+from lightkit.doctor.data.targets import class_names
+from lightkit.doctor.finding import Finding, Status
 
 WRONG, ORDERED = "wrong labels", "ordered classes"
 _MOST_ROWS, _FEWEST_ROWS, _NEIGHBOURS = 2000, 100, 15
@@ -32,26 +34,25 @@ _MANY_CLASSES, _IN_ORDER, _TOLD_APART = 20, 0.85, 0.5
 """Classes that may be numbers, how near classes of neighbours are beside those of any rows, and how many are equal."""
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Compare the label of each row with those of the rows nearest to it."""
-    near = Neighbourhood.of(patient.sample)
+    near = Neighbourhood.of(run.sample)
     if near is None:
         return
-    yield from find_ordered_classes(patient.sample, near)
+    yield from find_ordered_classes(run.sample, near)
     yield from find_wrong_labels(near)
 
 
+@dataclass(frozen=True)
 class Neighbourhood:
-    """Labels of rows, and of those nearest to each.
+    """Labels of rows, and of those nearest to each."""
 
-    Args:
-        labels: Classes of rows, `(N,)`.
-        around: Classes of their neighbours, the nearest first, `(N, K)`.
-        classes: How many classes there are.
-    """
-
-    def __init__(self, labels: Tensor, around: Tensor, classes: int) -> None:
-        self.labels, self.around, self.classes = labels, around, classes
+    labels: Tensor
+    """Classes of rows, `(N,)`."""
+    around: Tensor
+    """Classes of their neighbours, the nearest first, `(N, K)`."""
+    classes: int
+    """How many classes there are."""
 
     @classmethod
     def of(cls, sample: DataSample) -> Neighbourhood | None:
@@ -83,42 +84,38 @@ def find_wrong_labels(near: Neighbourhood) -> Iterator[Finding]:
     labels, count = near.labels, near.classes
     if count > _MOST_CLASSES:
         return
-    votes = functional.one_hot(near.around, count).sum(1)
-    most, said = votes.max(1)
-    right = said == labels
-    agreed, usual = float(right.double().mean()), float(labels.bincount().max()) / len(labels)
-    asked = said.bincount(minlength=count)
-    if (
-        not max(usual + _BEYOND_CHANCE, _LEAST_AGREEING) <= agreed <= _AGREEING
-        or int((asked < 0.2 * len(labels) / count).sum()) > 0
-    ):
+    most, voted = functional.one_hot(near.around, count).sum(1).max(1)
+    right, votes = voted == labels, most.double()
+    wrong = 1 - float(right.double().mean())
+    usual = float(labels.bincount().max()) / len(labels)
+    by_class = voted.bincount(minlength=count)
+    if not max(usual + _BEYOND_CHANCE, _LEAST_AGREEING) <= 1 - wrong <= _AGREEING:
         return
-    votes = most.double()
     surer = float((votes[right].mean() - votes[~right].mean()) / votes.std().clamp(min=1e-9))
     noise = float((1 / right.sum() + 1 / (~right).sum()).sqrt())
-    if surer + noise > (_SURER_OF_MANY if count >= _MANY else _SURER) or _unevenness(near, said) > _UNEVEN:
+    alike = surer + noise <= (_SURER_OF_MANY if count >= _MANY else _SURER) and _unevenness(near, voted) <= _UNEVEN
+    if not alike or int((by_class < 0.2 * len(labels) / count).sum()) > 0:
         return
-    wrong = 1 - agreed
-    yield Finding(
-        WRONG,
-        "warning" if count > 2 else "note",  # of two classes any relation that is weak looks so
+    measured = (
         f"{wrong:.0%} of {len(labels):,} training rows have another label than most rows like them: any of the others, "
-        "and where these agree as often as where they do not",
-        why="classes that are hard to tell do so at their border only: here labels themselves are wrong",
-        key="data.dataset",
-        fix="look at rows beside their labels (`lightkit show data`): a join by another key, a shifted file, careless "
-        "annotation; loss.label_smoothing=0.1 makes what is left do less harm",
-        numbers={"wrong": wrong, "surer": surer},
+        "and where these agree as often as where they do not"
     )
+    why = "classes that are hard to tell do so at their border only: here labels themselves are wrong"
+    fix = (
+        "look at rows beside their labels (`lightkit show data`): a join by another key, a shifted file, careless "
+        "annotation; loss.label_smoothing=0.1 makes what is left do less harm"
+    )
+    status: Status = "warning" if count > 2 else "note"  # of two classes any relation that is weak looks so
+    yield Finding(WRONG, status, measured, why, "data.dataset", fix, {"wrong": wrong, "surer": surer})
 
 
-def _unevenness(near: Neighbourhood, said: Tensor) -> float:
+def _unevenness(near: Neighbourhood, voted: Tensor) -> float:
     """Return how far labels that contradict their neighbours are from chance, less than so few rows explain.
 
     Two things are looked at: how often each class is contradicted, and by which labels.
     """
     count, table = near.classes, torch.zeros(near.classes, near.classes, dtype=torch.float64)
-    table.index_put_((said, near.labels), torch.ones(len(said), dtype=torch.float64), accumulate=True)
+    table.index_put_((voted, near.labels), torch.ones(len(voted), dtype=torch.float64), accumulate=True)
     sizes, other = table.sum(1), table.clone().fill_diagonal_(0)
     rates = other.sum(1) / sizes
     uneven_rates = float(rates.max() - rates.min()) - 3 * float((0.25 * 2 / sizes.min()).sqrt())
@@ -132,8 +129,10 @@ def _unevenness(near: Neighbourhood, said: Tensor) -> float:
 def find_ordered_classes(sample: DataSample, near: Neighbourhood) -> Iterator[Finding]:
     """Find classes that are numbers, such as ages: rows that are alike have classes that are near each other."""
     info, labels = sample.data.info, near.labels
-    there = labels.unique()
-    values = _numbers(class_names(info.class_names, info.num_classes))
+    there, values = labels.unique(), None
+    with suppress(ValueError):
+        names = class_names(info.class_names, info.num_classes)
+        values = torch.tensor([float(name) for name in names], dtype=torch.float64)
     if info.task != "multiclass" or len(there) < _MANY_CLASSES or values is None:
         return
     first = near.around[:, :5]
@@ -155,10 +154,3 @@ def find_ordered_classes(sample: DataSample, near: Neighbourhood) -> Iterator[Fi
     fix = "make it a regression: targets as float (y.float()), loss=mse metrics=regression"
     numbers = {"classes": len(there), "apart": apart, "any": anyhow}
     yield Finding(ORDERED, "warning", measured, why, "loss", fix, numbers)
-
-
-def _numbers(names: list[str]) -> Tensor | None:
-    try:
-        return torch.tensor([float(name) for name in names], dtype=torch.float64)
-    except ValueError:
-        return None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +18,9 @@ from torch.nn import functional
 from lightkit.common.randomness import mix
 from lightkit.data.prepare import Prepare
 from lightkit.data.sources import kept_generators, seed_generators
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
 
 CHECK, EVALUATION = "augmentation", "evaluation inputs"
 _LOOKED_AT = 32
@@ -33,11 +34,11 @@ _NEEDED, _LOST = 0.4, 0.5
 _FEWEST_OF_CLASS = 8
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look at what augmentation does to training rows, and at whether it reaches others."""
-    yield from find_idle_augmentation(patient.sample)
-    yield from find_lost_labels(patient.sample)
-    yield from find_random_evaluation(patient.sample)
+    yield from find_idle_augmentation(run.sample)
+    yield from find_lost_labels(run.sample)
+    yield from find_random_evaluation(run.sample)
 
 
 def find_idle_augmentation(sample: DataSample) -> Iterator[Finding]:
@@ -52,12 +53,9 @@ def find_idle_augmentation(sample: DataSample) -> Iterator[Finding]:
     changed, varied = _differing(x, first), _differing(first, second)
     numbers = {"changed": changed, "varied": varied, "looked_at": len(x)}
     measured = f"augmentation changes {changed:.0%} of {len(x)} inputs, and {varied:.0%} differ from epoch to epoch"
-    if varied:
-        yield Finding(CHECK, "ok", measured, numbers=numbers)
-        return
     why = "each epoch shows the same inputs again, and the network can know them by heart"
     fix = "draw the change anew in each call, and with a probability above 0"
-    yield Finding(CHECK, "warning", measured, why, "data.augment", fix, numbers)
+    yield Finding(CHECK, "ok" if varied else "warning", measured, why, "data.augment", fix, numbers)
 
 
 def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
@@ -75,12 +73,14 @@ def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
         return
     plain = trial.recognised(())
     if plain.overall < _NEEDED:
-        told = f"neighbours recognise {plain.overall:.0%} beyond chance without augmentation"
-        yield Finding(CHECK, "skipped", f"whether labels survive cannot be told: {told}")
+        reason = f"neighbours recognise {plain.overall:.0%} beyond chance without augmentation"
+        yield Finding(CHECK, "skipped", f"whether labels survive cannot be told: {reason}")
         return
     changed = trial.recognised(augment)
     names = sample.data.info.class_names if sample.data.info.task == "multiclass" else ()
-    lost = [names[number] if names else str(number) for number in _lost_classes(plain, changed)]
+    enough = (plain.counts >= _FEWEST_OF_CLASS) & (plain.of_class >= 0.7)  # classes that neighbours told before
+    numbers_lost = (enough & (changed.of_class < 0.6 * plain.of_class)).nonzero()[:, 0].tolist()
+    lost = [names[number] if names else str(number) for number in numbers_lost]
     measured = (
         f"with augmentation neighbours recognise {changed.overall:.0%} beyond chance, without {plain.overall:.0%}"
     )
@@ -90,12 +90,13 @@ def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
         return
     alone = [trial.recognised([transform]).overall for transform in augment] if len(augment) > 1 else [0.0]
     culprit = alone.index(min(alone))
-    some = 0 < len(lost) <= len(plain.counts) / 2
-    measured = measured + (f", least of all {', '.join(lost[:5])}" if some else "")
+    steps = getattr(augment[culprit], "steps", None)
+    numbers["transform"] = type(steps[0][0] if steps else augment[culprit]).__name__
+    if 0 < len(lost) <= len(plain.counts) / 2:
+        measured += f", least of all {', '.join(lost[:5])}"
     why = "what augmentation makes of an input is no longer of its class, so the network learns wrong answers"
-    key = f"data.augment[{culprit}]"
-    fix = f"a weaker {_named(augment[culprit])}, or none"
-    yield Finding(CHECK, "warning", measured, why, key, fix, numbers | {"transform": _named(augment[culprit])})
+    fix = f"a weaker {numbers['transform']}, or none"
+    yield Finding(CHECK, "warning", measured, why, f"data.augment[{culprit}]", fix, numbers)
 
 
 def find_random_evaluation(sample: DataSample) -> Iterator[Finding]:
@@ -108,42 +109,32 @@ def find_random_evaluation(sample: DataSample) -> Iterator[Finding]:
         varied = _differing(first, second)
         numbers = {"split": split, "varied": varied, "looked_at": len(rows)}
         measured = f"{varied:.0%} of {len(rows)} inputs of {split} differ between two readings"
-        if not varied:
-            yield Finding(EVALUATION, "ok", measured, numbers=numbers)
-            continue
         why = "the data set draws random numbers for them, so its own augmentation is judged with the network"
         fix = "move random transforms from the data set to data.augment, which is for training rows only"
-        yield Finding(EVALUATION, "warning", measured, why, "data.augment", fix, numbers)
+        yield Finding(EVALUATION, "warning" if varied else "ok", measured, why, "data.augment", fix, numbers)
 
 
-class _Recognised:
-    """How well neighbours tell classes.
+class _Recognised(NamedTuple):
+    """How well neighbours tell classes."""
 
-    Args:
-        hits: Right answers of each class.
-        counts: Rows of each class.
-        shares: Share of each class in what they learned from.
-    """
-
-    def __init__(self, hits: Tensor, counts: Tensor, shares: Tensor) -> None:
-        chance = float(shares.max())
-        self.counts = counts
-        self.overall = max(0.0, (float(hits.sum() / counts.sum()) - chance) / max(1 - chance, 1e-9))
-        self.of_class = hits / counts.clamp(min=1)
+    overall: float
+    """Share of right answers beyond chance."""
+    counts: Tensor
+    """Rows of each class."""
+    of_class: Tensor
+    """Share of right answers in each class."""
 
 
+@dataclass(frozen=True)
 class _Trial:
-    """Training rows of which some are to be recognised by the others.
+    """Training rows of which some are to be recognised by the others."""
 
-    Args:
-        known: Inputs to learn from, and their classes.
-        asked: Inputs to recognise, and their classes.
-        views: How many times to augment the inputs to learn from.
-    """
-
-    def __init__(self, known: tuple[Tensor, Tensor], asked: tuple[Tensor, Tensor], views: int) -> None:
-        self.known, self.asked, self.views = known, asked, views
-        self._classes = int(max(known[1].max(), asked[1].max())) + 1
+    known: tuple[Tensor, Tensor]
+    """Inputs to learn from, and their classes."""
+    asked: tuple[Tensor, Tensor]
+    """Inputs to recognise, and their classes."""
+    views: int
+    """How many times to augment the inputs to learn from."""
 
     @classmethod
     def of(cls, sample: DataSample, labels: Tensor) -> _Trial | str:
@@ -170,17 +161,12 @@ class _Trial:
         asked = _compared(_augmented(self.asked[0], views, augment))
         nearest = (known.square().sum(1)[None] - 2 * asked @ known.T).argmin(1)
         right = self.known[1].repeat(views)[nearest] == self.asked[1]
-        hits, counts, shares = (
-            torch.bincount(part, minlength=self._classes).double()
-            for part in (self.asked[1][right], self.asked[1], self.known[1])
-        )
-        return _Recognised(hits, counts, shares / shares.sum())
-
-
-def _lost_classes(plain: _Recognised, changed: _Recognised) -> list[int]:
-    """Return the classes that neighbours no longer tell, though they did before."""
-    enough = (plain.counts >= _FEWEST_OF_CLASS) & (plain.of_class >= 0.7)
-    return [int(number) for number in (enough & (changed.of_class < 0.6 * plain.of_class)).nonzero()[:, 0]]
+        classes = int(max(self.known[1].max(), self.asked[1].max())) + 1
+        parts = self.asked[1][right], self.asked[1], self.known[1]
+        hits, counts, learned = (torch.bincount(part, minlength=classes).double() for part in parts)
+        chance = float((learned / learned.sum()).max())
+        overall = max(0.0, (float(hits.sum() / counts.sum()) - chance) / max(1 - chance, 1e-9))
+        return _Recognised(overall, counts, hits / counts.clamp(min=1))
 
 
 def _classes(sample: DataSample) -> Tensor | None:
@@ -220,8 +206,3 @@ def _differing(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape:
         return 1.0
     return float((one != other).flatten(1).any(1).float().mean())
-
-
-def _named(transform: Any) -> str:
-    steps = getattr(transform, "steps", None)
-    return type(steps[0][0] if steps else transform).__name__

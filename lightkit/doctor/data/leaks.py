@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lightkit.common.randomness import mix
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.order import cut_splits, is_series
-from lightkit.doctor.data.relation import explained_by, goal_of, is_date, whole_numbers
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
+from lightkit.doctor.data.targets import explained_by, goal_of, is_date, whole_numbers
+from lightkit.doctor.finding import Finding, Status, named
 
 LEAKS = "leaking features"
 _KNOWS = 0.97
@@ -27,29 +28,28 @@ _RELATED = 0.3
 _ORDERED = 0.99
 """Rank correlation with the row from which a feature counts rows."""
 _MOST_FEATURES, _FEWEST_ROWS = 4096, 50
-_TOLD = 256
-"""Features that are looked at closely; of more, those that are most related to the target."""
+_LISTED, _TOLD = 5, 256
+"""Features that are named, and that are looked at closely; of more, those that are most related to the target."""
 _NUMBER_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|index|idx|key|rowid|number|nr|no)$|^unnamed", re.IGNORECASE)
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look for features that know the target."""
-    yield from find_leaking_features(patient.sample)
+    yield from find_leaking_features(run.sample)
 
 
 def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     """Find features that predict the target alone, and such that number or date the rows."""
     x, y = sample.train.x, goal_of(sample)
-    if x is None or y is None or not x.is_floating_point() or len(x) < _FEWEST_ROWS:
-        yield Finding(LEAKS, "skipped", _why_not(sample))
-        return
     whole = sample.train.y
-    if (
-        whole is not None
-        and whole.ndim > 1
-        and whole.shape[1:] == x.shape[1:]
-        and sample.data.info.task == "regression"
-    ):
+    if x is None or y is None or not x.is_floating_point() or len(x) < _FEWEST_ROWS:
+        reason = "there is no input and target of numbers to compare"
+        if whole is not None and len(whole) < _FEWEST_ROWS:
+            reason = f"{len(whole)} training rows are too few"
+        yield Finding(LEAKS, "skipped", reason)
+        return
+    of_inputs = whole is not None and whole.ndim > 1 and whole.shape[1:] == x.shape[1:]
+    if of_inputs and sample.data.info.task == "regression":
         yield Finding(LEAKS, "skipped", "targets have the shape of the inputs, which they are made from")
         return
     y, columns = y[: len(x)], x.flatten(1)
@@ -57,43 +57,40 @@ def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     explained = {number: explained_by(columns[:, number], y) for number in chosen}
     names = sample.columns() if sample.is_table else _pixels(tuple(x.shape[1:]))
     best = max(explained, key=lambda number: explained[number])
-    numbers = {"feature": names[best], "explained": explained[best], "looked_at": len(chosen)}
+    numbers: dict[str, Any] = {"feature": names[best], "explained": explained[best], "looked_at": len(chosen)}
     single = f"the best single {'feature' if sample.is_table else 'number'} is {names[best]}"
     measured = f"{single}, which explains {explained[best]:.0%} of the target"
     counting = _counting(sample, columns, names) if sample.is_table else {}
     bad = [names[number] for number, share in explained.items() if share >= _KNOWS]
     related = [name for number, name in counting.items() if explained.get(number, 0.0) >= _RELATED]
+    if bad or related:
+        yield _knowing(sample, bad, related, numbers)
+        return
+    if counting:
+        measured = f"{named([*counting.values()], _LISTED)} numbers or dates the rows; {measured}"
+    status: Status = "note" if counting else "ok"
+    why = "it says nothing of new rows"
+    yield Finding(LEAKS, status, measured, why, sample.key("features"), "leave it out", numbers)
+
+
+def _knowing(sample: DataSample, bad: list[str], related: list[str], numbers: dict[str, Any]) -> Finding:
+    """Say what features are that know the target, or number or date the rows and are related to it."""
+    features = bad or related
+    measured = f"{named(features, _LISTED)} numbers or dates the rows and is related to the target"
+    why = "the number or the date of a row has nothing to do with new rows, but is the easiest thing to learn"
+    in_series = "in a series that is a trend: new rows lie beyond all values that the network has seen"
     if bad:
         predict = "predicts" if len(bad) == 1 else "each predict"
-        measured = f"alone, {_list(bad)} {predict} the target: {explained[best]:.0%} explained on rows held out"
+        measured = f"alone, {named(bad, _LISTED)} {predict} the target: "
+        measured += f"{numbers['explained']:.0%} explained on rows held out"
         why = "a feature that knows the answer is often made from it, and will not be there for new rows"
-        if is_series(sample):
-            why = "in a series the value before tells most of the next one: see that none was measured at the same time"
-            yield Finding(LEAKS, "note", measured, why, numbers=numbers)
-        else:
-            yield _warning(sample, measured, why, bad, numbers)
-    elif related:
-        why = "the number or the date of a row has nothing to do with new rows, but is the easiest thing to learn"
-        measured = f"{_list(related)} numbers or dates the rows and is related to the target"
-        if cut_splits(sample) and is_series(sample):
-            why = "in a series that is a trend: new rows lie beyond all values that the network has seen"
-            yield Finding(LEAKS, "note", measured, why, numbers=numbers)
-        else:
-            yield _warning(sample, measured, why, related, numbers)
-    elif counting:
-        measured = f"{_list(list(counting.values()))} numbers or dates the rows; {measured}"
-        why = "it says nothing of new rows"
-        yield Finding(LEAKS, "note", measured, why, sample.key("features"), "leave it out", numbers)
-    else:
-        yield Finding(LEAKS, "ok", measured, numbers=numbers)
-
-
-def _warning(sample: DataSample, measured: str, why: str, features: list[str], numbers: dict[str, object]) -> Finding:
-    fix = (
-        f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is"
-        if sample.is_table
-        else "look for a mark of the class at this place (`lightkit show data`), and cut it off"
-    )
+        in_series = "in a series the value before tells most of the next one: "
+        in_series += "see that none was measured at the same time"
+    if is_series(sample) and (bad or cut_splits(sample)):
+        return Finding(LEAKS, "note", measured, in_series, numbers=numbers)
+    fix = "look for a mark of the class at this place (`lightkit show data`), and cut it off"
+    if sample.is_table:
+        fix = f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is"
     return Finding(LEAKS, "warning", measured, why, sample.key("features"), fix, numbers | {"features": features})
 
 
@@ -103,9 +100,8 @@ def _most_related(columns: Tensor, y: Tensor) -> list[int]:
     if width <= _TOLD:
         return list(range(width))
     generator = torch.Generator().manual_seed(mix("doctor", "features"))
-    some = (
-        torch.randperm(width, generator=generator)[:_MOST_FEATURES] if width > _MOST_FEATURES else torch.arange(width)
-    )
+    some = torch.randperm(width, generator=generator) if width > _MOST_FEATURES else torch.arange(width)
+    some = some[:_MOST_FEATURES]
     x = columns[:1000, some].double()
     x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9)
     goal = y[: len(x)] if y.is_floating_point() else functional.one_hot(y[: len(x)]).double()
@@ -123,13 +119,9 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
         column = raw[:, number]
         distinct = len(column.unique()) / len(column)
         is_ordered = distinct > 0.5 and _rank_correlation(column, rows) >= _ORDERED
-        is_named = distinct > 0.95 and bool(_NUMBER_NAME.search(name)) and whole_numbers(column)
-        if (
-            is_ordered
-            or is_named
-            or (distinct > 0.05 and is_date("", column))
-            or (distinct > 0.1 and is_date(name, column))
-        ):
+        is_number = distinct > 0.95 and bool(_NUMBER_NAME.search(name)) and whole_numbers(column)
+        dates = (distinct > 0.05 and is_date("", column)) or (distinct > 0.1 and is_date(name, column))
+        if is_ordered or is_number or dates:
             found[number] = name
     return found
 
@@ -147,14 +139,3 @@ def _pixels(shape: tuple[int, ...]) -> list[str]:
         f"element {tuple(place)}"
         for place in torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)).tolist()
     ]
-
-
-def _why_not(sample: DataSample) -> str:
-    y = sample.train.y
-    if y is not None and len(y) < _FEWEST_ROWS:
-        return f"{len(y)} training rows are too few"
-    return "there is no input and target of numbers to compare"
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, Status
 
 NEAR, GROUPS = "near duplicates", "groups"
 _WARNED = 0.01
@@ -117,10 +117,10 @@ def _places(x: Tensor, known: Tensor) -> Tensor:
     placed = torch.empty(x.shape, dtype=torch.float64)
     for number in range(x.shape[1]):
         ordered, column = known[:, number].double().unique(), x[:, number].double().contiguous()
-        above = torch.searchsorted(ordered, column).clamp(1, len(ordered) - 1) if len(ordered) > 1 else None
-        if above is None:
+        if len(ordered) < 2:
             placed[:, number] = 0.0
             continue
+        above = torch.searchsorted(ordered, column).clamp(1, len(ordered) - 1)
         low, high = ordered[above - 1], ordered[above]
         placed[:, number] = (above - 1 + ((column - low) / (high - low)).clamp(-1, 2)) / len(ordered)
     return placed.to(torch.float32)
@@ -140,64 +140,50 @@ def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
     apart = (near.nearest - near.rows).abs()
     beside = int((apart <= _BESIDE).sum())
     around = int(((apart > _BESIDE) & (apart <= _AROUND)).sum()) * _BESIDE / (_AROUND - _BESIDE)
-    share = beside / len(apart)
-    bad = share >= 0.5 and beside >= 10 and beside >= 4 * around
-    yield Finding(
-        GROUPS,
-        "warning" if bad else "ok",
-        f"the training row most like a row of {others[-1]} stands next to it in {share:.0%} of {len(apart)} cases",
-        why="rows beside each other belong together (frames, days, one patient), and the split separates them"
-        if bad
-        else "",
-        key="data.split.by" if bad else "",
-        fix="data.split.by=ordered, or splits of the data set by group: data.split.by=file" if bad else "",
-        numbers={"share": share, "looked_at": len(apart)},
-    )
+    share, count = beside / len(apart), len(apart)
+    status: Status = "warning" if share >= 0.5 and beside >= 10 and beside >= 4 * around else "ok"
+    measured = f"the training row most like a row of {others[-1]} stands next to it in {share:.0%} of {count} cases"
+    why = "rows beside each other belong together (frames, days, one patient), and the split separates them"
+    fix = "data.split.by=ordered, or splits of the data set by group: data.split.by=file"
+    yield Finding(GROUPS, status, measured, why, "data.split.by", fix, {"share": share, "looked_at": count})
 
 
 def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
     """Find groups (patients, users, films) that have rows in several splits."""
-    found = _named_groups(sample)
-    if found is None:
+    known = _named_groups(sample)
+    if known is None:
         yield from find_alike_neighbours(sample)
         return
-    named, groups = found
-    told_by = f"{named[0]} {named[1]!r}" if named[1] else named[0]
+    by, column, groups = known
     parts = {name: {groups[row] for row in sample.data.rows[name].tolist()} for name in sample.splits}
-    everywhere = len(set().union(*parts.values()))
-    shared = {name: len(parts[name] & parts["train"]) for name in parts if name != "train"}
-    numbers = {"by": told_by, "groups": everywhere, "shared": shared}
+    everywhere, train = len(set().union(*parts.values())), parts.pop("train")
+    shared = {name: part & train for name, part in parts.items()}
+    numbers = {"by": by, "groups": everywhere, "shared": {name: len(part) for name, part in shared.items()}}
     if not any(shared.values()):
-        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {told_by} is in two splits", numbers=numbers)
+        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {by} is in two splits", numbers=numbers)
         return
-    example = next(group for name in shared for group in sorted(parts[name] & parts["train"], key=str))
+    example = next(group for part in shared.values() for group in sorted(part, key=str))
     example = int(example) if isinstance(example, float) else example
-    told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
-    measured = f"groups by {told_by}, such as {example}, have rows in train too: {told}"
+    counts = ", ".join(f"{len(part):,} of {len(parts[name]):,} in {name}" for name, part in shared.items() if part)
+    measured = f"groups by {by}, such as {example}, have rows in train too: {counts}"
     why = "the network can know a group by heart, and new groups will not be known to it"
-    fix = (
-        f"data.split.groups={named[1]}, which keeps rows with the same value together"
-        if named[0] == "column"
-        else "an attribute `groups` of the data set that names the group of each row"
-    )
+    fix = "an attribute `groups` of the data set that names the group of each row"
+    if column:
+        fix = f"data.split.groups={column}, which keeps rows with the same value together"
     yield Finding(GROUPS, "warning", measured, why, "data.split.groups", fix, numbers | {"example": example})
 
 
-def _named_groups(sample: DataSample) -> tuple[tuple[str, str], Sequence[object]] | None:
-    """Return what names the groups of all rows, and the group of each row; None where nothing does."""
+def _named_groups(sample: DataSample) -> tuple[str, str, Sequence[object]] | None:
+    """Return what names the groups of all rows, the column that does, and the group of each row; None where nothing."""
     if sample.data.groups is not None:
-        return ("data.split.groups", ""), sample.data.groups.tolist()
-    by_column = _group_column(sample)
-    if by_column is not None:
+        return "data.split.groups", "", sample.data.groups.tolist()
+    by_column, files = _group_column(sample), sample.files()
+    if by_column is not None or not files:
         return by_column
-    files = sample.files()
-    if not files:
-        return None
     names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+[a-zA-Z]?$", "", file.stem) for file in files]
-    with_number = [name if re.search(r"\d", name) else "" for name in names]
-    counts = Counter(with_number)
+    counts = Counter(name if re.search(r"\d", name) else "" for name in names)
     is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
-    return (("file name", ""), with_number) if is_pattern else None
+    return ("file name", "", names) if is_pattern else None
 
 
 _GROUP_NAME = re.compile(
@@ -207,7 +193,7 @@ _GROUP_NAME = re.compile(
 )
 
 
-def _group_column(sample: DataSample) -> tuple[tuple[str, str], list[float]] | None:
+def _group_column(sample: DataSample) -> tuple[str, str, list[float]] | None:
     """Return a column that says by its name that it names groups, with few rows a value."""
     x = getattr(sample.data.source, "x", None)
     if not sample.is_table or not isinstance(x, Tensor):
@@ -216,9 +202,8 @@ def _group_column(sample: DataSample) -> tuple[tuple[str, str], list[float]] | N
     for number, name in enumerate(names):
         if "=" not in name and _GROUP_NAME.search(name):
             column = sample.unscaled(x[:, : len(names)])[:, number]
-            if float((column - column.round()).abs().max()) > 0.01:
-                continue
             values = column.round().tolist()
-            if 10 <= len(set(values)) <= len(values) / 1.5:
-                return ("column", name), values
+            is_whole = float((column - column.round()).abs().max()) <= 0.01
+            if is_whole and 10 <= len(set(values)) <= len(values) / 1.5:
+                return f"column {name!r}", name, values
     return None

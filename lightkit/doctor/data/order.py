@@ -9,26 +9,25 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from lightkit.doctor.data.balance import target_gap
-from lightkit.doctor.data.relation import explained_by, goal_of, is_date
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
+from lightkit.doctor.data.targets import explained_by, goal_of, is_date, target_gap
+from lightkit.doctor.finding import Finding, Status
 
 ORDER, DRIFT, SIZES = "row order", "target drift", "size of splits"
 _SHIFT, _APART = 0.15, 0.3
 """Share of the targets by which splits differ in more than chance and a little, and by which sorted rows are apart."""
-_TOLD, _ALIKE = 0.5, 0.5
+_TELLS, _ALIKE = 0.5, 0.5
 """From which on the place of a row tells of its target, and rows are like the next one."""
 _FEWEST_ROWS, _MOST_COLUMNS, _NEAR = 50, 64, 3
 _NONE, _FEW = 5, 20
 """Rows of a split from which its metrics are chance, and from which they are coarse."""
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look at how the rows lie in the data set, and at how the splits are cut from it."""
-    yield from find_small_splits(patient.sample)
-    yield from find_order(patient.sample)
+    yield from find_small_splits(run.sample)
+    yield from find_order(run.sample)
 
 
 def find_small_splits(sample: DataSample) -> Iterator[Finding]:
@@ -53,23 +52,20 @@ def find_order(sample: DataSample) -> Iterator[Finding]:
         for name in (ORDER, DRIFT):
             yield Finding(name, "skipped", "there are no targets of several splits to compare")
         return
-    gaps = {name: target_gap(train, y, info) for name, y in others.items()}
-    drifted = [name for name, (gap, limit) in gaps.items() if gap >= _SHIFT and gap > limit]
-    told = f"share of the targets by which a split differs from train: {_shares(gaps)}"
-    numbers = {f"{name}_gap": gap for name, (gap, _) in gaps.items()}
-    order = _order_finding(sample, {name: gap for name, (gap, _) in gaps.items()}, drifted)
+    limits = {name: target_gap(train, y, info) for name, y in others.items()}
+    gaps = {name: gap for name, (gap, _) in limits.items()}
+    drifted = [name for name, (gap, limit) in limits.items() if gap >= _SHIFT and gap > limit]
+    order = _order_finding(sample, gaps, drifted)
     yield order
-    if order.status in ("note", "warning"):
-        yield Finding(DRIFT, "ok", f"{told}, which follows from the order of the rows", numbers=numbers)
-        return
-    stratified = "random" if info.task == "regression" else "stratified"
-    why = "training and judging happen on different mixtures" if drifted else ""
-    fix = f"data.split.by={stratified}" if drifted else ""
-    yield Finding(DRIFT, "warning" if drifted else "ok", told, why, "data.split.by" if drifted else "", fix, numbers)
-
-
-def _shares(gaps: dict[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{name} {gap:.0%}" for name, (gap, _) in gaps.items())
+    measured = "share of the targets by which a split differs from train: "
+    measured += ", ".join(f"{name} {gap:.0%}" for name, gap in gaps.items())
+    explained = order.status in ("note", "warning")
+    measured += ", which follows from the order of the rows" if explained else ""
+    status: Status = "warning" if drifted and not explained else "ok"
+    why = "training and judging happen on different mixtures"
+    key, numbers = "data.split.by", {f"{name}_gap": gap for name, gap in gaps.items()}
+    fix = f"{key}={'random' if info.task == 'regression' else 'stratified'}"
+    yield Finding(DRIFT, status, measured, why, key, fix, numbers)
 
 
 def _order_finding(sample: DataSample, gaps: dict[str, float], drifted: list[str]) -> Finding:
@@ -77,22 +73,20 @@ def _order_finding(sample: DataSample, gaps: dict[str, float], drifted: list[str
     y, cut = goal_of(sample), cut_splits(sample)
     if y is None or len(y) < _FEWEST_ROWS:
         return Finding(ORDER, "skipped", "there are too few rows, or no targets of numbers to compare")
-    told = explained_by(sample.train.rows.double(), y)
-    measured, numbers = f"the place of a row in the data set explains {told:.0%} of its target", {"explained": told}
-    drawn = [name for name in gaps if name not in cut]
+    share = explained_by(sample.train.rows.double(), y)
+    measured, numbers = f"the place of a row in the data set explains {share:.0%} of its target", {"explained": share}
     if not cut:
-        drawn_from = f"; {' and '.join(drawn)} {'are' if len(drawn) > 1 else 'is'} drawn from all of it"
-        return Finding(ORDER, "ok", measured + (drawn_from if told >= _TOLD else ""), numbers=numbers)
+        drawn = f"; {' and '.join(gaps)} {'are' if len(gaps) > 1 else 'is'} drawn from all of it"
+        return Finding(ORDER, "ok", measured + (drawn if share >= _TELLS else ""), numbers=numbers)
     if is_series(sample):
-        measured = (
-            f"rows follow each other in time, and {' and '.join(cut)} {'are' if len(cut) > 1 else 'is'} cut from it"
-        )
+        are = "are" if len(cut) > 1 else "is"
+        measured = f"rows follow each other in time, and {' and '.join(cut)} {are} cut from it"
         why = "what changes in time is judged as it will be in use, where new rows come later, too: keep the order"
-        told_of = f"; their targets differ from train by {max(gaps[name] for name in cut):.0%}"
         if any(name in drifted for name in cut):
-            return Finding(ORDER, "note", measured + told_of, why, numbers=numbers)
+            measured += f"; their targets differ from train by {max(gaps[name] for name in cut):.0%}"
+            return Finding(ORDER, "note", measured, why, numbers=numbers)
         return Finding(ORDER, "ok", measured, numbers=numbers)
-    if told < _TOLD or gaps.get(cut[0], 0.0) < _APART:
+    if share < _TELLS or gaps.get(cut[0], 0.0) < _APART:
         return Finding(ORDER, "ok", measured, numbers=numbers)
     measured = f"{measured}, and {cut[0]} is cut from one end"
     why = "the rows are sorted, so training and judging see different targets"
@@ -117,29 +111,27 @@ def is_series(sample: DataSample) -> bool:
     order = train.rows.argsort()
     if len(order) < _FEWEST_ROWS or float(train.rows[order].diff().float().median()) > _NEAR:
         return False
-    found = list[float | None]()
+    likeness = list[float | None]()
     for name, column in _features(sample, order):
         steps = column.diff()
         if bool((steps != 0).any()) and bool((steps >= 0).all() | (steps <= 0).all()):
             if is_date(name, column):
                 return True
-            if float(steps.std()) > 1e-3 * float(
-                steps.abs().mean()
-            ):  # what numbers the rows grows by the same each time
+            # What numbers the rows grows by the same each time.
+            if float(steps.std()) > 1e-3 * float(steps.abs().mean()):
                 return False
         else:
-            found.append(_likeness(column))
+            likeness.append(_likeness(column))
     if y is not None:
         goal = y[order] if y.ndim == 1 else y[order][:, 0]
-        found.append(_likeness(goal.double()) if y.is_floating_point() else _sameness(goal))
-    known = [each for each in found if each is not None]
-    return len(known) == len(found) and max(known, default=0.0) >= _ALIKE
+        likeness.append(_likeness(goal.double()) if y.is_floating_point() else _sameness(goal))
+    known = [each for each in likeness if each is not None]
+    return len(known) == len(likeness) and max(known, default=0.0) >= _ALIKE
 
 
 def _features(sample: DataSample, order: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield features, or numbers that describe an input, in the order of the rows; of many some."""
-    train = sample.train
-    table = sample.is_table
+    train, table = sample.train, sample.is_table
     columns = sample.unscaled(train.x) if table and train.x is not None else train.described
     if columns is None or not columns.is_floating_point():
         return

@@ -1,4 +1,7 @@
-"""Whether inputs of validation and test are in the training split too."""
+"""Whether inputs of validation and test are in the training split too.
+
+Shapes in this file: B windows of a text, T tokens each, L tokens of a passage.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from lightkit.common.randomness import mix
 from lightkit.data.groups import row_marks
+from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.neighbours import find_near_duplicates, find_shared_groups
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.data.text_overlap import find_repeated_text
 from lightkit.doctor.finding import Finding, Status
-from lightkit.doctor.patient import Patient
 
 EXACT = "overlap of splits"
 _WARNED, _WRONG = 0.01, 0.1
@@ -24,12 +28,19 @@ _FEWEST = 3
 _MOST_NUMBERS = 400_000_000
 """Numbers of inputs in memory up to which all of them are compared."""
 _FILE_BYTES, _FILE_SECONDS = 256 << 20, 5.0
+_PASSAGE = 32
+"""Tokens that are not the same by chance."""
+_QUERIES, _WINDOWS = 300, 512
+_MOST_TOKENS = 20_000_000
+_SECONDS = 5.0
+_KNOWN = 0.5
+"""Share of the passages of a window from which it counts as known."""
 _SPLIT_FIX = "leave repeated rows out of the data set, or give it splits of its own: data.split.by=file"
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look for rows of validation and test in the training split."""
-    sample = patient.sample
+    sample = run.sample
     if sample.is_tokens and sample.data.info.task == "language_modeling":
         yield from find_repeated_text(sample)
         return
@@ -43,7 +54,10 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
     others = [name for name in sample.splits if name != "train"]
     marks = _all_marks(sample)
     if "train" not in marks or not others:
-        yield Finding(EXACT, "skipped", _why_not(sample, others))
+        reason = "inputs cannot be compared" if others else "there is one split only"
+        if others and not sample.has_inputs:
+            reason = "samples are no pairs of a tensor and a target"
+        yield Finding(EXACT, "skipped", reason)
         return
     known, chance = marks["train"].unique(), sample.chance_of_equals
     for name in (name for name in others if name in marks):
@@ -54,13 +68,10 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
         by_chance = share <= 3 * chance
         if twins and by_chance:
             measured += f"; such coarse features make {chance:.1%} of them equal by chance"
-        status: Status = "ok"
-        if twins:
-            few = twins < _FEWEST or share < _WARNED
-            status = "note" if by_chance or few else "error" if share >= _WRONG else "warning"
-        why = "" if status == "ok" else f"the score on {name} counts rows that the network may know by heart"
-        key = "" if status == "ok" else "data.split.by"
-        yield Finding(EXACT, status, measured, why, key, "" if status == "ok" else _SPLIT_FIX, numbers)
+        few = by_chance or twins < _FEWEST or share < _WARNED
+        status: Status = "note" if few else "error" if share >= _WRONG else "warning"
+        why = f"the score on {name} counts rows that the network may know by heart"
+        yield Finding(EXACT, status if twins else "ok", measured, why, "data.split.by", _SPLIT_FIX, numbers)
 
 
 def _all_marks(sample: DataSample) -> dict[str, Tensor]:
@@ -93,7 +104,62 @@ def _file_marks(files: list[Path]) -> Tensor | None:
     return torch.tensor(marks)
 
 
-def _why_not(sample: DataSample, others: list[str]) -> str:
-    if not others:
-        return "there is one split only"
-    return "samples are no pairs of a tensor and a target" if not sample.has_inputs else "inputs cannot be compared"
+def find_repeated_text(sample: DataSample) -> Iterator[Finding]:
+    """Find windows of validation and test most of whose passages the training text has as well."""
+    others = [name for name in sample.splits if name != "train"]
+    asked = {name: x[:_QUERIES] for name in others if (x := sample[name].x) is not None and x.ndim == 2}
+    if not asked:
+        yield Finding(EXACT, "skipped", "there is one split only" if not others else "inputs are no windows of a text")
+        return
+    length = min(_PASSAGE, next(iter(asked.values())).shape[1])
+    passages = {name: (_passages(x, length), _is_varied(x, length)) for name, x in asked.items()}
+    wanted = torch.cat([marks[varied] for marks, varied in passages.values()]).unique()
+    if not len(wanted):
+        yield Finding(EXACT, "skipped", "the windows repeat the same token")
+        return
+    known, share_read = _find_in_train(sample, wanted, length)
+    for name, (marks, varied) in passages.items():
+        found = torch.isin(marks, known) & varied
+        of_window = found.sum(1) / varied.sum(1).clamp(min=1)
+        repeated = int((of_window >= _KNOWN).sum())
+        share = repeated / len(marks)
+        numbers = {"split": name, "windows": len(marks), "repeated": repeated, "share": share, "read": share_read}
+        measured = f"{repeated:,} of {len(marks):,} windows of {name} ({share:.1%}) stand in the training text too"
+        measured += "" if share_read > 0.999 else f", of which {share_read:.0%} was read"
+        why = "what was read in training is predicted by heart, so the score says little of new text"
+        fix = "leave out passages and files that are there twice, or under another name"
+        status: Status = "error" if share >= 0.3 else "warning" if share >= 0.05 else "ok"
+        yield Finding(EXACT, status, measured, why, "data.dataset", fix, numbers)
+
+
+def _passages(x: Tensor, length: int) -> Tensor:
+    """Hash every run of `length` tokens in windows `(B, T)`, `(B, T - length + 1)`."""
+    generator = torch.Generator().manual_seed(mix("doctor", "passages"))
+    weights = torch.randint(-(1 << 62), 1 << 62, (length,), generator=generator) * 2 + 1
+    count = x.shape[1] - length + 1
+    marks = torch.zeros(len(x), count, dtype=torch.int64)
+    for place, weight in enumerate(weights.tolist()):
+        marks += x[:, place : place + count] * weight
+    return marks
+
+
+def _is_varied(x: Tensor, length: int) -> Tensor:
+    """Tell of every run of `length` tokens whether it is more than padding, spaces or a drawn line, as `_passages`."""
+    changes = functional.pad((x[:, 1:] != x[:, :-1]).to(torch.int64).cumsum(1), (1, 0))
+    return changes[:, length - 1 :] - changes[:, : changes.shape[1] - length + 1] >= length // 4
+
+
+def _find_in_train(sample: DataSample, wanted: Tensor, length: int) -> tuple[Tensor, float]:
+    """Return which of some passages the training windows hold, and the share of the windows that was read."""
+    rows = sample.data.rows["train"]
+    width = max(sample.data.info.input_shape[0] if sample.data.info.input_shape else 1, 1)
+    some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: _MOST_TOKENS // width]]
+    until, found, read = time.monotonic() + _SECONDS, [wanted[:0]], 0
+    for batch in sample.loader("train", some, _WINDOWS).epoch(0):
+        marks = _passages(batch[0], length)
+        place = torch.searchsorted(wanted, marks).clamp(max=len(wanted) - 1)
+        found.append(marks[wanted[place] == marks].unique())
+        read += len(batch[0])
+        if time.monotonic() > until:
+            break
+    return torch.cat(found).unique(), read / max(len(rows), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lightkit.common.failures import in_short
 from lightkit.common.randomness import mix
 from lightkit.data import Data
 from lightkit.data.groups import row_marks
@@ -36,8 +35,6 @@ _KEPT_ROWS = 4000
 _LEAST_TOKENS = 32
 _SIDE = 8
 """Pixels a side to which an image is averaged to describe it."""
-_TOLD = 200
-"""Most characters of an error."""
 _WIDTH = 256
 """Most numbers to describe a row; more are projected."""
 
@@ -179,18 +176,9 @@ class DataSample:
         """
         train = self.data.train
         prepare = train.prepare if augmented else replace(train.prepare, augment=())
-        options = replace(
-            train.options,
-            batch_size=batch_size,
-            shuffle=False,
-            drop_last=False,
-            num_workers=0,
-            persistent_workers=False,
-            pin_memory=False,
-            replica=0,
-            replicas=1,
-            split=split,
-        )
+        changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
+        changes |= {"batch_size": batch_size, "shuffle": False, "drop_last": False, "replica": 0, "replicas": 1}
+        options = replace(train.options, split=split, **changes)
         source = self.data.source
         if isinstance(source, SampleData):
             # A data set that opens its files at the first sample must not hand them on to worker processes open.
@@ -228,10 +216,10 @@ class _Reading:
         self.parts: dict[str, list[Tensor]] = {"x": [], "y": [], "marks": [], "described": []}
 
     def take(self, batch: Any) -> None:
-        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        is_pair = isinstance(batch, tuple | list) and len(batch) == 2
         x, y = batch if is_pair else (None, None)
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.ndim < 2 or x.is_complex() or x.is_nested:
-            self.count += len(batch[0]) if is_pair and isinstance(batch[0], Tensor) else 1
+            self.count += len(x) if isinstance(x, Tensor) else 1
             return
         x = x.to(torch.uint8) if x.dtype == torch.bool else x
         self.count += len(x)
@@ -271,12 +259,3 @@ def describe(x: Tensor) -> Tensor:
         return flat
     generator = torch.Generator().manual_seed(mix("doctor", "projection"))
     return flat @ torch.randn(flat.shape[1], _WIDTH // 2, generator=generator) / math.sqrt(_WIDTH // 2)
-
-
-def problems(sample: DataSample) -> Iterator[tuple[str, str]]:
-    """Yield the name of each split that could not be read to its end, and why."""
-    for split in sample.splits:
-        error = sample[split].problem
-        if error is not None:
-            told = in_short(error)
-            yield split, told if len(told) <= _TOLD else f"{told[:_TOLD]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,19 +14,17 @@ from lightkit.assembly import Learner
 from lightkit.common.failures import in_short
 from lightkit.common.nesting import tensors
 from lightkit.data.loaders import Loader
-from lightkit.doctor.finding import Finding, able
-from lightkit.doctor.patient import Patient
+from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.finding import Finding, able, named, percent, sized
 from lightkit.doctor.training.probing import (
     DROPPING,
+    alike,
     batches_of,
-    named,
+    hooked,
     outputs,
-    percent,
     plain_loader,
     seeded,
-    sized,
-    train_step,
-    training_batches,
+    some_steps,
 )
 from lightkit.trainer.evaluate import evaluate
 
@@ -40,15 +38,13 @@ _TOLERANCE = 1e-3
 
 
 @able(as_run=True)
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
-    learner = patient.learner()
+    learner = run.learner()
     yield from _still_training(learner)
-    learner.network.train()
-    for number, batch in enumerate(training_batches(learner, 2, patient.rows(learner.data.train.batch_size))):
-        train_step(learner, batch, key=number)
+    some_steps(learner, 2, run.rows(learner.data.train.batch_size))
     split = "val" if learner.data.val is not None and learner.data.val.num_samples > 1 else "train"
-    rows = min(patient.rows(_ROWS), learner.data.loaders()[split].num_samples)
+    rows = min(run.rows(_ROWS), learner.data.loaders()[split].num_samples)
     rows -= (rows - 1) % _SMALLER if rows > _SMALLER else 0  # the last small batch has one row, which then weighs most
     whole = plain_loader(learner, split, rows=rows, batch_size=rows)
     before = {name: tensor.detach().clone() for name, tensor in learner.model.state_dict().items()}
@@ -67,11 +63,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     if same <= _TOLERANCE:
         parts = plain_loader(learner, split, rows=rows, batch_size=min(_SMALLER, rows))
         try:
-            found = outputs(learner, parts, key=1)
+            smaller = outputs(learner, parts, key=1)
         except Exception as error:
             yield _neighbours(learner, whole, f"a batch of one row fails in evaluation ({in_short(error)})", {})
             return
-        yield from _independent(learner, first, found, split, whole)
+        yield from _independent(learner, first, smaller, split, whole)
 
 
 def _difference(one: list[Tensor], other: list[Tensor]) -> float:
@@ -121,33 +117,29 @@ def first_difference(learner: Learner, loader: Loader, rows: int | None = None) 
     batch = next(batches_of(learner, loader))
     if not isinstance(batch, tuple | list) or not isinstance(batch[0], Tensor):
         return ""
-    seen = dict[str, list[Tensor]]()
-    found, count = list[str](), rows or len(batch[0])
+    seen, culprits = dict[str, list[Tensor]](), list[str]()
+    count = rows or len(batch[0])
 
     def look(event: str, culprit: str, value: Any) -> None:
         now = [each[:count].detach().clone() for each in tensors(value) if each.ndim]
         before = seen.setdefault(event, now)
-        pairs = zip(before, now, strict=False)
-        if before is not now and any(a.shape != b.shape or not torch.allclose(a, b, 1e-3, 1e-5) for a, b in pairs):
-            found.append(culprit)
+        if not all(alike(one, other, 1e-3, 1e-5) for one, other in zip(before, now, strict=False)):
+            culprits.append(culprit)
 
-    def watch(name: str, module: nn.Module) -> None:
-        parent = name.rpartition(".")[0]  # which made what a module gets
-        before = module.register_forward_pre_hook(lambda _, inputs: look(f"{name} gets", parent, inputs))
-        after = module.register_forward_hook(lambda _, inputs, output: look(f"{name} gives", name, output))
-        stack.callback(before.remove)
-        stack.callback(after.remove)
+    def before(name: str, _module: nn.Module, inputs: Any) -> None:
+        look(f"{name} gets", name.rpartition(".")[0], inputs)  # which made what a module gets
 
-    with torch.no_grad(), ExitStack() as stack:
-        for name, module in learner.model.named_modules():
-            watch(name, module)
+    def after(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        look(f"{name} gives", name, output)
+
+    with torch.no_grad(), hooked(learner.model, before, after):
         for number, size in enumerate((len(batch[0]), count)):
             seeded(learner, number)
             learner.network(batch[0][:size])
-    if not found:
+    if not culprits:
         return ""
-    module = learner.model.get_submodule(found[0])
-    return f"`{found[0]}` ({type(module).__name__})" if found[0] else f"forward of {type(module).__name__}"
+    kind = type(learner.model.get_submodule(culprits[0])).__name__
+    return f"`{culprits[0]}` ({kind})" if culprits[0] else f"forward of {kind}"
 
 
 def _at(learner: Learner, loader: Loader, rows: int | None = None) -> str:
@@ -193,34 +185,29 @@ def _independent(
     difference = _difference(one, parts)
     numbers: dict[str, Any] = {"difference": difference, "rows": rows}
     if difference > _TOLERANCE:
-        measured = f"in batches of {min(_SMALLER, rows)} the outputs differ by {_percent(difference)} from those in one"
+        size = percent(difference) if math.isfinite(difference) else "more than any number"
+        measured = f"in batches of {min(_SMALLER, rows)} the outputs differ by {size} from those in one"
         yield _neighbours(learner, whole, measured, numbers)
         return
-    size = learner.data.loaders()[split].batch_size
-    found = [_metrics(learner, split, rows, batch) for batch in (min(rows, size), min(_SMALLER, rows))]
-    skipped = f"{split}/loss" if getattr(learner.criterion, "compares_samples", False) else ""
-    numbers["metrics"] = found
+    sizes = min(rows, learner.data.loaders()[split].batch_size), min(_SMALLER, rows)
+    large, small = numbers["metrics"] = [_metrics(learner, split, rows, size) for size in sizes]
+    if getattr(learner.criterion, "compares_samples", False):
+        small.pop(f"{split}/loss", None)
     flips = 0.0 if difference < _ROUNDING else 1.5 / rows
-    differing = [
-        f"{key} ({value:.4g} and {found[1][key]:.4g})"
-        for key, value in found[0].items()
-        if key in found[1] and key != skipped and _differ(value, found[1][key], flips)
-    ]
-    if differing:
-        loss_only = all(each.startswith(f"{split}/loss ") for each in differing)
-        measured = f"in batches of {min(rows, size)} and of {min(_SMALLER, rows)} it differs: {named(differing)}"
-        why = "the figure depends on data.eval_batch_size: a mean over batches is no mean over samples"
-        if loss_only:
-            why = "the loss of a batch is no mean over its samples, so the one of a split depends on the batches"
-        key, fix = ("loss", "") if loss_only else ("metrics", "let the metric add up in update and divide in compute")
-        yield Finding(name, "note" if loss_only else "warning", measured, why, key, fix, numbers)
+    differing = [key for key, value in large.items() if key in small and _differ(value, small[key], flips)]
+    if not differing:
+        measured = f"outputs and {sized(len(large), 'metric')} are the same in batches of any size"
+        yield Finding(name, "ok", measured, numbers=numbers)
+        return
+    both = named([f"{key} ({large[key]:.4g} and {small[key]:.4g})" for key in differing])
+    measured = f"in batches of {sizes[0]} and of {sizes[1]} it differs: {both}"
+    if differing == [f"{split}/loss"]:
+        why = "the loss of a batch is no mean over its samples, so the one of a split depends on the batches"
+        yield Finding(name, "note", measured, why, "loss", numbers=numbers)
     else:
-        count = sized(len(found[0]), "metric")
-        yield Finding(name, "ok", f"outputs and {count} are the same in batches of any size", numbers=numbers)
-
-
-def _percent(difference: float) -> str:
-    return percent(difference) if math.isfinite(difference) else "more than any number"
+        why = "the figure depends on data.eval_batch_size: a mean over batches is no mean over samples"
+        fix = "let the metric add up in update and divide in compute"
+        yield Finding(name, "warning", measured, why, "metrics", fix, numbers)
 
 
 def _differ(one: float, other: float, flips: float) -> bool:
@@ -234,8 +221,7 @@ def _metrics(learner: Learner, split: str, rows: int, batch_size: int) -> dict[s
     meter.reset()
     seeded(learner, 1)
     loader = plain_loader(learner, split, rows=rows, batch_size=batch_size)
-    task, criterion = learner.task, learner.criterion
-    evaluate(learner.network, loader, [meter], task=task, criterion=criterion, context=learner.engine)
+    evaluate(learner.network, loader, [meter], task=learner.task, criterion=learner.criterion, context=learner.engine)
     values: dict[str, float] = meter.compute()
     meter.reset()
     return values

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lightkit.assembly import Learner
+from lightkit.common.nesting import mapped
 from lightkit.data.loaders import Loader
 from lightkit.trainer.tasks import StepOutput
 
@@ -40,15 +45,18 @@ class Heard:
         return getattr(self.criterion, name)
 
 
+def in_process(loader: Loader, rows: Tensor, **changes: Any) -> Loader:
+    """Return a loader of other rows that reads them in this process."""
+    return loader.with_rows(rows, num_workers=0, persistent_workers=False, pin_memory=False, **changes)
+
+
 def plain_loader(learner: Learner, split: str, *, rows: int, batch_size: int) -> Loader:
     """Make batches of the first rows of a split, those of an epoch in training, without augmentation or processes."""
-    data = learner.data
-    loader = data.evaluation(split)
+    loader = learner.data.evaluation(split)
     if loader is None:
         raise ValueError(f"no split {split}")
-    order = data.train.order(0) if split == "train" else loader.rows
-    size = min(batch_size, len(order[:rows]))
-    return loader.with_rows(order[:rows], batch_size=size, num_workers=0, persistent_workers=False, pin_memory=False)
+    order = (learner.data.train.order(0) if split == "train" else loader.rows)[:rows]
+    return in_process(loader, order, batch_size=min(batch_size, len(order)))
 
 
 def plain_batch(learner: Learner, rows: int) -> Any:
@@ -56,45 +64,142 @@ def plain_batch(learner: Learner, rows: int) -> Any:
     return next(batches_of(learner, plain_loader(learner, "train", rows=rows, batch_size=rows)))
 
 
-def batches_of(learner: Learner, loader: Loader) -> Iterator[Any]:
+def batches_of(learner: Learner, loader: Loader, epoch: int = 0) -> Iterator[Any]:
     """Yield the batches of a loader on the device."""
-    with closing(loader.epoch(0)) as read:
+    with closing(loader.epoch(epoch)) as read:
         for batch in read:
             yield learner.engine.move(batch)
 
 
-def training_batches(learner: Learner, count: int, size: int) -> Iterator[Any]:
+def training_batches(learner: Learner, steps: int, size: int) -> Iterator[Any]:
     """Yield batches as training gets them, augmented and mixed, but read by this process.
 
     Args:
         learner: Its data are read.
-        count: Batches.
+        steps: Batches.
         size: Rows of each.
     """
     train = learner.data.train
-    epochs = range(-(-count * size // train.num_samples))  # small data give few batches each
-    rows = torch.cat([train.order(epoch) for epoch in epochs])[: count * size]
-    changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
-    yield from batches_of(learner, train.with_rows(rows, batch_size=size, shuffle=False, drop_last=False, **changes))
+    epochs = range(-(-steps * size // train.num_samples))  # small data give few batches each
+    rows = torch.cat([train.order(epoch) for epoch in epochs])[: steps * size]
+    yield from batches_of(learner, in_process(train, rows, batch_size=size, shuffle=False, drop_last=False))
 
 
-def compute(learner: Learner, batch: Any, criterion: Any = None, *, key: int = 0) -> StepOutput:
-    """Compute the loss of a batch as training does, with random numbers that depend on `key` alone."""
-    learner.engine.seed(0, key)
+def compute(learner: Learner, batch: Any, criterion: Any = None, *, key: int | None = 0) -> StepOutput:
+    """Compute the loss of a batch as training does.
+
+    Args:
+        learner: What is trained.
+        batch: The batch.
+        criterion: In the place of its own loss.
+        key: What random numbers depend on alone; None goes on with those there are.
+    """
+    if key is not None:
+        learner.engine.seed(0, key)
     with learner.engine.autocast():
         return learner.task.step(learner.network, batch, criterion or learner.criterion)
 
 
-def train_step(learner: Learner, batch: Any, *, key: int = 0) -> float:
+def train_step(learner: Learner, batch: Any, *, key: int = 0, optimizer: Optimizer | None = None) -> float:
     """Make an optimizer step with a batch.
+
+    Args:
+        learner: What is trained.
+        batch: The batch.
+        key: What random numbers depend on.
+        optimizer: In the place of the learner's own one.
 
     Returns:
         The loss before it.
     """
     step = compute(learner, batch, key=key)
     learner.engine.backward(step.loss)
-    learner.engine.step(learner.optimizer)
+    learner.engine.step(optimizer or learner.optimizer)
     return float(step.loss.detach())
+
+
+def some_steps(learner: Learner, steps: int, rows: int) -> list[Any]:
+    """Make some steps of training, and return their batches."""
+    learner.network.train()
+    batches = [*training_batches(learner, steps, rows)]
+    for number, batch in enumerate(batches):
+        train_step(learner, mapped(torch.clone, batch), key=number)
+    return batches
+
+
+def own_rates(learner: Learner) -> list[float]:
+    """Return the learning rate of each group without what the schedule makes of it: a warm-up begins far below."""
+    return [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
+
+
+def warmed(optimizer: Optimizer, rates: Sequence[float], steps: float) -> Iterator[int]:
+    """Yield the numbers of steps, before each of which the rates of an optimizer rise.
+
+    Args:
+        optimizer: Its rates are set.
+        rates: The rate of each of its groups in the end.
+        steps: Steps over which they rise.
+    """
+    for number in count():
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1.0, (number + 1) / max(1.0, steps))
+        yield number
+
+
+def fitted(
+    loss: Callable[[Tensor], Tensor], start: Tensor, *, rate: float, steps: int, enough: float = 0.0
+) -> tuple[list[float], Tensor]:
+    """Make outputs better by the loss itself, without a network.
+
+    Args:
+        loss: Of outputs.
+        start: The outputs to begin with.
+        rate: Learning rate of Adam.
+        steps: Most steps.
+        enough: A loss below which it ends.
+
+    Returns:
+        The loss before each step, and the outputs with the lowest.
+    """
+    free = nn.Parameter(start.detach().float().clone().contiguous())
+    optimizer, losses, best = torch.optim.Adam([free], lr=rate), list[float](), start
+    for _ in range(steps):
+        value = loss(free)
+        losses.append(float(value.detach()))
+        best = free.detach().clone() if losses[-1] == min(losses) else best
+        if not value.requires_grad or not math.isfinite(losses[-1]) or 0 <= losses[-1] < enough:
+            break
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return losses, best
+
+
+def alike(one: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Tell whether two tensors are the same but for rounding; NaN is like NaN."""
+    return one.shape == other.shape and torch.allclose(one.float(), other.detach().float(), rtol, atol, equal_nan=True)
+
+
+@contextmanager
+def hooked(
+    model: nn.Module,
+    before: Callable[[str, nn.Module, Any], None] | None = None,
+    after: Callable[[str, nn.Module, Any, Any], None] | None = None,
+) -> Iterator[None]:
+    """Look at each module of a model while inside.
+
+    Args:
+        model: The model.
+        before: Called before each module with its name, itself and its inputs.
+        after: Called after it, with what it gives too.
+    """
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if before is not None:
+                stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
+            if after is not None:
+                stack.callback(module.register_forward_hook(partial(after, name)).remove)
+        yield
 
 
 def without_dropout(model: nn.Module) -> None:
@@ -114,32 +219,11 @@ def seeded(learner: Learner, number: int) -> None:
 
 def outputs(learner: Learner, loader: Loader, *, key: int = 0) -> list[Tensor]:
     """Evaluate a loader and return what the model gives for its samples, one tensor a batch; empty where nothing."""
-    found = []
     learner.network.eval()
     seeded(learner, key)
     with torch.no_grad():
-        for batch in batches_of(learner, loader):
-            with learner.engine.autocast():
-                step = learner.task.step(learner.network, batch, learner.criterion)
-            if isinstance(step.preds, Tensor):
-                found.append(step.preds.detach().float().cpu())
-    return found
-
-
-def sized(count: int, noun: str) -> str:
-    """Write a number with its noun: `1 row`, `1,200 rows`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def percent(share: float) -> str:
-    """Write a share: `0.42 %`, `4.2 %`, `150 %`."""
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
-
-
-def named(names: list[str], most: int = 3) -> str:
-    """Write the first of some names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+        given = [compute(learner, batch, key=None).preds for batch in batches_of(learner, loader)]
+    return [preds.detach().float().cpu() for preds in given if isinstance(preds, Tensor)]
 
 
 _OWN = {"training", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
@@ -209,12 +293,8 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    if len(one) != len(other):
-        return False
-    for a, b in zip(one, other, strict=True):
-        if isinstance(a, Tensor) or isinstance(b, Tensor):
-            if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and bool((a == b).all())):
-                return False
-        elif a != b:
-            return False
-    return True
+    return len(one) == len(other) and all(
+        isinstance(a, Tensor) is isinstance(b, Tensor)
+        and (a.shape == b.shape and bool((a == b).all()) if isinstance(a, Tensor) else a == b)
+        for a, b in zip(one, other, strict=True)
+    )

@@ -16,9 +16,9 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.nesting import mapped
 from lightkit.diagnostics.memory import release
-from lightkit.doctor.finding import Finding, able
-from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import compute, differing, named, state_of, train_step, training_batches
+from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.finding import Finding, able, named
+from lightkit.doctor.training.probing import alike, compute, differing, some_steps, state_of, train_step
 from lightkit.runner.restore import stateful
 from lightkit.runs.catalog import project
 from lightkit.trainer.timetable import Timetable
@@ -30,28 +30,24 @@ _ROUNDING, _GPU_ROUNDING = 1e-5, 1e-3
 
 
 @able(as_run=True)
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Save a model in mid-training, load it into a fresh one, and let both make the same step."""
-    if not patient.cfg.checkpoint.enabled:
+    if not run.cfg.checkpoint.enabled:
         why = "a run that ends early has to start anew"
         measured = "none will be written (checkpoint.enabled=false)"
         yield Finding("checkpoint", "note", measured, why, "checkpoint.enabled")
         return
-    learner = patient.learner()
-    learner.network.train()
-    batches = [*training_batches(learner, _STEPS, patient.rows(learner.data.train.batch_size))]
-    for number, batch in enumerate(batches):
-        train_step(learner, mapped(torch.clone, batch), key=number)
-    store = CheckpointStore(patient.folder / run_files.CHECKPOINTS)
+    learner = run.learner()
+    *_, last = some_steps(learner, _STEPS, run.rows(learner.data.train.batch_size))
+    store = CheckpointStore(run.folder / run_files.CHECKPOINTS)
     store.prepare()
     path = store.save(content.gather(**stateful(learner), config_text=""), step=_STEPS)
-    yield disk(patient, learner.timetable, path.stat().st_size)
+    yield disk(run, learner.timetable, path.stat().st_size)
     kept = state_of(learner)
-    last = batches[-1]
     here, exact = _going_on(learner, last), learner.engine.device.type == "cpu"
     del learner  # two of a large model may not fit beside each other
     release()
-    other = patient.learner()
+    other = run.learner()
     content.apply(store.load(path), **stateful(other))
     path.unlink()
     lost = differing(kept, state_of(other))
@@ -87,45 +83,45 @@ def _compared(here: NextStep, there: NextStep, *, exact: bool, lost: Sequence[st
         exact: The device gives the same twice; a GPU does so only nearly, which an optimizer may enlarge.
         lost: Attributes that are not what they were.
     """
-    differing = [name for name, each in here.weights.items() if exact and not _close(each, there.weights[name])]
+    differing = [
+        name for name, each in here.weights.items() if exact and not alike(each, there.weights[name], 1e-3, 1e-5)
+    ]
     numbers = {"evaluated": here[0:1] + there[0:1], "losses": here[1:2] + there[1:2], "differing": differing}
     pairs = {
         "the loss of a batch in evaluation": (here.evaluated, there.evaluated),
         "the loss of the next step": (here.loss, there.loss),
     }
     limit = _ROUNDING if exact else _GPU_ROUNDING
-    told = [f"{what} is {a:.6g}, and {b:.6g} after loading" for what, (a, b) in pairs.items() if not _near(a, b, limit)]
-    if not told and differing:
-        told = [f"after one more step {named(differing)} are not the same"]
-    if not told:
+    faults = [
+        f"{what} is {a:.6g}, and {b:.6g} after loading" for what, (a, b) in pairs.items() if not _near(a, b, limit)
+    ]
+    faults += [f"after one more step {named(differing)} are not the same"] if differing else []
+    if not faults:
         measured = "saved, loaded into a fresh model, and trained on: the same"
         return Finding("checkpoint", "ok", measured, numbers=numbers)
+    measured = faults[0]
     why = "a resumed or evaluated run is another one: something that counts is in no checkpoint"
     fix = "keep it in register_buffer(...) or a parameter, not in a plain attribute or with persistent=False"
     if lost:
-        told[0] += f": {named([f'`{each}`' for each in lost])} begins anew"
+        measured += f": {named([f'`{each}`' for each in lost])} begins anew"
         attribute = lost[0].rpartition(".")[2]
         fix = f'self.register_buffer("{attribute}", torch.tensor(...)) and self.{attribute}.copy_(...)'
-    return Finding("checkpoint", "error", told[0], why, "model", fix, numbers)
+    return Finding("checkpoint", "error", measured, why, "model", fix, numbers)
 
 
 def _near(one: float, other: float, limit: float) -> bool:
     return abs(one - other) <= limit * max(1.0, abs(one)) or (math.isnan(one) and math.isnan(other))
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one.float(), other.float(), rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-def disk(patient: Patient, timetable: Timetable, size: int) -> Finding:
+def disk(run: ExaminedRun, timetable: Timetable, size: int) -> Finding:
     """Compare the checkpoints that will be kept at once with the room on the disk.
 
     Args:
-        patient: The run.
+        run: The run.
         timetable: Its lengths.
         size: Bytes of one checkpoint.
     """
-    options = patient.asked.checkpoint
+    options = run.full_cfg.checkpoint
     count = kept_at_once(timetable, last=options.keep_last, best=options.keep_best, every=options.keep_every)
     outputs = project() / run_files.OUTPUTS
     place = next(each for each in (outputs, *outputs.parents) if each.is_dir())

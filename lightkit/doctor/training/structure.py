@@ -13,18 +13,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightkit.assembly import Learner
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import (
-    attributes_of,
-    compute,
-    contents,
-    modules_of,
-    named,
-    percent,
-    sized,
-    training_batches,
-)
+from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.finding import Finding, named, percent, sized
+from lightkit.doctor.training.probing import attributes_of, compute, contents, modules_of, training_batches
 
 _NORMS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._NormBase,
@@ -34,17 +25,22 @@ _NORMS: tuple[type[nn.Module], ...] = (
 )
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Compare the optimizer with the model, and look at what modules hold."""
-    learner = patient.learner()
-    plain = {name: each for name, each in attributes_of(learner) if _is_plain(each)}
+    learner = run.learner()
+    plain = {
+        name: parts
+        for name, value in attributes_of(learner)
+        if (parts := [each for each in contents(value) if isinstance(each, Tensor)])
+        and any(not each.requires_grad and each.numel() > 0 for each in parts)
+    }
     hidden = [*find_unregistered(learner.model)]
     yield from hidden
     yield from _optimizer(learner)
     yield from _shared(learner)
     learner.network.train()
     used = _Used()
-    batch = next(training_batches(learner, 1, patient.rows(learner.data.train.batch_size)))
+    batch = next(training_batches(learner, 1, run.rows(learner.data.train.batch_size)))
     with used.listening(learner):
         compute(learner, batch)
     yield from _norms(learner)  # after a forward, which may have put them into another mode
@@ -57,30 +53,26 @@ def _optimizer(learner: Learner) -> Iterator[Finding]:
     """Compare what the optimizer holds with what trains."""
     parameters = dict(learner.model.named_parameters())
     names = {id(each): name for name, each in parameters.items()}
-    held = [each for group in learner.optimizer.param_groups for each in group["params"]]
-    trained = [name for name, each in parameters.items() if each.requires_grad]
-    ids = {id(each) for each in held}
-    outside = [name for name in trained if id(parameters[name]) not in ids]
-    strange = sum(id(each) not in names for each in held)
+    held = [(each, group) for group in learner.optimizer.param_groups for each in group["params"]]
+    ids = {id(each) for each, _ in held}
+    trained = {name: each for name, each in parameters.items() if each.requires_grad}
+    outside = [name for name, each in trained.items() if id(each) not in ids]
+    strange = sum(id(each) not in names for each, _ in held)
     still = [
         names[id(each)]
-        for group in learner.optimizer.param_groups
-        for each in group["params"]
-        if max(float(group["lr"]), float(group.get("initial_lr", 0))) == 0 and id(each) in names and each.requires_grad
+        for each, group in held
+        if max(float(group["lr"]), float(group.get("initial_lr", 0))) == 0 and names.get(id(each)) in trained
     ]
     numbers = {"held": len(held), "outside": outside, "strange": strange}
     if outside:
-        share = sum(parameters[name].numel() for name in outside) / sum(parameters[name].numel() for name in trained)
-        yield Finding(
-            "optimizer",
-            "error",
+        share = sum(trained[name].numel() for name in outside) / sum(each.numel() for each in trained.values())
+        measured = (
             f"the optimizer holds {len(trained) - len(outside)} of the {sized(len(trained), 'tensor')} that train: "
-            f"{named(outside, 6)} ({percent(share)} of the weights) are not in it",
-            "these stay as they were drawn, whatever their gradients say",
-            "optim",
-            "hand all of `params` on to the optimizer; what is to stay as it is gets requires_grad_(False)",
-            numbers,
+            f"{named(outside, 6)} ({percent(share)} of the weights) are not in it"
         )
+        why = "these stay as they were drawn, whatever their gradients say"
+        fix = "hand all of `params` on to the optimizer; what is to stay as it is gets requires_grad_(False)"
+        yield Finding("optimizer", "error", measured, why, "optim", fix, numbers)
     if strange:
         measured = (
             f"{sized(strange, 'tensor')} of the {len(held)} that the optimizer holds belong to no layer of the model"
@@ -116,52 +108,64 @@ def _shared(learner: Learner) -> Iterator[Finding]:
     pairs = [(a, b) for a, b in pairs if plain[a].requires_grad or plain[b].requires_grad]
     if not pairs:
         return
-    told = [f"`{min(pair)}` and `{max(pair)}`" for pair in pairs]
     one, two = sorted(pairs[0])
+    measured = (
+        f"{named([f'`{min(pair)}` and `{max(pair)}`' for pair in pairs])} lie on one memory, and are not one tensor"
+    )
     both = plain[one].requires_grad and plain[two].requires_grad
     why = "each step changes both; on a GPU, and in a loaded checkpoint, they part and become two"
-    twice = "the optimizer steps over the same numbers twice; on a GPU, and in a loaded checkpoint, they become two"
-    yield Finding(
-        "shared memory of weights",
-        "error" if both else "warning",
-        f"{named(told)} lie on one memory, and are not one tensor",
-        twice if both else why,
-        "model",
-        f"self.{two} = self.{one} to tie them; .clone() to have two",
-        {"pairs": pairs},
-    )
+    if both:
+        why = "the optimizer steps over the same numbers twice; on a GPU, and in a loaded checkpoint, they become two"
+    name, fix = "shared memory of weights", f"self.{two} = self.{one} to tie them; .clone() to have two"
+    yield Finding(name, "error" if both else "warning", measured, why, "model", fix, {"pairs": pairs})
+
+
+_FIXES = {
+    "is in evaluation mode while others train, with the mean 0 and variance 1 that it began with": (
+        "{place}.train() with the rest: no {place}.eval() in forward or train()"
+    ),
+    "has momentum=0, so its running mean and variance stay 0 and 1": "nn.{kind}(..., momentum=0.1)",
+    "is frozen with the weight 1 and bias 0 that it began with": "{place}.requires_grad_(True), or loaded numbers",
+}
+"""Why a norm layer stays as it began, and what to do about it."""
 
 
 def _norms(learner: Learner) -> Iterator[Finding]:
     """Find norm layers that stay as they began while others train; those with pretrained numbers are meant to."""
-    still = dict[str, str]()
+    resting = dict[str, str]()
     for name, module in learner.model.named_modules():
-        if not isinstance(module, _NORMS):
-            continue
-        around = learner.model.get_submodule(name.rpartition(".")[0])
-        own = {id(each) for each in module.parameters()}
-        if not any(each.requires_grad and id(each) not in own for each in around.parameters()):
-            continue  # of a frozen body it is frozen with the rest
-        running, weight, bias = (getattr(module, each, None) for each in ("running_mean", "weight", "bias"))
-        fresh = running is not None and not bool(running.any()) and bool(torch.as_tensor(module.running_var == 1).all())
-        begun = weight is not None and bool((weight == 1).all()) and (bias is None or not bool(bias.any()))
-        if fresh and not module.training:
-            still[name] = "is in evaluation mode while others train, with the mean 0 and variance 1 that it began with"
-        elif fresh and getattr(module, "momentum", None) == 0:
-            still[name] = "has momentum=0, so its running mean and variance stay 0 and 1"
-        elif begun and weight is not None and not weight.requires_grad and (running is None or fresh):
-            still[name] = "is frozen with the weight 1 and bias 0 that it began with"
-    if still:
-        name, said = next(iter(still.items()))
-        others = f"; so do {sized(len(still) - 1, 'other')}" if len(still) > 1 else ""
-        kind = type(learner.model.get_submodule(name)).__name__
-        place = "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))
-        fix = f"{place}.train() with the rest: no {place}.eval() in forward or train()"
-        fix = f"nn.{kind}(..., momentum=0.1)" if "momentum" in said else fix
-        fix = f"{place}.requires_grad_(True), or loaded numbers" if "frozen" in said else fix
-        measured = f"`{name}` ({kind}) {said}{others}"
-        why = "a norm that never trains holds back what others learn: its statistics are not those of the data"
-        yield Finding("norm layers", "warning", measured, why, "model", fix, {"norms": still})
+        if isinstance(module, _NORMS) and (reason := _resting(module)):
+            around = learner.model.get_submodule(name.rpartition(".")[0])
+            own = {id(each) for each in module.parameters()}
+            # Of a frozen body it is frozen with the rest.
+            if any(each.requires_grad and id(each) not in own for each in around.parameters()):
+                resting[name] = reason
+    if not resting:
+        return
+    name, reason = next(iter(resting.items()))
+    kind = type(learner.model.get_submodule(name)).__name__
+    place = "self" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))
+    others = f"; so do {sized(len(resting) - 1, 'other')}" if len(resting) > 1 else ""
+    why = "a norm that never trains holds back what others learn: its statistics are not those of the data"
+    fix = _FIXES[reason].format(place=place, kind=kind)
+    yield Finding(
+        "norm layers", "warning", f"`{name}` ({kind}) {reason}{others}", why, "model", fix, {"norms": resting}
+    )
+
+
+def _resting(module: nn.Module) -> str:
+    """Say why a norm layer stays as it began; empty where it does not."""
+    evaluates, has_no_momentum, is_frozen = _FIXES
+    running, weight, bias = (getattr(module, each, None) for each in ("running_mean", "weight", "bias"))
+    fresh = running is not None and not bool(running.any())
+    fresh = fresh and bool(torch.as_tensor(module.running_var == 1).all())
+    if fresh and not module.training:
+        return evaluates
+    if fresh and getattr(module, "momentum", None) == 0:
+        return has_no_momentum
+    if weight is None or weight.requires_grad or not bool((weight == 1).all()):
+        return ""
+    return is_frozen if (bias is None or not bool(bias.any())) and (running is None or fresh) else ""
 
 
 class _Used(TorchDispatchMode):
@@ -173,16 +177,14 @@ class _Used(TorchDispatchMode):
         self.strangers = dict[str, nn.Module]()
 
     def listening(self, learner: Learner) -> ExitStack:
-        known = {id(module) for _, module in modules_of(learner)}
-        stack = ExitStack()
+        known = {id(module) for _, module in modules_of(learner)} | {id(each) for each in learner.network.modules()}
 
         def called(module: nn.Module, _inputs: Any) -> None:
-            if id(module) in known or not torch.is_grad_enabled():
-                return
-            if any(each.requires_grad for each in module.parameters()):
+            trains = torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters())
+            if id(module) not in known and trains:
                 self.strangers.setdefault(type(module).__name__, module)
 
-        known |= {id(learner.network)} | {id(each) for each in learner.network.modules()}
+        stack = ExitStack()
         stack.callback(register_module_forward_pre_hook(called).remove)
         stack.enter_context(self)
         return stack
@@ -203,34 +205,24 @@ def _made_in_forward(strangers: dict[str, nn.Module]) -> Iterator[Finding]:
         yield Finding("unregistered layers", "error", measured, why, "model", fix, {"layers": [*strangers]})
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether an attribute holds tensors that do not train and that PyTorch does not know of."""
-    parts = contents(value)
-    return any(isinstance(each, Tensor) and not each.requires_grad and each.numel() > 0 for each in parts)
-
-
-def _no_buffers(learner: Learner, plain: dict[str, Any], storages: set[int]) -> Iterator[Finding]:
+def _no_buffers(learner: Learner, plain: dict[str, list[Tensor]], storages: set[int]) -> Iterator[Finding]:
     """Find tensors that the model computes with, and that are neither parameters nor buffers."""
     known = {each.untyped_storage().data_ptr() for each in (*learner.model.parameters(), *learner.model.buffers())}
-    found = [
+    names = [
         name
-        for name, value in plain.items()
+        for name, parts in plain.items()
         if not name.startswith("trainer.task.")
         and any(
-            isinstance(each, Tensor)
-            and each.layout == torch.strided
-            and each.untyped_storage().data_ptr() in storages - known
-            for each in contents(value)
+            each.layout == torch.strided and each.untyped_storage().data_ptr() in storages - known for each in parts
         )
     ]
-    if found:
-        attribute = found[0].rpartition(".")[2]
-        measured = (
-            f"the model computes with {named([f'`{name}`' for name in found])}: a plain tensor, no buffer or parameter"
-        )
+    if names:
+        attribute = names[0].rpartition(".")[2]
+        measured = f"the model computes with {named([f'`{name}`' for name in names])}: "
+        measured += "a plain tensor, no buffer or parameter"
         why = "it does not move to a GPU with the model, and no checkpoint has it"
         fix = f'self.register_buffer("{attribute}", {attribute}) in place of self.{attribute} = {attribute}'
-        yield Finding("tensors without a buffer", "warning", measured, why, "model", fix, {"attributes": found})
+        yield Finding("tensors without a buffer", "warning", measured, why, "model", fix, {"attributes": names})
 
 
 def find_unregistered(model: nn.Module) -> Iterator[Finding]:

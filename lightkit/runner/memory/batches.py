@@ -18,8 +18,7 @@ from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values
 from lightkit.device.ranks import Ranks
-from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
-from lightkit.diagnostics.memory import in_gib
+from lightkit.diagnostics.memory import Probe, Search, in_gib, parts, steps_up_to
 from lightkit.runner.memory.bench import KEY, Child
 
 _SCALING_ROWS = 256

@@ -21,9 +21,8 @@ from lightkit.data.loaders import Loader
 from lightkit.device import Engine
 from lightkit.device.compiling import Compiler
 from lightkit.device.engine import Batches
-from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
-from lightkit.diagnostics.memory import memory_of
+from lightkit.diagnostics.memory import MARGIN, memory_of
 from lightkit.finders.child import MeasuringProcess, begin, failure
 from lightkit.processes.children import lightkit_command
 from lightkit.runner.memory.oom import MemoryReport
@@ -76,7 +75,7 @@ class Bench:
             window: Batches per optimizer step.
 
         Returns:
-            `size`, and `peak` and `fixed` in bytes; see `lightkit.diagnostics.capacity.Probe`.
+            `size`, and `peak` and `fixed` in bytes; see `lightkit.diagnostics.memory.Probe`.
         """
         if isinstance(self.parts.engine.compiler, Compiler):
             torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do

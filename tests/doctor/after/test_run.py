@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.doctor.after.run import look_back
+from lightkit.doctor.after_run import look_back
 from lightkit.doctor.finding import Finding
 from tests.conftest import Outcome
 

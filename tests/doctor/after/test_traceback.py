@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from lightkit.doctor.after.traceback import explain, known_errors, lines
+from lightkit.doctor.traceback import explain, known_errors, lines
 
 X, Y = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 

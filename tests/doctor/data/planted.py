@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lightkit.data import Data, DataInfo, TensorData
-from lightkit.doctor.data import answers, augmentation, columns, labels, leaks, order, overlap, pictures, scale
+from lightkit.doctor.data import answers, augmentation, features, labels, leaks, order, overlap
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 
@@ -18,11 +18,11 @@ CHECKS = {
     "labels": labels.check,
     "order": order.check,
     "answers": answers.check,
-    "pictures": pictures.check,
+    "pictures": features.check_pictures,
     "overlap": overlap.check,
-    "columns": columns.check,
+    "columns": features.check,
     "leaks": leaks.check,
-    "scale": scale.check,
+    "scale": features.check_scale,
     "augmentation": augmentation.check,
 }
 Examine = Callable[..., list[Finding]]
@@ -45,8 +45,10 @@ class Rows:
 def findings(data: Data, *names: str, monitor: str = "val/accuracy", **loss: Any) -> list[Finding]:
     """What checks of these names find, all of them where none is named."""
     cfg = OmegaConf.create({"loss": {"_target_": "torch.nn.CrossEntropyLoss", **loss}, "metrics": {"monitor": monitor}})
-    patient: Any = SimpleNamespace(sample=DataSample(data), cfg=cfg)
-    return [finding for name in names or CHECKS for finding in CHECKS[name](patient)]
+    run: Any = SimpleNamespace(sample=DataSample(data), cfg=cfg)
+    found = [finding for name in names or CHECKS for finding in CHECKS[name](run)]
+    assert all(finding.measured and finding.why and finding.key and finding.fix for finding in bad(found))
+    return found
 
 
 def bad(found: list[Finding], check: str = "") -> list[Finding]:

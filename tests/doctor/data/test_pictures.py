@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lightkit.data import TensorData
-from lightkit.doctor.data.pictures import check
+from lightkit.doctor.data.features import check_pictures as check
 from tests.doctor.data.planted import Examine, bad
-from tests.doctor.test_baselines import patient_of
+from tests.doctor.test_baselines import examined_run
 
 CODE = '''
 import torch
@@ -113,5 +113,5 @@ def test_rows_taken_for_channels_are_told_where_the_network_does_so(
 ) -> None:
     (project / "mine.py").write_text(CODE)
     custom = ["data=custom", "data.dataset._target_=mine.data", "loss=cross_entropy", "metrics=multiclass"]
-    with patient_of(*custom, "model=custom", f"model._target_=mine.{network}") as patient:
-        assert [each.check for each in bad([*check(patient)])] == told
+    with examined_run(*custom, "model=custom", f"model._target_=mine.{network}") as run:
+        assert [each.check for each in bad([*check(run)])] == told

@@ -11,7 +11,8 @@ import torch
 from lightkit.data import Data, TensorData, build_data
 from lightkit.data.groups import row_marks
 from lightkit.data.tables import digits, wine
-from lightkit.doctor.data.sample import DataSample, describe, problems
+from lightkit.doctor.data.labels import find_unreadable
+from lightkit.doctor.data.sample import DataSample, describe
 from tests.doctor.data.planted import Rows
 
 
@@ -75,10 +76,9 @@ def test_what_ends_the_reading_is_kept_and_told_in_short() -> None:
             return self.samples[row]
 
     data = of(Broken([(torch.zeros(3), 0.5)] * 80), split={"val": 0, "test": 0})
-    sample = DataSample(data)
-    ((split, told),) = problems(sample)
-    assert split == "train"
-    assert len(told) < 300
+    (finding,) = find_unreadable(DataSample(data))
+    assert finding.numbers == {"split": "train"}
+    assert finding.measured.startswith("reading train ended: ")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightkit.config import compose
+from lightkit.doctor.checks import examined
 from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import examined
 from tests.doctor.data.planted import CHECKS
 
 QUICK = [
@@ -37,8 +37,8 @@ DATA = [
 
 
 def found_in(overrides: list[str]) -> list[Finding]:
-    with examined(compose(overrides).cfg, 60) as patient:
-        return [finding for check in CHECKS.values() for finding in check(patient)]
+    with examined(compose(overrides).cfg, 60) as run:
+        return [finding for check in CHECKS.values() for finding in check(run)]
 
 
 def alarms(overrides: list[str]) -> list[Finding]:

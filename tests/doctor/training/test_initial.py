@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from lightkit.config import compose
-from lightkit.doctor.patient import examined
-from lightkit.doctor.training.initial import check
+from lightkit.doctor.checks import examined
+from lightkit.doctor.training.outputs import check
 
 NETS = """
 import torch
@@ -35,5 +35,5 @@ class Squashed(Positive):
 def test_outputs_that_lie_between_0_and_1_by_chance_raise_no_alarm(name, found, project) -> None:  # type: ignore[no-untyped-def]
     (project / "nets.py").write_text(NETS)
     overrides = ["data=wine", "model=custom", f"model._target_=nets.{name}"]
-    with examined(compose(overrides).cfg, 60) as patient:
-        assert ("outputs" in {each.check for each in check(patient)}) is found
+    with examined(compose(overrides).cfg, 60) as run:
+        assert ("outputs" in {each.check for each in check(run)}) is found

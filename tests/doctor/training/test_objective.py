@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lightkit.doctor.baselines import check as compare
-from lightkit.doctor.training import initial
-from lightkit.doctor.training.objective import check
-from tests.doctor.test_baselines import patient_of
+from lightkit.doctor.training import outputs
+from lightkit.doctor.training.loss import check_answers as check
+from tests.doctor.test_baselines import examined_run
 
 CODE = '''
 import torch
@@ -179,11 +179,8 @@ def code(project: Path) -> None:
 
 
 def said(overrides: Iterable[str]) -> list[tuple[str, str, str]]:
-    with patient_of(*overrides) as patient:
-        return [
-            (each.check, each.status, each.measured)
-            for each in (*initial.check(patient), *check(patient), *compare(patient))
-        ]
+    with examined_run(*overrides) as run:
+        return [(each.check, each.status, each.measured) for each in (*outputs.check(run), *check(run), *compare(run))]
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -11,13 +11,14 @@ from torch import nn
 
 from lightkit.assembly import Learner
 from lightkit.config import compose
-from lightkit.doctor.patient import Patient, examined
-from lightkit.doctor.training.overfit import Try, attempt, lowest_loss, own_rates
+from lightkit.doctor.checks import ExaminedRun, examined
+from lightkit.doctor.training.probing import own_rates
+from lightkit.doctor.training.trials import Try, attempt, lowest_loss
 
 
-def with_patient(*overrides: str) -> Patient:
-    with examined(compose([*overrides]).cfg, 60) as patient:
-        return patient
+def with_run(*overrides: str) -> ExaminedRun:
+    with examined(compose([*overrides]).cfg, 60) as run:
+        return run
 
 
 def with_loss(criterion: object) -> Learner:
@@ -46,13 +47,13 @@ def test_a_loss_without_a_lowest_value_ends_at_none() -> None:
 
 
 def test_the_rate_is_that_after_the_warm_up(project: Path) -> None:
-    learner = with_patient("data=wine", "optim.lr=0.02", "scheduler.warmup_epochs=5").learner()
+    learner = with_run("data=wine", "optim.lr=0.02", "scheduler.warmup_epochs=5").learner()
     assert {*own_rates(learner)} == {0.02}
     assert learner.optimizer.param_groups[0]["lr"] < 0.01
 
 
 def test_a_network_learns_a_few_rows_by_heart_in_spite_of_dropout_and_smoothing(project: Path) -> None:
-    learner = with_patient("data=wine", "model.dropout=0.5", "loss.label_smoothing=0.1", "optim.lr=0.01").learner()
+    learner = with_run("data=wine", "model.dropout=0.5", "loss.label_smoothing=0.1", "optim.lr=0.01").learner()
     tried = attempt(learner, 8, seconds=60)
 
     assert tried.progress > 0.9

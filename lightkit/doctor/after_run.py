@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.reading import read_tail
 from lightkit.common.text import three_digits
-from lightkit.doctor.after.folders import damage_findings
-from lightkit.doctor.after.history import History, Point, ends
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, Status
+from lightkit.doctor.folders import damage_findings
 from lightkit.runs.catalog import has_members
+from lightkit.runs.index import read_record
+from lightkit.runs.reading import read_metrics, read_result
+from lightkit.runs.record import RunRecord
 
 _SPIKE = 30.0
 """Times the usual norm of the gradients from which on it is a spike."""
@@ -65,7 +69,7 @@ def ended(history: History) -> Finding:
         why = "a power cut, kill -9, or the system, which ran out of memory (dmesg says so)"
         last = f"; the last line of its log: {last[-120:]}" if last else ""
         return Finding(name, "error", measured + last, why, "", go_on, numbers)
-    from lightkit.doctor.after.traceback import explain
+    from lightkit.doctor.traceback import explain
 
     known = explain("\n".join([*reason, history.log_tail()])).known
     why = known[0].cause if known else "the reason stands in result.json and run.log"
@@ -79,9 +83,9 @@ def loss(history: History) -> Finding:
     name = "training loss"
     of_steps, of_epochs = history.curve("train/loss_step"), history.curve("train/loss")
     points = of_steps if len(of_steps) >= _FEW or not of_epochs else of_epochs
+    broken = next((point for point in points if math.isnan(point.value)), None)
     if not points or all(math.isnan(point.value) for point in points):
         return Finding(name, "skipped", "none was logged")
-    broken = next((point for point in points if math.isnan(point.value)), None)
     if broken is not None:
         why = "from there on every weight is NaN"
         fix = "trainer.clip_norm=1.0, a smaller optim.lr, a longer scheduler.warmup_epochs, device.precision=bf16"
@@ -92,21 +96,20 @@ def loss(history: History) -> Finding:
     if len(points) < 2:
         return Finding(name, "skipped", f"{last:.4g}, logged once", numbers=numbers)
     if len(points) < _FEW and abs(last - first) < abs(first) and last > (1 - _FELL) * first:
-        told = f"{measured}, logged {len(points)} times; so few say nothing"
-        return Finding(name, "skipped", told, numbers=numbers)
+        measured += f", logged {len(points)} times; so few say nothing"
+        return Finding(name, "skipped", measured, numbers=numbers)
     if last > first + 1e-9 + _FELL * abs(first):
         why = "it grew: the steps are too large"
         return Finding(name, "error", measured, why, "optim.lr", "optim.lr smaller by ten; lightkit find lr", numbers)
-    if first - last < _FELL * abs(first):
-        why = "it hardly fell: the rate is far off, or the network cannot learn this"
-        fix = "lightkit doctor OVERRIDES; lightkit find lr"
-        return Finding(name, "warning", measured, why, "optim.lr", fix, numbers)
-    return Finding(name, "ok", measured, numbers=numbers)
+    hardly = first - last < _FELL * abs(first)
+    why = "it hardly fell: the rate is far off, or the network cannot learn this"
+    fix = "lightkit doctor OVERRIDES; lightkit find lr"
+    return Finding(name, "warning" if hardly else "ok", measured, why, "optim.lr", fix, numbers)
 
 
 def learnt(history: History) -> Iterator[Finding]:
     """Tell of a validation loss that never became better than that of the first training steps."""
-    losses = [point.value for point in history.curve("val/loss") if not math.isnan(point.value)]
+    losses = [point.value for point in history.known("val/loss")]
     train = history.curve("train/loss_step") or history.curve("train/loss")
     if len(losses) < _FEW or len(train) < _FEW or math.isnan(train[0].value):
         return
@@ -121,7 +124,7 @@ def learnt(history: History) -> Iterator[Finding]:
 def course(history: History) -> Iterator[Finding]:
     """Tell where the monitored value was best, and whether training went on too long or not long enough."""
     metric = history.record.metric
-    points = [point for point in history.curve(metric) if not math.isnan(point.value)]
+    points, losses = history.known(metric), history.known("val/loss")
     if len(points) < _FEW:
         return
     sign = 1 if history.mode == "min" else -1
@@ -129,30 +132,27 @@ def course(history: History) -> Iterator[Finding]:
     last = points[-1]
     numbers = {"best": best.value, "best_step": best.step, "last": last.value, "steps": last.step}
     measured = f"{metric} was best ({best.value:.4g}) at step {best.step:,} of {last.step:,}, and is {last.value:.4g}"
-    share = best.step / max(1, last.step)
-    losses = [point for point in history.curve("val/loss") if not math.isnan(point.value)]
-    rising = _overfits(history, losses)
-    if rising:
+    share, key = best.step / max(1, last.step), "trainer.early_stopping.patience"
+    if _overfits(history, losses):
         lowest = min(losses, key=lambda point: point.value)
-        told = f"val/loss rose from {lowest.value:.4g} at step {lowest.step:,} to {losses[-1].value:.4g}; {measured}"
+        rose = f"val/loss rose from {lowest.value:.4g} at step {lowest.step:,} to {losses[-1].value:.4g}"
         why = "what is learnt since holds for the training rows only, while the training loss goes on falling"
-        fix = "trainer.early_stopping.patience=5, more data.augment, dropout or optim.weight_decay, a smaller model"
-        yield Finding("overfitting", "warning", told, why, "trainer.early_stopping.patience", fix, numbers)
+        fix = f"{key}=5, more data.augment, dropout or optim.weight_decay, a smaller model"
+        yield Finding("overfitting", "warning", f"{rose}; {measured}", why, key, fix, numbers)
     elif share > 0.95 and _still_better(points, sign):
         why = "it was still getting better when the run ended"
         longer = history.record.keys.get("trainer.epochs")
         fix = f"trainer.epochs={2 * longer}" if isinstance(longer, int) else "a larger trainer.epochs"
         yield Finding("course", "note", measured, why, "trainer.epochs", fix, numbers)
-    elif share < 0.5 and sign * (last.value - best.value) > _FELL * abs(best.value):
-        why = f"{100 * (1 - share):.0f} % of the steps came after the best one"
-        fix = "trainer.early_stopping.patience=5, or fewer trainer.epochs, so that the rate falls in time"
-        yield Finding("course", "note", measured, why, "trainer.early_stopping.patience", fix, numbers)
     else:
-        yield Finding("course", "ok", measured, numbers=numbers)
+        fell = share < 0.5 and sign * (last.value - best.value) > _FELL * abs(best.value)
+        why = f"{100 * (1 - share):.0f} % of the steps came after the best one"
+        fix = f"{key}=5, or fewer trainer.epochs, so that the rate falls in time"
+        yield Finding("course", "note" if fell else "ok", measured, why, key, fix, numbers)
 
 
 def _overfits(history: History, losses: list[Point]) -> bool:
-    train = [point for point in history.curve("train/loss") if not math.isnan(point.value)]
+    train = history.known("train/loss")
     if len(losses) < _FEW or len(train) < 2:
         return False
     lowest = min(losses, key=lambda point: point.value)
@@ -164,8 +164,7 @@ def _overfits(history: History, losses: list[Point]) -> bool:
 def _still_better(points: list[Point], sign: int) -> bool:
     before = min(sign * point.value for point in points[: -max(1, len(points) // 10)])
     now = min(sign * point.value for point in points)
-    span = abs(points[0].value - points[-1].value)
-    return before - now > _FELL * span
+    return before - now > _FELL * abs(points[0].value - points[-1].value)
 
 
 def gap(history: History) -> Iterator[Finding]:
@@ -179,12 +178,9 @@ def gap(history: History) -> Iterator[Finding]:
         numbers = {"train": value, "val": other}
         measured = f"{metric}: {value:.3g} in training, {other:.3g} in validation"
         better = value - other if history.mode == "max" else other - value
-        if better > _GAP:
-            why = "what was learnt does not hold for other rows"
-            fix = "more data or data.augment, dropout, optim.weight_decay, a smaller model"
-            yield Finding("gap", "note", measured, why, "data.augment", fix, numbers)
-        else:
-            yield Finding("gap", "ok", measured, numbers=numbers)
+        why = "what was learnt does not hold for other rows"
+        fix = "more data or data.augment, dropout, optim.weight_decay, a smaller model"
+        yield Finding("gap", "note" if better > _GAP else "ok", measured, why, "data.augment", fix, numbers)
         return
 
 
@@ -194,38 +190,36 @@ def gradients(history: History) -> Iterator[Finding]:
     if len(norms) < _FEW:
         return
     usual, largest = median(point.value for point in norms), max(norms, key=lambda point: point.value)
-    limit = history.record.keys.get("trainer.clip_norm")
+    limit, key = history.record.keys.get("trainer.clip_norm"), "trainer.clip_norm"
     numbers = {"median": usual, "largest": largest.value, "step": largest.step}
     measured = f"norm {usual:.3g}, at most {largest.value:.3g} (step {largest.step:,})"
+    status: Status = "warning" if limit is None and largest.value > _SPIKE * usual else "ok"
+    why = "single steps this large undo what was learnt"
     if isinstance(limit, int | float) and usual > 3 * limit:
+        status = "note"
         why = f"trainer.clip_norm={limit} cuts nearly every step, so its rate is not the one of optim.lr"
-        fix = f"trainer.clip_norm={float(f'{2 * usual:.1g}'):g}"
-        yield Finding("gradients", "note", measured, why, "trainer.clip_norm", fix, numbers)
-    elif limit is None and largest.value > _SPIKE * usual:
-        why = "single steps this large undo what was learnt"
-        fix = f"trainer.clip_norm={float(f'{2 * usual:.1g}'):g}"
-        yield Finding("gradients", "warning", measured, why, "trainer.clip_norm", fix, numbers)
-    else:
-        yield Finding("gradients", "ok", measured, numbers=numbers)
+    yield Finding("gradients", status, measured, why, key, f"{key}={float(f'{2 * usual:.1g}'):g}", numbers)
+
+
+_SKIPS = {
+    "skipped_steps": (
+        "steps with a loss that was no number were skipped",
+        "trainer.nonfinite.action",
+        "a smaller optim.lr",
+    ),
+    "scaler_skipped_steps": ("steps overflowed in fp16", "device.precision", "device.precision=bf16"),
+    "rollbacks": ("times the run went back to an earlier state", "trainer.nonfinite.action", "a smaller optim.lr"),
+}
+"""What `result.json` counts of steps: what it means, the key, and the fix."""
 
 
 def skipped(history: History) -> Iterator[Finding]:
     """Count steps that were not taken."""
-    result = history.result
-    steps = max(1, int(result.get("steps") or 0))
-    for key, what, name, fix in (
-        (
-            "skipped_steps",
-            "steps with a loss that was no number were skipped",
-            "trainer.nonfinite.action",
-            "a smaller optim.lr",
-        ),
-        ("scaler_skipped_steps", "steps overflowed in fp16", "device.precision", "device.precision=bf16"),
-        ("rollbacks", "times the run went back to an earlier state", "trainer.nonfinite.action", "a smaller optim.lr"),
-    ):
-        count = int(result.get(key) or 0)
-        if count > (0 if key == "rollbacks" else _SKIPPED * steps):
-            yield Finding("skipped steps", "warning", f"{count:,} {what}", "they taught nothing", name, fix)
+    steps = max(1, int(history.result.get("steps") or 0))
+    for name, (what, key, fix) in _SKIPS.items():
+        count = int(history.result.get(name) or 0)
+        if count > (0 if name == "rollbacks" else _SKIPPED * steps):
+            yield Finding("skipped steps", "warning", f"{count:,} {what}", "they taught nothing", key, fix)
 
 
 def pace(history: History) -> Iterator[Finding]:
@@ -258,14 +252,11 @@ def machine(history: History) -> Iterator[Finding]:
     """Repeat what the run found out about its machine."""
     system: Mapping[str, Any] = history.result.get("system") or {}
     bound, advice = system.get("bound"), list(system.get("advice") or ())
-    if not bound:
-        return
-    wait = system.get("data_wait") or 0.0
-    measured = f"{bound}-bound: {100 * wait:.0f} % of the training time was spent waiting for a batch"
-    if advice:
-        yield Finding("speed", "note", measured, "; ".join(advice), fix=advice[0].partition(" (")[0])
-    else:
-        yield Finding("speed", "ok", measured)
+    if bound:
+        wait = system.get("data_wait") or 0.0
+        measured = f"{bound}-bound: {100 * wait:.0f} % of the training time was spent waiting for a batch"
+        fix = advice[0].partition(" (")[0] if advice else ""
+        yield Finding("speed", "note" if advice else "ok", measured, "; ".join(advice), fix=fix)
 
 
 def checkpoints(history: History) -> Iterator[Finding]:
@@ -288,10 +279,67 @@ def checkpoints(history: History) -> Iterator[Finding]:
             check_bytes(folder / entry.file, entry)
         except (OSError, DamagedError) as error:
             damaged.append(f"{entry.file} ({error})")
-    if damaged:
-        why = "it was not copied to its end, or the disk is at fault"
-        fix = "lightkit resume takes the newest whole one"
-        yield Finding("checkpoints", "error", f"damaged: {', '.join(damaged)}", why, fix=fix)
-    else:
-        steps = ", ".join(f"{entry.step:,}" for entry in entries)
-        yield Finding("checkpoints", "ok", f"whole: those of {'step' if len(entries) == 1 else 'steps'} {steps}")
+    steps = ", ".join(f"{entry.step:,}" for entry in entries)
+    whole = f"whole: those of {'step' if len(entries) == 1 else 'steps'} {steps}"
+    measured = f"damaged: {', '.join(damaged)}" if damaged else whole
+    why, fix = "it was not copied to its end, or the disk is at fault", "lightkit resume takes the newest whole one"
+    yield Finding("checkpoints", "error" if damaged else "ok", measured, why, fix=fix)
+
+
+class Point(NamedTuple):
+    """A logged value."""
+
+    step: int
+    """Optimizer steps done."""
+    value: float
+    """The value; NaN where it was no number."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A run as its files tell it."""
+
+    folder: Path
+    """The run's."""
+    record: RunRecord
+    """Its configuration and how it ended."""
+    result: Mapping[str, Any]
+    """The content of `result.json`; empty as long as the run has not ended."""
+    rows: Sequence[Mapping[str, Any]]
+    """All that it has logged."""
+
+    @classmethod
+    def of(cls, folder: Path) -> History:
+        """Read the files of a run; what is missing or damaged stays empty."""
+        return cls(folder, read_record(folder), read_result(folder), read_metrics(folder))
+
+    def curve(self, name: str) -> list[Point]:
+        """Return the values of a name in their order."""
+        pairs = [(int(row.get("step", 0)), row[name]) for row in self.rows if name in row]
+        return [Point(step, math.nan if value is None else float(value)) for step, value in pairs]
+
+    def known(self, name: str) -> list[Point]:
+        """Return those of them that are numbers."""
+        return [point for point in self.curve(name) if not math.isnan(point.value)]
+
+    @property
+    def mode(self) -> str:
+        """Tell whether `min` or `max` of the monitored value is better."""
+        found = self.record.keys.get("metrics.mode")
+        return found if found in ("min", "max") else "min" if self.record.metric.endswith("loss") else "max"
+
+    def log_tail(self, characters: int = 20_000) -> str:
+        """Return the end of what the run has said."""
+        return "\n".join(read_tail(self.folder / name, characters) for name in (run_files.LOG, run_files.OUTPUT_LOG))
+
+
+def ends(points: Sequence[Point], share: float = 0.1) -> tuple[float, float]:
+    """Return the median of the first and of the last values of a curve.
+
+    Args:
+        points: The curve, not empty.
+        share: How much of it each of the two is.
+    """
+    values = [point.value for point in points if not math.isnan(point.value)]
+    count = max(1, round(share * len(values)))
+    return median(values[:count]), median(values[-count:])

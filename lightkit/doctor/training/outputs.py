@@ -1,4 +1,7 @@
-"""The first loss, before anything is learnt: it tells whether outputs and targets go together."""
+"""What an untrained network gives, before anything is learnt.
+
+Its first loss tells whether outputs and targets go together; and a language model must not see what it is to predict.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.assembly import Learner
-from lightkit.doctor.finding import Finding
-from lightkit.doctor.patient import Patient
-from lightkit.doctor.training.probing import Heard, compute, percent, plain_batch, sized
+from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.finding import Finding, percent, sized
+from lightkit.doctor.training.probing import Heard, compute, plain_batch, seeded
 from lightkit.losses import FocalLoss, TokenCrossEntropy
 from lightkit.trainer.tasks import Supervised
 
-NAME = "initial loss"
+NAME, CAUSALITY = "initial loss", "causality"
 _ROWS = 256
 _HIGH = 3.0
 """Times the loss of an ignorant guess from which on the first loss of a classification is too high."""
@@ -27,17 +30,16 @@ _OUTSIDE = 0.01
 """Share of targets that outputs may be unable to reach."""
 _LOW = 0.5
 """Share of that loss below which the network knows something already."""
+_TEXTS, _TOLERANCE = 4, 1e-4
 
 
-def check(patient: Patient) -> Iterator[Finding]:
+def check(run: ExaminedRun) -> Iterator[Finding]:
     """Compare the first loss with that of a network that knows nothing, and look at what the outputs are."""
-    learner = patient.learner()
+    learner, rows = run.learner(), run.rows(_ROWS)
     learner.network.train()
     heard = Heard(learner.criterion)
-    rows = patient.rows(_ROWS)
     with torch.no_grad():
-        step = compute(learner, plain_batch(learner, rows), heard)
-    loss = float(step.loss)
+        loss = float(compute(learner, plain_batch(learner, rows), heard).loss)
     if not math.isfinite(loss):
         why = "the first step would end the run, or fill the weights with NaN"
         fix = "data.normalize=standard where inputs are large; no log, division or square root of 0 in model and loss"
@@ -49,7 +51,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     preds, target = heard.calls[0]
     if isinstance(learner.criterion, _OF_ONE_SHAPE) and preds.shape != target.shape:
         return  # the check of the loss says so
-    yield from _compared(learner, loss, heard.calls[0], scale_key=patient.sample.key("target_scale"))
+    yield _compared(learner, loss, preds, target, scale_key=run.sample.key("target_scale"))
     if learner.data.info.task == "regression":
         yield from _out_of_reach(learner, preds, target, rows)
     else:
@@ -64,8 +66,7 @@ def _out_of_reach(learner: Learner, preds: Tensor, target: Tensor, rows: int) ->
     if bool((other < 0).any()) or not bool(other.isfinite().all()):
         return
     bounded = float(max(preds.max(), other.max())) <= 1
-    outside = (target < 0) | (target > 1) if bounded else target < 0
-    share = float(outside.float().mean())
+    share = float(((target < 0) | (target > 1) if bounded else target < 0).float().mean())
     if share > _OUTSIDE:
         limits = "lie between 0 and 1" if bounded else "are 0 or more"
         measured = f"all outputs {limits}, and {percent(share)} of the targets do not"
@@ -74,38 +75,30 @@ def _out_of_reach(learner: Learner, preds: Tensor, target: Tensor, rows: int) ->
         yield Finding("outputs", "warning", measured, why, "model", fix, {"share": share})
 
 
-def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor], *, scale_key: str) -> Iterator[Finding]:
-    guess = ignorant_loss(learner, *call)
+def _compared(learner: Learner, loss: float, preds: Tensor, target: Tensor, *, scale_key: str) -> Finding:
+    guess = ignorant_loss(learner, preds, target)
     if guess is None:
-        yield Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
-        return
+        return Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
     expected, what = guess
-    if expected <= 0:  # a loss that may be below 0 has no size to compare with
-        yield Finding(NAME, "ok", f"{loss:.4g}, where {what} gives {expected:.4g}", numbers={"loss": loss})
-        return
-    numbers = {"loss": loss, "expected": expected}
     measured = f"{loss:.4g}, where {what} gives {expected:.4g}"
-    pretrained = learner.made.report is not None
-    regression = learner.data.info.task == "regression"
-    if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
-        if regression:
-            why = "the outputs begin far from the targets, so the first epochs go into finding their size"
-            key, fix = scale_key, "scale the targets, or begin the bias of the output at their mean"
-        else:
-            why = "the network is sure of wrong answers before it has learnt any: its outputs begin too large"
-            key, fix = (
-                "model",
-                "begin the output layer with small weights, scale the inputs (data.normalize), add a norm",
-            )
-        yield Finding(NAME, "warning", measured, why, key, fix, numbers)
-    elif regression and loss > _OFF * expected:
+    if expected <= 0:  # a loss that may be below 0 has no size to compare with
+        return Finding(NAME, "ok", measured, numbers={"loss": loss})
+    numbers, regression = {"loss": loss, "expected": expected}, learner.data.info.task == "regression"
+    if regression and loss > _FAR * expected + 1e-6:
+        why = "the outputs begin far from the targets, so the first epochs go into finding their size"
+        fix = "scale the targets, or begin the bias of the output at their mean"
+        return Finding(NAME, "warning", measured, why, scale_key, fix, numbers)
+    if regression and loss > _OFF * expected:
         why = "the targets are not centred: their mean is learnt before anything else"
-        yield Finding(NAME, "note", measured, why, "optim.rules", "a larger rate for the bias of the output", numbers)
-    elif loss < _LOW * expected and not pretrained and not regression:
+        return Finding(NAME, "note", measured, why, "optim.rules", "a larger rate for the bias of the output", numbers)
+    if not regression and loss > _HIGH * expected + 1e-6:
+        why = "the network is sure of wrong answers before it has learnt any: its outputs begin too large"
+        fix = "begin the output layer with small weights, scale the inputs (data.normalize), add a norm"
+        return Finding(NAME, "warning", measured, why, "model", fix, numbers)
+    if not regression and loss < _LOW * expected and learner.made.report is None:  # nothing pretrained
         why = "an untrained network cannot know that: the answer is in the input, or the loss does not see the targets"
-        yield Finding(NAME, "warning", measured, why, "loss", numbers=numbers)
-    else:
-        yield Finding(NAME, "ok", measured, numbers=numbers)
+        return Finding(NAME, "warning", measured, why, "loss", numbers=numbers)
+    return Finding(NAME, "ok", measured, numbers=numbers)
 
 
 def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[float, str] | None:
@@ -136,31 +129,28 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
 
 def _already_probabilities(learner: Learner, preds: Tensor, rows: int) -> Iterator[Finding]:
     """Tell whether the model applies the softmax or sigmoid that its loss applies too."""
-    name, criterion = type(learner.criterion).__name__, learner.criterion
-    values = preds.detach().float()
-    if not bool(((values >= 0) & (values <= 1)).all()):
+    criterion, values = learner.criterion, preds.detach().float()
+    takes_logits = isinstance(criterion, nn.CrossEntropyLoss | nn.BCEWithLogitsLoss | FocalLoss | TokenCrossEntropy)
+    inside = bool(((values >= 0) & (values <= 1)).all())
+    if not takes_logits or not inside or float(values.std()) == 0:  # as where the output layer begins with zeros
         return
-    takes_logits = isinstance(criterion, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, FocalLoss, TokenCrossEntropy))
-    if not takes_logits or float(values.std()) == 0:  # as where the output layer begins with zeros
-        return
-    ends = (nn.Softmax, nn.Softmax2d, nn.Sigmoid)
-    last = [name for name, module in learner.model.named_modules() if isinstance(module, ends)]
-    fix = "let the model return its logits, the plain outputs of its last layer: no softmax and no sigmoid in forward"
-    if last:
-        kind = type(learner.model.get_submodule(last[-1])).__name__
-        fix = f"leave `{last[-1]}` ({kind}) out of the model, so that it returns its logits"
     sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
     if not sums and bool((_with_weights(learner, rows, times=-1) < 0).any()):
         return  # outputs of a fresh network may lie there by chance
+    measured, name = "all outputs lie between 0 and 1", type(criterion).__name__
     if isinstance(criterion, nn.BCEWithLogitsLoss):
-        measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
+        measured = f"{measured}, and the loss {name} applies a sigmoid of its own"
         why = "probabilities are pushed through a sigmoid twice: no prediction can come below 0.5"
     elif sums:
-        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
+        measured = f"{measured} and sum to 1, and the loss {name} applies a softmax of its own"
         why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
     else:
-        measured = f"all outputs lie between 0 and 1, and the loss {name} takes logits of any size"
+        measured = f"{measured}, and the loss {name} takes logits of any size"
         why = "behind a sigmoid or ReLU the network cannot say no: the loss cannot come near 0"
+    fix = "let the model return its logits, the plain outputs of its last layer: no softmax and no sigmoid in forward"
+    for place, module in learner.model.named_modules():
+        if isinstance(module, nn.Softmax | nn.Softmax2d | nn.Sigmoid):
+            fix = f"leave `{place}` ({type(module).__name__}) out of the model, so that it returns its logits"
     yield Finding("outputs", "error" if sums else "warning", measured, why, "model", fix)
 
 
@@ -172,3 +162,34 @@ def _with_weights(learner: Learner, rows: int, *, times: float) -> Tensor:
             parameter.mul_(times)
         compute(learner, plain_batch(learner, rows), heard)
     return heard.calls[0][0]
+
+
+def check_causality(run: ExaminedRun) -> Iterator[Finding]:
+    """Change the last tokens of some texts: what is predicted before them must stay."""
+    if run.shared.data.info.task != "language_modeling":
+        return
+    learner = run.learner()
+    x, y = plain_batch(learner, run.rows(_TEXTS))
+    if x.ndim != 2 or x.shape[1] < 2:
+        return
+    place, other = x.shape[1] // 2, x.clone()
+    other[:, place:] = (other[:, place:] + 1) % max(2, learner.data.info.vocab_size or int(x.max()) + 1)
+    learner.network.eval()
+    given = []
+    with torch.no_grad():
+        for tokens in (x, other):
+            seeded(learner, 0)
+            given.append(compute(learner, (tokens, y)).preds)
+    if given[0] is None or given[1] is None or given[0].ndim < 3:
+        return
+    before = (given[0][:, :place] - given[1][:, :place]).abs().max()
+    difference = float(before / given[0].abs().max().clamp_min(1e-12))
+    numbers = {"difference": difference, "place": place}
+    if difference <= _TOLERANCE:
+        measured = f"what is predicted up to token {place} does not depend on those after it"
+        yield Finding(CAUSALITY, "ok", measured, numbers=numbers)
+        return
+    measured = f"other tokens from place {place} on change what is predicted before them by {percent(difference)}"
+    why = "the network reads the answer: its loss comes near 0, and it can write nothing"
+    fix = "a causal mask in the attention (is_causal=True, or a triangle of -inf); no bidirectional=True"
+    yield Finding(CAUSALITY, "error", measured, why, "model", fix, numbers)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, is_out_of_memory, user_frame
 from lightkit.common.reading import data_beside
+from lightkit.doctor.finding import Finding, wrapped
 
+ENDS = "a run would end here too"
 _MOST = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[(?:rank|default)\d+\]: ?", re.M)
@@ -55,12 +58,7 @@ class Explained:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "message": self.message,
-            "place": self.place,
-            "known": [asdict(each) for each in self.known],
-            "codes": list(self.codes),
-        }
+        return {**asdict(self), "known": [asdict(each) for each in self.known], "codes": [*self.codes]}
 
 
 def explain(text: str) -> Explained:
@@ -104,33 +102,31 @@ def _own_place(text: str) -> str:
     return f"{last['file']}:{number}{name}{code}"
 
 
-def lines(found: Explained, width: int) -> Iterator[str]:
+def lines(explained: Explained, width: int) -> Iterator[str]:
     """Write an explanation.
 
     Args:
-        found: What is known.
+        explained: What is known.
         width: Characters in a line.
     """
-    if found.message and not any(found.message in each.says for each in found.known):
-        yield _row("error", found.message, width)
-    if found.place:
-        yield _row("your code", found.place, width)
-    for each in found.known:
+    if explained.message and not any(explained.message in each.says for each in explained.known):
+        yield _row("error", explained.message, width)
+    if explained.place:
+        yield _row("your code", explained.place, width)
+    for each in explained.known:
         yield f"\n{each.name}"
         rows = [("says", each.says), ("cause", each.cause), ("fix", each.fix), ("in lightkit", each.key)]
         yield from (_row(f"    {label}", value, width) for label, value in rows if value)
-    if found.codes:
-        yield f"\nlightkit explain {' '.join(found.codes)} says more"
-    elif not found.known and found.message:
+    if explained.codes:
+        yield f"\nlightkit explain {' '.join(explained.codes)} says more"
+    elif not explained.known and explained.message:
         yield "\nnot an error that is known here; the last line of the traceback says most"
-    elif not found.known:
+    elif not explained.known:
         yield "no traceback and no known error in this text"
 
 
 def _row(label: str, text: str, width: int) -> str:
-    head = f"{label + ':':<17}"
-    wrapped = textwrap.wrap(text, max(30, width - len(head)), break_long_words=False, break_on_hyphens=False)
-    return "\n".join([head + (wrapped or [""])[0], *(" " * len(head) + each for each in wrapped[1:])])
+    return wrapped(f"{label + ':':<17}", text, width)
 
 
 @dataclass(frozen=True)
@@ -173,3 +169,26 @@ class Recognised:
 def known_errors() -> tuple[Known, ...]:
     """Return all known errors, which `traceback.yaml` lists."""
     return tuple(Known(**each) for each in data_beside(__file__)["errors"])
+
+
+def failure(error: Exception, name: str) -> Finding:
+    """Say what an error means that would end the run: as `lightkit train` and `lightkit explain` do.
+
+    Args:
+        error: The error.
+        name: The check in which it came.
+    """
+    from lightkit.runner.faults import as_user_error
+
+    if is_out_of_memory(error):
+        return Finding(name, "error", "memory ran out", ENDS, "data.batch_size", "device.batch_size=auto")
+    shown, place = error if isinstance(error, UserError) else as_user_error(error), user_frame(error)
+    at = f" ({place})" if place else ""
+    if shown is not None:
+        received = f", received {shown.received}" if getattr(shown, "received", None) is not None else ""
+        return Finding(name, "error", f"{shown.what}{received}{at}", ENDS, shown.key or "", shown.fix or "")
+    known = explain(in_short(error)).known[:1]
+    fix = "; ".join(text for each in known for text in (each.fix, each.key) if text)
+    why = f"{known[0].cause}: {ENDS}" if known else ENDS
+    fix = fix or "LIGHTKIT_DEBUG=1 lightkit train shows where"
+    return Finding(name, "error", f"{in_short(error)}{at}", why, "model", fix)

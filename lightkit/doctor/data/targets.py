@@ -1,17 +1,20 @@
-"""How much one number tells of the target, and whether numbers are dates.
+"""What targets are: how they are spread, how much one number tells of them, and whether numbers are dates.
 
-Shapes in this file: N rows, F features, C classes.
+Shapes in this file: N rows, F features, C classes, L labels of a row.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lightkit.common.randomness import mix
+from lightkit.data import DataInfo
 from lightkit.doctor.data.sample import DataSample
 
 _BINS = 32
@@ -95,7 +98,33 @@ def is_date(name: str, column: Tensor) -> bool:
         return False
     if low >= 19_000_101 and high <= 21_001_231:
         month, day = (values / 100).floor() % 100, values % 100
-        return (
-            float(((month <= 13) & (day <= 33)).double().mean()) > 0.95
-        )  # rounded: 32 bits do not hold the last digit
+        # Rounded: 32 bits do not hold the last digit.
+        return float(((month <= 13) & (day <= 33)).double().mean()) > 0.95
     return low > 3e8 and high < 4.2e9 and high - low < 2e9
+
+
+def target_gap(one: Tensor, other: Tensor, info: DataInfo) -> tuple[float, float]:
+    """Return how far apart the targets of two splits are, 0 to 1, and how far chance may put them apart."""
+    n, m = len(one), len(other)
+    noise = math.sqrt((n + m) / max(n * m, 1))
+    if info.task == "regression":
+        a, b = (y.reshape(len(y), -1)[:, 0].double().sort().values for y in (one, other))
+        both = torch.cat([a, b])
+        below = [torch.searchsorted(part, both, right=True).double() / len(part) for part in (a, b)]
+        return float((below[0] - below[1]).abs().max()), 2.5 * noise
+    a, b = (count_rows(y, max(info.num_classes, 1)).double() / len(y) for y in (one, other))
+    if info.task == "multiclass":
+        return float((a - b).abs().sum()) / 2, 1.5 * noise * math.sqrt(max(info.num_classes, 2) / 2)
+    return float((a - b).abs().max()), 2.5 * noise
+
+
+def count_rows(y: Tensor, classes: int) -> Tensor:
+    """Count the rows of each class, or those that have each label, `(C,)` or `(L,)`."""
+    if y.ndim == 1 and not y.is_floating_point():
+        return torch.bincount(y.to(torch.int64), minlength=classes)
+    return (y.reshape(len(y), -1) > 0.5).sum(0)
+
+
+def class_names(names: Sequence[str], count: int) -> list[str]:
+    """Return the name of each class, or its number where the data set names none."""
+    return list(names) if len(names) == count else [str(number) for number in range(max(count, 1))]
