@@ -19,14 +19,6 @@ QUICK = [
     "retrieval",
     "wine",
 ]
-SLOW = [
-    "char_lm",
-    "ensembles",
-    "shapes",
-    "transfer_digits/pretrain",
-    "transfer_shapes/pretrain",
-    "finetune_timm/torchvision",
-]
 DATA = [
     ["data=digits", "data.dataset.image=false"],
     ["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"],
@@ -36,13 +28,9 @@ DATA = [
 ]
 
 
-def found_in(overrides: list[str]) -> list[Finding]:
-    with examined(compose(overrides).cfg, 60) as run:
-        return [finding for check in CHECKS.values() for finding in check(run)]
-
-
 def alarms(overrides: list[str]) -> list[Finding]:
-    return [finding for finding in found_in(overrides) if finding.is_bad]
+    with examined(compose(overrides).cfg, 60) as run:
+        return [finding for check in CHECKS.values() for finding in check(run) if finding.is_bad]
 
 
 @pytest.mark.usefixtures("project")
@@ -56,10 +44,3 @@ def test_no_alarm_in_an_experiment(experiment: str) -> None:
 @pytest.mark.parametrize("overrides", DATA, ids=" ".join)
 def test_no_alarm_in_a_data_set(overrides: list[str]) -> None:
     assert alarms(overrides) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("experiment", SLOW)
-def test_no_alarm_in_a_large_experiment(experiment: str) -> None:
-    assert alarms([f"experiment={experiment}"]) == []
