@@ -34,7 +34,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "labels": "lightkit.doctor.data.labels.check",
         "splits": "lightkit.doctor.data.overlap.check",
         "order": "lightkit.doctor.data.order.check",
-        "answers": "lightkit.doctor.data.answers.check",
+        "answers": "lightkit.doctor.data.neighbours.check",
         "pictures": "lightkit.doctor.data.features.check_pictures",
         "features": "lightkit.doctor.data.features.check",
         "leaks": "lightkit.doctor.data.leaks.check",

@@ -10,14 +10,14 @@ import torch
 from omegaconf import OmegaConf
 
 from lightkit.data import Data, DataInfo, TensorData
-from lightkit.doctor.data import answers, augmentation, features, labels, leaks, order, overlap
+from lightkit.doctor.data import augmentation, features, labels, leaks, neighbours, order, overlap
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
 
 CHECKS = {
     "labels": labels.check,
     "order": order.check,
-    "answers": answers.check,
+    "answers": neighbours.check,
     "pictures": features.check_pictures,
     "overlap": overlap.check,
     "columns": features.check,
