@@ -117,7 +117,7 @@ class VectorTrainer(Trainer):
     def _samples(self) -> int:
         return self.state.epoch * self.timetable.epoch_samples + self.state.samples_done
 
-    def _log_step(self) -> None:
+    def log_step(self) -> None:
         """Log values of this very step, for each member its own."""
         with self._span("logging"):
             before, self._counted = self._counted, self._samples()
@@ -135,7 +135,7 @@ class VectorTrainer(Trainer):
         own.epoch, own.samples_done, own.step = mine.epoch, mine.samples_done, mine.step
         own.validated_step, own.closed_step = mine.validated_step, mine.closed_step
 
-    def _take_epoch(self, values: Any) -> bool:
+    def take_epoch(self, values: Any) -> bool:
         """Log and judge the training values of an epoch, of each member its own."""
         for member, own in zip(self.stack.active, values):
             self._follow(member)
@@ -146,7 +146,7 @@ class VectorTrainer(Trainer):
         self._show_mean(values)
         return any(member.improved for member in self.stack.active)
 
-    def _take(self, values: Any) -> bool:
+    def take_validation(self, values: Any) -> bool:
         """Log and judge the values of a validation, of each member its own; then let those go that have ended."""
         self.state.validated_step = self.state.step
         for member, own in zip(self.stack.active, values):

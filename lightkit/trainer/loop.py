@@ -282,7 +282,7 @@ class Trainer:
             self._rescue.end_update()
         self._call("on_step")
         if state.step % self.timetable.log_steps == 0:
-            self._log_step()
+            self.log_step()
         if perf_counter() > self._report.next_show:
             with self._span("logging"):
                 batch = state.samples_done // self.timetable.batch_size
@@ -319,7 +319,7 @@ class Trainer:
         """Validate and save where that is due after a step in mid-epoch."""
         if self.services.rescues and self._validation_due():
             self._rescue.begin_closing()
-        improved = self._validation_due() and self._take(self._validate())
+        improved = self._validation_due() and self.take_validation(self._validate())
         self._rescue.end()
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
@@ -347,8 +347,8 @@ class Trainer:
         if whole:
             metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
-        improved = self._take_epoch(values)
-        improved = self._take(found) or improved
+        improved = self.take_epoch(values)
+        improved = self.take_validation(found) or improved
         state.closed_step = state.step
         self._rescue.end()
         saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
@@ -364,14 +364,14 @@ class Trainer:
             self._poll()
             raise
 
-    def _take_epoch(self, values: dict[str, float]) -> bool:
+    def take_epoch(self, values: dict[str, float]) -> bool:
         """Log the training values of an epoch and let them decide; returns whether the monitored one is the best."""
         self._log(values)
         improved = self.monitor in values and self._judge(values)
         self._call("on_epoch", values)
         return improved
 
-    def _take(self, values: dict[str, float]) -> bool:
+    def take_validation(self, values: dict[str, float]) -> bool:
         """Log the values of a validation and let them decide; returns whether the monitored one is the best so far."""
         self.state.validated_step = self.state.step
         if not values:
@@ -412,7 +412,7 @@ class Trainer:
             self._save()
             self._interrupt.raise_at(self.state.step)
 
-    def _log_step(self) -> None:
+    def log_step(self) -> None:
         """Log values of this very step: the only place in an epoch where the loop waits for the device."""
         with self._span("logging"):
             if not self.guard.losses_finite():
