@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.ensemble.combining import soft
-from lightkit.ensemble.file import (
-    StoredEnsemble,
-    StoredMember,
-    assembled,
-    nested,
-    read_ensemble,
-    write_ensemble,
-)
+from lightkit.ensemble.file import StoredEnsemble, StoredMember, assembled, nested, read_ensemble, write_ensemble
 from lightkit.ensemble.module import Ensemble
 
 
@@ -112,12 +105,7 @@ def test_a_damaged_file_is_told(damage: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        {},
-        {"format": "lightkit.ensemble", "version": "2"},
-        {"format": "lightkit.predictions", "version": "1"},
-    ],
+    "facts", [{}, {"format": "lightkit.ensemble", "version": "2"}, {"format": "lightkit.predictions", "version": "1"}]
 )
 def test_a_file_of_another_kind_or_version_is_told(facts: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "ensemble.safetensors"

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 import lightkit.ensemble.validations as subject
-from lightkit.ensemble.validations import (
-    Validation,
-    ValidationOutputs,
-    of_member,
-    read_validations,
-    write_validations,
-)
+from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
 from lightkit.trainer.timetable import Timetable
 
 TABLE = Timetable(epoch_samples=20, batch_size=5, epochs=3)

@@ -19,15 +19,8 @@ from lightkit.runner import Runner
 from lightkit.runs.reading import read_config, read_result
 
 QUICK = [
-    "data=wine",
-    "model.hidden=[8]",
-    "trainer.epochs=2",
-    "data.batch_size=32",
-    "optim.lr=0.01",
-    "logger=quiet",
-    "logger.every_steps=1",
-    "metrics.figures=[]",
-    "device=cpu",
+    *["data=wine", "model.hidden=[8]", "trainer.epochs=2", "data.batch_size=32", "optim.lr=0.01"],
+    *["logger=quiet", "logger.every_steps=1", "metrics.figures=[]", "device=cpu"],
 ]
 
 

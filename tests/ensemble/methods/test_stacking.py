@@ -12,6 +12,7 @@ from lightkit.common.errors import UserError
 from lightkit.ensemble.methods import RunFacts, Stacking
 from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.plan import MemberResult, RunMember
+from tests.ensemble.methods.running import role
 
 KINDS = [("a", {"model.hidden": [4]}), ("b", {"model.hidden": [8]})]
 
@@ -32,11 +33,6 @@ def stages(method: Stacking, known: RunFacts) -> tuple[list[list[RunMember]], li
         found.append([*members])
         done += [trained(member) for member in members]
     return found, done
-
-
-def role(member: RunMember) -> dict[str, Any]:
-    own: dict[str, Any] = member.values["ensemble"]["member"]
-    return own
 
 
 def test_folds_come_first_then_a_network_of_all_rows_and_the_meta_model() -> None:

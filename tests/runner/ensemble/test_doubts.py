@@ -32,23 +32,17 @@ def copies(near: float = 0.0) -> TensorData:
 
 
 def run(folder: Path, near: float, *options: str) -> dict[str, Any]:
+    copied = f"data.dataset={{_target_: tests.runner.ensemble.test_doubts.copies, near: {near}}}"
     texts = [
         "data=wine",
-        "data.dataset={_target_: tests.runner.ensemble.test_doubts.copies, near: " + f"{near}}}",
         "data.split.by=file",
         "data.normalize=none",
         "model.hidden=[64]",
         "optim.lr=0.02",
         "trainer.epochs=60",
-        "trainer.test=last",
-        "device=cpu",
-        "metrics.figures=[]",
-        "logger.tensorboard.enabled=false",
-        "logger.console.style=lines",
-        "trainer.validate_every=20",
-        "ensemble=bagging",
-        *options,
     ]
+    texts += ["trainer.test=last", "device=cpu", "metrics.figures=[]", "logger.tensorboard.enabled=false"]
+    texts += ["logger.console.style=lines", "trainer.validate_every=20", "ensemble=bagging", copied, *options]
     return Runner(compose(texts).cfg, folder).run()
 
 

@@ -13,7 +13,6 @@ import torch
 
 import lightkit.runner.ensemble.group_training as subject
 from lightkit.assembly import build_shared
-from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import compose, from_yaml, load_run
 from lightkit.ensemble.plan import MemberResult, RunMember
@@ -25,6 +24,7 @@ from lightkit.runner.session import session
 from lightkit.runs.reading import read_config, read_result
 from lightkit.trainer.interrupt import Interrupted
 from tests.conftest import Outcome
+from tests.runner.test_run import comparable, weights
 
 QUICK = [
     *["data=wine", "trainer.epochs=3", "data.batch_size=16", "model.hidden=[8]", "model.dropout=0.2"],
@@ -53,13 +53,6 @@ def train(
             done = train_at_once(run, members, shared, alone, engine=engine, **options)
         run.finish({"status": "finished"}, done)
         return done
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    store = CheckpointStore(folder / "checkpoints")
-    path = store.newest()
-    assert path is not None
-    return store.load(path)["model"]
 
 
 def names(folder: Path) -> set[str]:
@@ -117,18 +110,21 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(subject.VectorTrainer, "_check_step", check)
 
 
-@pytest.mark.parametrize(("step", "model"), [(5, ""), (13, "model={_target_: tests.ensemble.networks.Tied}"), (20, "")])
+@pytest.mark.parametrize(
+    ("step", "model"), [(5, {}), (13, {"model": {"_target_": "tests.ensemble.networks.Tied"}}), (20, {})]
+)
 def test_a_killed_run_goes_on_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, model: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, model: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(subject, "SECONDS_BETWEEN_SAVES", 0.0)
-    options = ["trainer.epochs=3", "trainer.ema.decay=0.9", *filter(None, [model])]
-    whole = train(tmp_path / "whole", *options)
+    options = ["trainer.epochs=3", "trainer.ema.decay=0.9"]
+    members = [RunMember(member.name, {**member.values, **model}) for member in MEMBERS]
+    whole = train(tmp_path / "whole", *options, members=members)
     with monkeypatch.context() as patch:
         killed_at(patch, step)
         with pytest.raises(Killed):
-            train(tmp_path / "run", *options)
-    resumed = train(tmp_path / "run", *options, resume=True)
+            train(tmp_path / "run", *options, members=members)
+    resumed = train(tmp_path / "run", *options, members=members, resume=True)
     for one, other in zip(whole, resumed):
         same_bits(one.folder, other.folder)
 
@@ -151,11 +147,7 @@ def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path, monkeypatch
 def same_bits(one: Path, other: Path) -> None:
     first, second = weights(one), weights(other)
     assert all(tensor.equal(second[name]) for name, tensor in first.items())
-    plain = [
-        [{k: v for k, v in row.items() if k != "time" and not k.startswith("speed/")} for row in read_jsonl(path)]
-        for path in (one / "metrics.jsonl", other / "metrics.jsonl")
-    ]
-    assert plain[0] == plain[1]
+    assert comparable(one) == comparable(other)
 
 
 def test_members_that_were_written_before_a_kill_are_not_touched(
@@ -286,10 +278,7 @@ def test_the_engine_that_was_asked_for_is_used_or_it_is_said_why_not(
 
 @pytest.mark.parametrize(
     ("role", "reason"),
-    [
-        ({"weights_of": "x"}, "weights of another member"),
-        ({"adds_to": []}, "what other members leave"),
-    ],
+    [({"weights_of": "x"}, "weights of another member"), ({"adds_to": []}, "what other members leave")],
 )
 def test_members_that_learn_otherwise_are_left_to_train_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: dict[str, Any], reason: str

@@ -86,23 +86,10 @@ def test_predictions_that_are_not_kept_are_made_as_before(runs: Path, tmp_path: 
 
 
 def test_when_nothing_is_left_it_is_told_why(runs: Path, tmp_path: Path) -> None:
-    one = trained(
-        tmp_path / "one",
-        "data.split.by=fold",
-        "data.split.fold=0",
-        "data.split.folds=2",
-        "data.split.val=0",
-        "metrics.monitor=train/loss",
-        "trainer.test=last",
-    )
-    two = trained(
-        tmp_path / "two",
-        "data.split.by=fold",
-        "data.split.fold=1",
-        "data.split.folds=2",
-        "data.split.val=0",
-        "metrics.monitor=train/loss",
-        "trainer.test=last",
+    halves = ("data.split.by=fold", "data.split.folds=2", "data.split.val=0", "metrics.monitor=train/loss")
+    one, two = (
+        trained(tmp_path / name, *halves, f"data.split.fold={fold}", "trainer.test=last")
+        for fold, name in enumerate(("one", "two"))
     )
     with pytest.raises(UserError, match="no row that none of these runs trained on") as caught:
         combine_runs([member("00-one", one), member("01-two", two)], tmp_path / "out", method=VOTING, name="x")

@@ -11,17 +11,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import lightkit
 from lightkit.assembly import build_shared
 from lightkit.assembly.member import own_task
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.ensemble.file import read_ensemble
 from lightkit.ensemble.methods import Combination, RunFacts, Voting
+from lightkit.ensemble.methods.base import member
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.tasks import Residual
 from lightkit.runner import Runner
+from lightkit.runner.ensemble.trained import find_trained, member_config
+from lightkit.runs.folder import RunFolder
 from lightkit.trainer.tasks import Supervised
+from tests.ensemble.methods.running import QUICK, facts, train
 from tests.resume.ensembles import BASE, config
 
 
@@ -159,3 +165,53 @@ def test_what_learns_from_predictions_is_not_fine_tuned(base: Path, tmp_path: Pa
     }
     values = run.evaluate("test")
     assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
+
+
+OPTIONS = [
+    *["data=wine", "data.batch_size=32", "data.normalize=standard", "trainer.epochs=2", "device=cpu"],
+    *["model={_target_: tests.ensemble.networks.Tied}", "metrics.figures=[]", "logger=quiet"],
+    *["ensemble=voting", "ensemble.size=2"],
+]
+
+
+def run(folder: Path, *options: str, resume: bool = False) -> dict[str, Any]:
+    return Runner(compose([*OPTIONS, *options]).cfg, folder).run(resume=resume)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_networks_with_shared_tensors_become_an_ensemble(engine: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = run(folder, f"ensemble.engine={engine}", "trainer.ema.decay=0.9", "checkpoint.export=safetensors")
+    assert ("at once" in (folder / "members" / "00" / "run.log").read_text()) == (engine == "vectorized")
+    values = Runner(load_run(folder).cfg, folder).evaluate("test")
+    assert values == pytest.approx({name: result["metrics"][name] for name in values}, abs=1e-5)
+    own = Runner(load_run(folder / "members" / "01").cfg, folder / "members" / "01").evaluate("test")
+    assert own["test/loss"] == pytest.approx(result["members"]["01"]["test/loss"], abs=1e-5)
+    state = content.load_model_state(next((folder / "members" / "00" / "checkpoints").glob("step-*.pt")))
+    for one, other in (("encoder", "decoder"), ("block.0", "again.0")):
+        assert torch.equal(state[f"{one}.weight"], state[f"{other}.weight"])
+    assert torch.equal(state["scale"], state["same_scale"])
+    ensemble = lightkit.load_ensemble(folder)
+    assert ensemble.predict(torch.randn(3, 13)).shape == (3, 3)
+
+
+def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
+    told: list[str] = []
+    train(tmp_path, "ensemble=voting", "ensemble.size=1")
+    cfg = compose([*QUICK, "ensemble=voting", "ensemble.size=1"]).cfg
+    found = find_trained(cfg, RunFolder(tmp_path), member(facts(), 0), told.append)
+    assert found["status"] == "finished"
+    for path in (tmp_path / "members" / "00" / "checkpoints").glob("*.pt"):
+        path.write_bytes(b"")
+    assert find_trained(cfg, RunFolder(tmp_path), member(facts(), 0), told.append) == {}
+    assert told[0].startswith("member 00 is damaged, and is made whole again alone: step-")
+    assert (tmp_path / "members" / "00" / "checkpoints.damaged" / "manifest.json").is_file()
+    assert not (tmp_path / "members" / "00" / "checkpoints").exists()
+    (tmp_path / "members" / "00" / "oof.safetensors").write_bytes(b"")
+    Runner(cfg, tmp_path).run(resume=True)
+    assert "member 00 is damaged, and is made whole again alone" in (tmp_path / "run.log").read_text(encoding="utf-8")
+
+
+def test_members_learn_from_the_data_of_the_run() -> None:
+    with pytest.raises(UserError, match=r"data\.batch_size: the members of a run learn from the same data"):
+        member_config(compose(QUICK).cfg, member(facts(), 0, values={"data.batch_size": 4}))

@@ -115,10 +115,7 @@ def test_the_inputs_of_the_meta_model_are_those_of_scikit_learn(whole: Path) -> 
         parts = (learner.data.rows["train"], learner.data.left_out)
         cuts.append(tuple(np.array([place[int(row)] for row in part]) for part in parts))
     stack = StackingClassifier(
-        [(kind, Network(members, kind, inputs)) for kind in ("4", "8")],
-        Keeping(),
-        cv=cuts,
-        passthrough=True,
+        [(kind, Network(members, kind, inputs)) for kind in ("4", "8")], Keeping(), cv=cuts, passthrough=True
     ).fit(inputs[train], source.y[train].numpy())
     np.testing.assert_allclose(own[train], stack.final_estimator_.features_, atol=1e-6)
     for split in ("val", "test"):
