@@ -72,10 +72,7 @@ BAD = [
     ("seed=???", ["seed: a value is missing"]),
     ("name=a/b", ["name: can't be part of a folder's name"]),
     ("extra.a=${trainer.epoch}", ["extra.a: the interpolation can't be resolved", "${trainer.epochs}?"]),
-    (
-        "seed=${oc.env:LIGHTKIT_NOT_SET}",
-        ["seed: the environment variable LIGHTKIT_NOT_SET is not set", "export LIGHTKIT_NOT_SET=VALUE"],
-    ),
+    ("seed=${oc.env:LIGHTKIT_NOT_SET}", ["seed: the environment variable", "export LIGHTKIT_NOT_SET=VALUE"]),
     ("seed=${nope:1}", ["seed: the interpolation can't be resolved"]),
     ("~optim._target_", ["optim._target_: missing"]),
     ("~data", ["data: missing"]),

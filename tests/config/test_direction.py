@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lightkit.config import compose, load_run, save
 from lightkit.config.direction import direction
 from tests.conftest import Outcome
 
@@ -111,25 +112,19 @@ def test_everything_in_a_run_goes_by_the_derived_mode(cli: Cli, project: Path) -
     assert json.loads((run / "checkpoints/manifest.json").read_text(encoding="utf-8"))["mode"] == "min"
 
 
-@pytest.mark.thorough
-def test_a_run_with_a_mode_of_its_own_goes_on_with_it(cli: Cli, project: Path) -> None:
-    assert cli("train", *TINY, "hydra.run.dir=outputs/a").code == 0
-    path = project / "outputs/a/config.yaml"
+def test_a_run_with_a_mode_of_its_own_goes_on_with_it(project: Path, tmp_path: Path) -> None:
+    path = save(compose(["data=wine"]).cfg, tmp_path)
     path.write_text(path.read_text(encoding="utf-8").replace("mode: max", "mode: min"), encoding="utf-8")
-    assert cli("eval", "outputs/a").code == 0
-    assert cli("resume", "outputs/a", "trainer.epochs=3").code == 0
+    assert load_run(tmp_path, ["trainer.epochs=3"], known=True).cfg.metrics.mode == "min"
 
 
-@pytest.mark.thorough
-def test_a_run_that_is_to_monitor_something_else_takes_the_mode_of_that(cli: Cli, project: Path) -> None:
-    assert cli("train", *TINY, "scheduler=plateau", "hydra.run.dir=outputs/a").code == 0
-    done = cli("train", "--from", "outputs/a", "metrics.monitor=val/loss", "hydra.run.dir=outputs/b")
-    assert done.code == 0, done.err
-    other = ("metrics.monitor=val/loss", "resume.override=[metrics.monitor]", "trainer.epochs=3")
-    assert cli("resume", "outputs/a", *other).code == 0
-    for run in ("a", "b"):
-        config = yaml.safe_load((project / f"outputs/{run}/config.yaml").read_text(encoding="utf-8"))
-        assert (config["metrics"]["mode"], config["scheduler"]["mode"]) == ("min", "min")
+@pytest.mark.parametrize("new", [False, True])
+def test_a_run_that_is_to_monitor_something_else_takes_the_mode_of_that(
+    project: Path, tmp_path: Path, new: bool
+) -> None:
+    save(compose(["data=wine", "scheduler=plateau"]).cfg, tmp_path)
+    cfg = load_run(tmp_path, ["metrics.monitor=val/loss"], known=True, new=new).cfg
+    assert (cfg.metrics.mode, cfg.scheduler.mode) == ("min", "min")
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,8 @@ from lightkit.config.loader import make_loader
 from lightkit.config.origins import dotted
 from tests.config.conftest import Write
 
-HOLDS = {
-    "mode",
-    "searchpath",
-    "run",
-    "sweep",
-    "sweeper",
-    "launcher",
-    "hydra_help",
-    "env",
-    "output",
-    "job.env_set",
-    "job.env_copy",
-    "job.config",
-}
+HOLDS = {"mode", "searchpath", "run", "sweep", "sweeper", "launcher", "hydra_help", "env", "output"}
+HOLDS |= {"job.env_set", "job.env_copy", "job.config"}
 
 
 def leaves(node: DictConfig, above: tuple[str, ...] = ()) -> list[str]:
