@@ -107,7 +107,11 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     if wrong is not None:
         report.add((*key, "_target_"), **wrong, family="wrong-value")
         return
-    signature = None if target is None else _signature(target, key, report)
+    signature: Signature | None = None
+    try:
+        signature = None if target is None else read(target)
+    except TargetError as error:
+        report_missing(error, str(target), (*key, "_target_"), report)
     if signature is not None:
         _check_names(node, arguments, signature, key, report)
         for name, value in arguments.items():
@@ -146,15 +150,6 @@ def _target(node: dict[str, Any], key: Key, report: Report) -> str | None:
     return target if isinstance(target, str) and judge(target, report.trust) is None else None
 
 
-def _signature(target: str, key: Key, report: Report) -> Signature | None:
-    place = (*key, "_target_")
-    try:
-        return read(target)
-    except TargetError as error:
-        report_missing(error, target, place, report)
-        return None
-
-
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
@@ -174,15 +169,9 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
     covered = {*given, *meant, *provided(key), *names[: min(len(node.get("_args_") or ()), signature.positional)]}
     for parameter in signature.parameters:
         if parameter.required and parameter.name not in covered:
-            place = (*key, parameter.name)
-            what = f"missing: {target} needs it"
-            report.add(
-                place,
-                what,
-                expected=in_words(parameter.annotation),
-                fix=f"{dotted(place)}=VALUE",
-                family="missing-value",
-            )
+            place, expected = (*key, parameter.name), in_words(parameter.annotation)
+            what, fix = f"missing: {target} needs it", f"{dotted(place)}=VALUE"
+            report.add(place, what, expected=expected, fix=fix, family="missing-value")
 
 
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
@@ -239,7 +228,9 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
     Returns:
         `what`, `expected`, `received` and `fix` of the message; None where it fits, or the source does not tell.
     """
-    wanted = next((kinds for place, kinds in KINDS.items() if _is_at(key, place)), ())
+    places = [place for place in KINDS if len(place) == len(key)]
+    fitting = (place for place in places if all(part in (name, "*") for name, part in zip(key, place)))
+    wanted = KINDS.get(next(fitting, ()), ())
     found = _find_class(target) if wanted or key == _OF_LOSS else None
     if found is None:
         return None
@@ -267,10 +258,6 @@ def _find_class(target: str) -> tuple[Found, set[str]] | None:
         return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
     except (TargetError, OpaqueSourceError):
         return None
-
-
-def _is_at(key: Key, place: Key) -> bool:
-    return len(key) == len(place) and all(part in (name, "*") for name, part in zip(key, place))
 
 
 def _lineage(found: Found) -> set[str]:

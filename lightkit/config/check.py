@@ -214,12 +214,8 @@ class _Checker:
         """Report a value that is not of its type."""
         group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
-        if (
-            len(key) > 1
-            and isinstance(kind, type)
-            and dataclasses.is_dataclass(kind)
-            and not isinstance(value, (dict, list))
-        ):
+        is_node = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        if len(key) > 1 and is_node and not isinstance(value, (dict, list)):
             names = [name for name in field_types(kind) if not name.startswith("_")]
             fix = f"its keys are {', '.join(dotted((*key, name)) for name in names)}" if names else fix
         if group and self.report.sources.on_command_line(key) is None:

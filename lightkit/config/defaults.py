@@ -187,12 +187,9 @@ def clashes(files: Files, message: str) -> UserError | None:
     for name, path in sorted(files, key=lambda item: item[0].startswith(f"{GROUP}/")):
         for key, node in _nodes(name, path):
             if seen.setdefault(key, node.id) != node.id:
-                facts: dict[str, Any] = {
-                    "expected": _KINDS[seen[key]],
-                    "received": _KINDS[node.id],
-                    "origin": _at(node, path),
-                }
-                return UserError("wrong type", key=dotted(key) or None, **facts, family="wrong-value")
+                facts: dict[str, Any] = {"expected": _KINDS[seen[key]], "received": _KINDS[node.id]}
+                origin = _at(node, path)
+                return UserError("wrong type", key=dotted(key) or None, origin=origin, **facts, family="wrong-value")
     return None
 
 

@@ -67,19 +67,13 @@ def check_mode(cfg: Config, metrics: Any, report: Report, *, starting: bool) -> 
     if typed and mode is not None and found in MODES.values() and mode != found:
         better = "larger" if found == "max" else "smaller"
         what = f"contradicts metrics.monitor: {better} values of {monitor} are better"
-        report.add(
-            key,
-            what,
-            received=mode,
-            fix=f"leave it out (null goes by the metric), or metrics.mode={found}",
-            family="contradiction",
-        )
+        fix = f"leave it out (null goes by the metric), or metrics.mode={found}"
+        report.add(key, what, received=mode, fix=fix, family="contradiction")
     own_mode = getattr(cfg.scheduler, "mode", None)
     if cfg.scheduler._target_ in _PLATEAU and None not in (own_mode, mode) and own_mode != mode:
         what = f"contradicts metrics.mode, which is {mode} for metrics.monitor"
-        report.add(
-            ("scheduler", "mode"), what, received=own_mode, fix="leave it out: ~scheduler.mode", family="contradiction"
-        )
+        fix = "leave it out: ~scheduler.mode"
+        report.add(("scheduler", "mode"), what, received=own_mode, fix=fix, family="contradiction")
 
 
 def direction(metrics: Mapping[str, Any]) -> Direction | None:

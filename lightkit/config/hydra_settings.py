@@ -147,11 +147,8 @@ def _written(cfg: DictConfig, key: Key) -> Any:
     """Return a value as it is written; nothing is looked up for it."""
     node: Any = cfg
     for part in key:
-        node = (
-            node._get_node(part, validate_access=False)
-            if isinstance(node, DictConfig) and not node._is_none()
-            else None
-        )
+        is_open = isinstance(node, DictConfig) and not node._is_none()
+        node = node._get_node(part, validate_access=False) if is_open else None
     return node if node is None or OmegaConf.is_config(node) else node._value()
 
 

@@ -140,8 +140,12 @@ def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None
     for violation in violations(plain, trust, parts_of(key)):
         raise _refused(violation)
     found = [(place, node["_target_"]) for place, node in targets_in(plain, parts_of(key))]
-    for place, target in found:
-        _must_exist(target, dotted(place))
+    for place, target in found:  # what only an import could tell: `torch.ops` finds libraries by any name
+        try:
+            read(target)
+        except TargetError as error:
+            facts = {"key": dotted(place), "received": target, "family": "target-not-found"}
+            raise UserError(error.sentence(target), **facts) from error
     for place, target in found:
         built = _located(target, dotted(place))
         refusal = verify(built, target, trust)
@@ -154,14 +158,6 @@ def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None
 def _refused(violation: Violation) -> UserError:
     place, what, facts = violation
     return UserError(what, key=dotted(place), **{"family": "target-not-trusted", **facts})
-
-
-def _must_exist(target: str, key: str) -> None:
-    """Refuse what only an import could tell to be there: `torch.ops` finds libraries by the names it is asked for."""
-    try:
-        read(target)
-    except TargetError as error:
-        raise UserError(error.sentence(target), key=key, received=target, family="target-not-found") from error
 
 
 def _located(target: str, key: str) -> Any:
@@ -182,13 +178,8 @@ def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
     packages = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     home = next((place for place in packages if getattr(sys.modules.get(place), name, None) is expected), None)
     kind = f"{home or expected.__module__}.{name}"
-    return UserError(
-        f"{target} cannot be used here: it is of another kind",
-        key=key,
-        expected=kind,
-        received=target,
-        family="wrong-value",
-    )
+    what = f"{target} cannot be used here: it is of another kind"
+    return UserError(what, key=key, expected=kind, received=target, family="wrong-value")
 
 
 def _missing_ones(config: dict[str, Any], provided: Mapping[str, Any]) -> dict[str, Any]:

@@ -185,16 +185,10 @@ def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[Us
         ensemble.members = []
     if isinstance(entries, list):
         return entries, []
-    error = UserError(
-        "wrong type",
-        key=KEY,
-        expected="a list with a mapping for each member",
-        received="null" if entries is None else entries,
-        origin=sources.find(KEY),
-        fix=f"'{KEY}=[{{model: mlp}}, {{model: cnn}}]', or [] for ensemble.size members that are alike",
-        family="wrong-value",
-    )
-    return [], [error]
+    fix = f"'{KEY}=[{{model: mlp}}, {{model: cnn}}]', or [] for ensemble.size members that are alike"
+    received = "null" if entries is None else entries
+    facts: Any = {"expected": "a list with a mapping for each member", "received": received, "fix": fix}
+    return [], [UserError("wrong type", key=KEY, origin=sources.find(KEY), **facts, family="wrong-value")]
 
 
 def _take_meta(cfg: DictConfig) -> Any:

@@ -239,14 +239,8 @@ def _need_named(job: Composed) -> None:
         target = str((node.get(kind) or {}).get("_target_"))
         if is_unnamed(target):
             what, module = "a plugin of the project runs only when you name it", target.rpartition(".")[0]
-            named = ", ".join([*job.cfg.trust, module])
-            raise UserError(
-                what,
-                key=f"hydra/{kind}",
-                received=target,
-                fix=f"trust=[{named}] on the command line",
-                family="target-not-trusted",
-            )
+            fix = f"trust=[{', '.join([*job.cfg.trust, module])}] on the command line"
+            raise UserError(what, key=f"hydra/{kind}", received=target, fix=fix, family="target-not-trusted")
 
 
 def hydra_command(args: Sequence[str]) -> None:

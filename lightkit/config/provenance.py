@@ -338,15 +338,12 @@ def foreign_targets(cfg: DictConfig, run: Path, trust: Trust, *, fix: str = BY_O
     if not refused:
         return None
     problem = key_problem()
-    return UserError(
-        "the run comes from elsewhere, and would build parts that only you can allow",
-        key=shown(run),
-        expected="a run that this project wrote: on this machine, by this user, its config.yaml left as it was"
-        + (f" (that cannot be told: {problem.what}; {problem.fix})" if problem else ""),
-        received=", ".join(refused),
-        fix=fix.format(", ".join(dict.fromkeys([*named, *refused]))),
-        family="run-from-elsewhere",
-    )
+    what = "the run comes from elsewhere, and would build parts that only you can allow"
+    expected = "a run that this project wrote: on this machine, by this user, its config.yaml left as it was"
+    expected += f" (that cannot be told: {problem.what}; {problem.fix})" if problem else ""
+    facts: dict[str, Any] = {"expected": expected, "received": ", ".join(refused)}
+    facts["fix"] = fix.format(", ".join(dict.fromkeys([*named, *refused])))
+    return UserError(what, key=shown(run), **facts, family="run-from-elsewhere")
 
 
 def refuse_foreign_targets(cfg: DictConfig, run: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from lightkit.common.argument_checks import check_norm, check_shares
 from lightkit.common.doors import SHIPPED
-from lightkit.common.lengths import EXPECTED as EXPECTED_DURATION
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import read_duration, read_length, read_slurm_time
 from lightkit.common.names import name_problem
@@ -26,10 +25,8 @@ def fold_of_split(cfg: Config, report: Report) -> None:
     """Refuse a fold that is not one of the folds."""
     split = cfg.data.split
     if split.by == "fold" and split.fold >= split.folds:
-        expected = f"0 to {split.folds - 1}"
-        report.add(
-            ("data", "split", "fold"), "out of range", expected=expected, received=split.fold, family="wrong-value"
-        )
+        facts = {"expected": f"0 to {split.folds - 1}", "received": split.fold, "family": "wrong-value"}
+        report.add(("data", "split", "fold"), "out of range", **facts)
 
 
 def end_of_training(cfg: Config, report: Report) -> None:
@@ -115,9 +112,8 @@ def rates_of_optimizer(cfg: Config, report: Report) -> None:
     """Refuse tensors, which PyTorch takes too: our groups and schedules are made from numbers."""
     for name in ("lr", "weight_decay"):
         if isinstance(getattr(cfg.optim, name, None), dict):
-            report.add(
-                ("optim", name), "wrong type", expected="a number", received="a `_target_`", family="wrong-value"
-            )
+            facts = {"expected": "a number", "received": "a `_target_`", "family": "wrong-value"}
+            report.add(("optim", name), "wrong type", **facts)
 
 
 def one_warmup(cfg: Config, report: Report) -> None:
@@ -134,13 +130,8 @@ def name_of_run(cfg: Config, report: Report) -> None:
     """Refuse a name that no folder can have."""
     name = cfg.name
     if name is not None and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
-        report.add(
-            ("name",),
-            "can't be part of a folder's name",
-            expected="text without slashes",
-            received=name,
-            family="wrong-value",
-        )
+        what, expected = "can't be part of a folder's name", "text without slashes"
+        report.add(("name",), what, expected=expected, received=name, family="wrong-value")
 
 
 def texts_of_engines(cfg: Config, report: Report) -> None:
@@ -163,7 +154,7 @@ def times_of_sweep(cfg: Config, report: Report) -> None:
         try:
             read_duration(value)
         except ValueError as error:
-            facts = {"expected": f"{EXPECTED_DURATION}, or null", "received": value, "family": "wrong-value"}
+            facts = {"expected": f"{EXPECTED_LENGTH}, or null", "received": value, "family": "wrong-value"}
             report.add(("sweep", name), str(error), **facts)
 
 
@@ -178,13 +169,10 @@ def time_of_slurm(cfg: Config, report: Report) -> None:
         return
     seconds = read_slurm_time(asked.time)
     if counts and seconds is not None and asked.save_before >= seconds:
-        report.add(
-            ("sweep", "slurm", "save_before"),
-            "a job would be told to save before it has begun",
-            expected=f"less than the {seconds:g} seconds of sweep.slurm.time={asked.time}",
-            received=asked.save_before,
-            fix="a longer sweep.slurm.time, or a smaller sweep.slurm.save_before",
-        )
+        what, fix = "a job would be told to save before it has begun", "a longer sweep.slurm.time, or a smaller"
+        facts = {"received": asked.save_before, "fix": f"{fix} sweep.slurm.save_before"}
+        expected = f"less than the {seconds:g} seconds of sweep.slurm.time={asked.time}"
+        report.add(("sweep", "slurm", "save_before"), what, expected=expected, **facts)
 
 
 def _acts(text: object) -> bool:

@@ -254,12 +254,8 @@ def _of_checkpoint(folder: Path) -> tuple[Path, str] | None:
 
 def _text(path: Path) -> str:
     if not os.path.lexists(path):
-        raise UserError(
-            "not the folder of a run: it has no config.yaml",
-            key=shown(path.parent),
-            fix="lightkit runs",
-            family="no-such-run",
-        )
+        what = "not the folder of a run: it has no config.yaml"
+        raise UserError(what, key=shown(path.parent), fix="lightkit runs", family="no-such-run")
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError) as error:
@@ -285,17 +281,12 @@ def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserEr
     checked = rewrite(loader, [text])
     errors += checked.errors
     for rewritten in checked.texts:
-        override = loader.forced(loader.parse(rewritten))
-        if (
-            loader.is_group(override.key_or_group)
-            and not isinstance(override.value(), dict)
-            and not override.is_delete()
-        ):
+        override, origin = loader.forced(loader.parse(rewritten)), command_line(text)
+        key, is_value = override.key_or_group, isinstance(override.value(), dict) or override.is_delete()
+        if loader.is_group(key) and not is_value:
             what = "the options of a run are fixed once it has started"
-            fix = f"set single values ({override.key_or_group}.KEY=VALUE), or start a new run with lightkit train"
-            errors.append(
-                UserError(what, key=override.key_or_group, origin=command_line(text), fix=fix, family="contradiction")
-            )
+            fix = f"set single values ({key}.KEY=VALUE), or start a new run with lightkit train"
+            errors.append(UserError(what, key=key, origin=origin, fix=fix, family="contradiction"))
             return False
         reason = apply_override(override, cfg)
         if reason is not None:

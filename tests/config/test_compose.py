@@ -63,20 +63,6 @@ def test_another_file_to_start_from(toy: Path, write: Write) -> None:
         compose([], config_name="othr")
 
 
-def test_the_project_is_found_from_below_and_by_the_environment(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (toy / "deep/er").mkdir(parents=True)
-    monkeypatch.chdir(toy / "deep/er")
-    assert compose([]).cfg.name == "toy"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LIGHTKIT_PROJECT", str(toy))
-    assert compose([]).cfg.name == "toy"
-    monkeypatch.setenv("LIGHTKIT_PROJECT", str(tmp_path / "nope"))
-    with pytest.raises(UserError, match="LIGHTKIT_PROJECT names no folder"):
-        compose([])
-
-
 def test_the_project_can_be_given(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert compose([], project=toy).cfg.name == "toy"

@@ -6,21 +6,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from lightkit.config.annotations import choices_of, fits
 from lightkit.config.fields import (
     argument_range,
-    class_in,
     default_of,
     field_docs,
     field_types,
     first_sentence,
     is_required,
-    marked_fields,
     meant_by,
     valid_keys,
-    yaml_text,
 )
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Range, RuleConfig
@@ -80,30 +75,11 @@ def test_ranges_of_arguments_are_found_by_group_and_name() -> None:
         assert not {f"{group}.{name}" for name in ARGUMENT_RANGES[group]} & {*valid_keys()}
 
 
-def test_marks_are_found_through_lists() -> None:
-    found = marked_fields(Config, "patterns")
-    assert found[("optim", "rules", "*", "match")].metadata["patterns"] == ()
-    assert "@head" in found[("finetune", "rules", "*", "match")].metadata["patterns"]
-
-
 def test_meanings_of_a_class_and_those_it_derives_from() -> None:
     rule = field_types(FinetuneConfig)["rules"].__args__[0]
     assert field_docs(rule)["lr_scale"] == field_docs(RuleConfig)["lr_scale"]
     assert field_docs(rule)["match"] != field_docs(RuleConfig)["match"]
     assert first_sentence(field_docs(TrainerConfig)["accumulate"]).endswith("one optimizer step")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "null"), (True, "true"), (1, "1"), (2.0, "2.0"), ([], "[]"), ("a", "a")]
-)
-def test_defaults_as_yaml(value: object, text: str) -> None:
-    assert yaml_text(value) == text
-
-
-def test_the_class_inside_of_an_optional_type() -> None:
-    assert class_in(field_types(FinetuneConfig)["peft"]) is not None
-    assert class_in(field_types(FinetuneConfig)["lora"]) is field_types(FinetuneConfig)["lora"]
-    assert class_in(field_types(FinetuneConfig)["freeze"]) is None
 
 
 def test_a_slip_a_foreign_name_or_another_place() -> None:

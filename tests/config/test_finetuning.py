@@ -106,11 +106,6 @@ def _split(overrides: str) -> list[str]:
     return parts
 
 
-def test_all_of_them_in_one_report(report: Report) -> None:
-    text = report("finetune.freeze=[@haed]", "finetune.lora.rank=0", "finetune.weights.path=no.pt", "optim.lrr=1")
-    assert "4 problems found" in text
-
-
 GOOD = [
     "finetune.freeze=[layer1.*,'re:^stem',@norm] finetune.train=[@tuned,@head]",
     "finetune.freeze=[*] finetune.bn=train",

@@ -54,13 +54,6 @@ def test_experiments_of_an_installed_package_join_those_of_the_project(
     assert str(package) not in sys.path
 
 
-def test_an_extra_folder_must_exist(tmp_path: Path) -> None:
-    assert places.find_config_dir(None) is None
-    assert places.find_config_dir(str(tmp_path)) == tmp_path
-    with pytest.raises(UserError, match="--config-dir: no such folder"):
-        places.find_config_dir(tmp_path / "nope")
-
-
 def test_the_folder_of_a_run_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, run = tmp_path / "project", tmp_path / "project" / "received" / "run"
     for folder in (project, run, run / "below"):
