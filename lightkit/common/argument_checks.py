@@ -8,8 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lightkit.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that are allowed; infinity and not-a-number never are."""
+
+    low: float | None = None
+    """The smallest one."""
+    high: float | None = None
+    """The largest one."""
+    above: float | None = None
+    """They are larger than this."""
+    below: float | None = None
+    """They are smaller than this."""
+    instead_of_zero: str | None = None
+    """What to do in place of a 0 that is not allowed."""
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        bounds = {"above": self.above, "at least": self.low, "below": self.below, "at most": self.high}
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str], what: str = "not a valid choice") -> None:
@@ -53,13 +83,7 @@ def check_range(
     Raises:
         UserError: The value is outside.
     """
-    if value is None or (
-        math.isfinite(value)
-        and (low is None or value >= low)
-        and (above is None or value > above)
-        and (high is None or value <= high)
-        and (below is None or value < below)
-    ):
+    if value is None or value in Range(low, high, above, below):
         return
     expected = f"above {above:g}" if low is None else f"{low:g}"
     if high is not None or below is not None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common import foreign_names
+from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
@@ -30,7 +31,7 @@ from lightkit.config.policy import Trust, violations
 from lightkit.config.project import project_folders
 from lightkit.config.relations import RULES, SWEEP_RULES
 from lightkit.config.schema import Config
-from lightkit.config.schema.base import Range, Target
+from lightkit.config.schema.base import Target
 from lightkit.config.schema.running import SweepConfig
 from lightkit.config.tree import Node, Report, UnusableError, plain_tree, to_plain
 

@@ -66,12 +66,6 @@ class Option:
     """Its file."""
 
 
-def group_names(*, project: Path | None = None) -> list[str]:
-    """List all groups with options, own ones of the user too."""
-    loader = make_loader(project=project)
-    return [group for group in loader.groups() if group != "hydra" and loader.options(group)]
-
-
 def describe_group(group: str) -> list[OptionRow]:
     """List the keys of a group, nested ones too; none for groups the schema does not know, such as `experiment`.
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import lightkit.config.schema as schema
 from lightkit.common import foreign_names
+from lightkit.common.argument_checks import Range
 from lightkit.common.doors import SHIPPED
 from lightkit.common.suggest import nearest
 from lightkit.common.text import plain_letters
 from lightkit.config.origins import Key, dotted
 from lightkit.config.schema import Config
-from lightkit.config.schema.base import Range
 from lightkit.config.schema.learning import ARGUMENT_RANGES
 
 Field = dataclasses.Field[Any]

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.common.secrets import remember, without_secrets
@@ -20,7 +21,6 @@ from lightkit.common.suggest import nearest
 from lightkit.config.annotations import UNKNOWN, choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config
-from lightkit.config.schema.base import Range
 
 if TYPE_CHECKING:
     from lightkit.config.policy import Trust

@@ -19,7 +19,6 @@ from lightkit.config.describe import (
     describe_group,
     describe_key,
     first_comment,
-    group_names,
     list_options,
     option_arguments,
 )
@@ -84,7 +83,6 @@ def test_options_with_comment_and_source(toy: Path) -> None:
     assert options["sgd"].comment == "SGD."
     assert options["sgd"].source == "conf/optim/sgd.yaml"
     assert not any(name.startswith("_") for name in options)
-    assert "optim" in group_names()
     assert list_options("hydra/launcher")[0].source == "part of Hydra"
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from lightkit.common.argument_checks import Range
 from lightkit.config.annotations import choices_of, fits
 from lightkit.config.fields import (
     argument_range,
@@ -18,7 +19,7 @@ from lightkit.config.fields import (
     valid_keys,
 )
 from lightkit.config.schema import Config
-from lightkit.config.schema.base import Range, RuleConfig
+from lightkit.config.schema.base import RuleConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import ARGUMENT_RANGES
 from lightkit.config.schema.running import TrainerConfig

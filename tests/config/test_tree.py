@@ -8,10 +8,10 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError
 from lightkit.common.secrets import forget, without_secrets
 from lightkit.config.origins import Sources
-from lightkit.config.schema.base import Range
 from lightkit.config.tree import Node, Report, Silent, UnusableError, watch_environment
 
 

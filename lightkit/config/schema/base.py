@@ -7,11 +7,12 @@ are some), the labels that they may use; `user_only`, where only the user sets i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Optional, TypeVar, Union
+
+from lightkit.common.argument_checks import Range
 
 T = TypeVar("T")
 
@@ -35,35 +36,6 @@ LABELS = ("@head", "@body", "@norm", "@bias", "@tuned", *LAYER_LABELS)
 """Labels that stand for parameters."""
 FREEZE = "to keep parameters as they are, freeze them instead of giving them a rate of 0"
 """What to do in place of a learning rate of 0."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """The numbers that are allowed; infinity and not-a-number never are."""
-
-    low: Optional[float] = None
-    """The smallest one."""
-    high: Optional[float] = None
-    """The largest one."""
-    above: Optional[float] = None
-    """They are larger than this."""
-    below: Optional[float] = None
-    """They are smaller than this."""
-    instead_of_zero: Optional[str] = None
-    """What to do in place of a 0 that is not allowed."""
-
-    def __contains__(self, value: float) -> bool:
-        return (
-            math.isfinite(value)
-            and (self.low is None or value >= self.low)
-            and (self.high is None or value <= self.high)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
-
-    def __str__(self) -> str:
-        bounds = {"above": self.above, "at least": self.low, "below": self.below, "at most": self.high}
-        return ", ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
 
 
 INTERNAL = {"internal": True}

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, Range, RuleConfig, Target, number
+from lightkit.common.argument_checks import Range
+from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, RuleConfig, Target, number
 
 _LAYERS = (*LAYER_LABELS, "@head")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
-from lightkit.config.schema.base import FREEZE, INTERNAL, Range, RuleConfig, Target, number
+from lightkit.common.argument_checks import Range
+from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, number
 
 
 @dataclass
