@@ -72,7 +72,7 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6550,
+    "config": 6450,
     "runner": 5050,
     "doctor": 4150,
     "cli": 4500,
