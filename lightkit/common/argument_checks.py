@@ -29,13 +29,9 @@ class Range:
     """What to do in place of a 0 that is not allowed."""
 
     def __contains__(self, value: float) -> bool:
-        return (
-            math.isfinite(value)
-            and (self.low is None or value >= self.low)
-            and (self.high is None or value <= self.high)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
+        low, high = (value if bound is None else bound for bound in (self.low, self.high))
+        above, below = -math.inf if self.above is None else self.above, math.inf if self.below is None else self.below
+        return math.isfinite(value) and low <= value <= high and above < value < below
 
     def __str__(self) -> str:
         bounds = {"above": self.above, "at least": self.low, "below": self.below, "at most": self.high}
@@ -85,11 +81,8 @@ def check_range(
     """
     if value is None or value in Range(low, high, above, below):
         return
-    expected = f"above {above:g}" if low is None else f"{low:g}"
-    if high is not None or below is not None:
-        expected += f" to below {below:g}" if high is None else f" to {high:g}"
-    elif low is not None:
-        expected += " or more"
+    upper = f" to {high:g}" if high is not None else f" to below {below:g}" if below is not None else ""
+    expected = f"above {above:g}{upper}" if low is None else f"{low:g}{upper or ' or more'}"
     expected += "" if math.isfinite(value) else ", and finite"
     raise UserError(what, argument=argument, expected=expected, received=value, family="wrong-value")
 
