@@ -122,33 +122,20 @@ def as_predictions(outputs: Mapping[str, Outputs], info: DataInfo, *, source: st
         source: What error messages call the predictions.
     """
     parts = [
-        {
-            "rows": own.rows,
-            "split": torch.full((len(own.rows),), SPLITS.index(split), dtype=torch.uint8),
-            "predictions": as_probabilities(own.outputs, info.task),
-            "targets": own.targets,
-        }
+        (
+            own.rows,
+            torch.full((len(own.rows),), SPLITS.index(split), dtype=torch.uint8),
+            as_probabilities(own.outputs, info.task),
+            own.targets,
+        )
         for split, own in outputs.items()
     ]
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else _nothing()
-    return MemberPredictions(
-        counts=torch.ones(len(joined["rows"]), dtype=torch.int64),
-        task=info.task,
-        data=info.fingerprint,
-        classes=tuple(info.class_names),
-        source=source,
-        **joined,
-    )
-
-
-def _nothing() -> dict[str, Any]:
-    """Return predictions of no rows."""
-    return {
-        "rows": torch.zeros(0, dtype=torch.int64),
-        "split": torch.zeros(0, dtype=torch.uint8),
-        "predictions": torch.zeros(0, 1),
-        "targets": torch.zeros(0),
-    }
+    if not parts:
+        nothing = torch.zeros(0)
+        parts = [(nothing.long(), nothing.to(torch.uint8), nothing[:, None], nothing)]
+    rows, split, predictions, targets = map(torch.cat, zip(*parts))
+    facts = info.task, info.fingerprint, tuple(info.class_names)
+    return MemberPredictions(rows, split, torch.ones_like(rows), predictions, targets, *facts, source)
 
 
 def validation_meters(run: MemberRun, learner: Learner) -> list[ValidationMeter]:
