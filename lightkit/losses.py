@@ -155,8 +155,7 @@ def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
         target: Its second argument.
     """
     if hasattr(criterion, "mean_weight"):
-        weight: Tensor = criterion.mean_weight(output, target)
-        return weight
+        return criterion.mean_weight(output, target)
     if isinstance(criterion, partial):
         known, options = criterion.func in _OVER_WEIGHTS_PLAIN, criterion.keywords
     else:

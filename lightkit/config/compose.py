@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_value
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
 from lightkit.config.members import Members, drop_left_over
 from lightkit.config.origins import Sources, parts_of, shown
-from lightkit.config.overrides import Rewritten, rewrite, undeletable
+from lightkit.config.overrides import Rewritten, idle_lines, rewrite, undeletable
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import all_keys
 
+_warn_once = cache(logging.getLogger(__name__).warning)
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 _PRESENT = re.compile(r"Multiple values for (\S+?)\.(?:\s|$)")
 
@@ -116,6 +118,8 @@ def compose_with(
     if errors:
         name_options(errors, loader)
         raise UserErrors(errors)
+    for line in idle_lines(rewritten, task):
+        _warn_once(line)
     set_hydra_config(cfg)
     options = sweep_options(task)
     return Composed(

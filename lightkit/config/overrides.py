@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
@@ -161,6 +163,20 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
         return
     result.values += [(leaf, text) for leaf in _leaves(key, None if override.is_delete() else override.value())]
     result.texts.append(text if override.is_delete() else plain(text))
+
+
+def idle_lines(rewritten: Rewritten, cfg: DictConfig) -> Iterator[str]:
+    """Yield a line about each override by an empty mapping, which is merged with what is there and so removes nothing.
+
+    Args:
+        rewritten: The overrides.
+        cfg: What was composed with them.
+    """
+    for key, text in rewritten.values:
+        node = OmegaConf.select(cfg, key) if text.endswith("={}") else None
+        if isinstance(node, DictConfig) and len(node):
+            removing = " ".join(f"~{key}.{name}" for name in map(str, node))
+            yield f"{text} removes nothing, as a mapping is merged with what is there; this does: {removing}"
 
 
 def _leaves(key: str, value: object) -> Iterator[str]:

@@ -261,6 +261,8 @@ class Report:
             return True
         expected = f"a number {allowed}" + ("" if math.isfinite(value) else ", and finite")
         fix = allowed.instead_of_zero if value == 0 else None
+        if value < 0 and -value in allowed:
+            fix = f"{dotted(key)}={-value}, without the sign"
         self.add(key, "out of range", expected=expected, received=value, fix=fix, family="wrong-value")
         return False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory,
 from lightkit.common.nesting import shape_of
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
 
+_LOG = logging.getLogger(__name__)
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
 """Arguments that shape a metric's result but not what its `update` counts."""
 _RETRIEVAL = "trainer.task._target_=lightkit.trainer.tasks.Retrieval"
@@ -56,7 +59,7 @@ class Collection:
     """
 
     def __init__(self, metrics: Mapping[str, Any], *, key: str, device: torch.device) -> None:
-        self.key, metrics = key, _members(metrics)
+        self.key, metrics, self._undefined = key, _members(metrics), set[str]()
         self.names = list(metrics)
         groups: dict[Any, MetricGroup] = {}
         for name, metric in metrics.items():
@@ -170,13 +173,28 @@ class Collection:
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:
                     share(leader, metric)
-                results[name] = self._result(name, metric)
+                results[name] = self.result(name, metric)
         return {name: results[name] for name in self.names if name in results}
 
-    def _result(self, name: str, metric: Any) -> Any:
-        """Compute the result of a metric, whose errors name it."""
+    def result(self, name: str, metric: Any) -> Any:
+        """Compute the result of a metric; NaN where it is not defined.
+
+        Args:
+            name: Its name.
+            metric: The metric, with the state that counts.
+
+        Raises:
+            UserError: The metric cannot be computed; it is named.
+        """
         try:
-            return metric.compute()
+            if not _is_of_one_class(metric):
+                return metric.compute()
+            if name not in self._undefined:
+                _LOG.warning("%s.%s is not defined, as all rows are of one class: it is nan then", self.key, name)
+            self._undefined.add(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torchmetrics' own, of the same
+                return torch.full_like(metric.compute(), torch.nan)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -216,6 +234,17 @@ class Collection:
             )
         for group in self.groups:
             load(group.metrics[0], state[group.names[0]], device)
+
+
+def _is_of_one_class(metric: Any) -> bool:
+    """Tell whether a metric ranks the rows of one class above the others, and has counted rows of one class only."""
+    if type(metric).__name__ not in ("BinaryAUROC", "MulticlassAUROC"):
+        return False
+    if metric.thresholds is None:
+        targets = torch.cat([*map(torch.atleast_1d, metric.target)])
+        return bool((targets == targets[:1]).all())
+    counts = metric.confmat[0].sum(-1)  # of a binary task by class, of others in each class no and yes
+    return int(((counts if counts.ndim == 1 else counts[:, 1]) > 0).sum()) == 1
 
 
 def _shape(value: Any) -> str:

@@ -120,14 +120,12 @@ class SharedMetrics(Gathered):
     @property
     def prefix(self) -> str:
         """Name of the split."""
-        name: str = self.meter.prefix
-        return name
+        return self.meter.prefix
 
     @property
     def figures_data(self) -> dict[str, Any]:
         """Results that are no numbers; on rank 0."""
-        found: dict[str, Any] = self.meter.figures_data
-        return found
+        return self.meter.figures_data
 
     def anew(self) -> SharedMetrics:
         """Return the same metrics made anew, with nothing counted."""
@@ -135,8 +133,7 @@ class SharedMetrics(Gathered):
 
     def for_one_model(self) -> str:
         """Return the name of a metric that is for one model at a time; see `SplitMetrics.for_one_model`."""
-        name: str = self.meter.for_one_model()
-        return name
+        return self.meter.for_one_model()
 
     def check(self) -> None:
         """Make the metrics once; see `SplitMetrics.check`."""
@@ -154,14 +151,12 @@ class SharedMetrics(Gathered):
     def compute(self) -> dict[str, float]:
         """Return the values since `reset`, by name."""
         self.exchange()
-        values: dict[str, float] = self._ranks.shared(self.meter.compute)
-        return values
+        return self._ranks.shared(self.meter.compute)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything counted, as one process would have it, on rank 0; nothing counted elsewhere."""
         self.exchange()
-        state: dict[str, Any] = self.meter.state_dict()
-        return state
+        return self.meter.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, on rank 0; the others begin with nothing."""

@@ -256,8 +256,7 @@ class SplitMetrics:
 
     def _here(self, named: dict[str, Any]) -> dict[str, Any]:
         """Move what the metrics get to the device of their states."""
-        moved: dict[str, Any] = mapped(lambda tensor: tensor.to(self._device), named)
-        return moved
+        return mapped(lambda tensor: tensor.to(self._device), named)
 
     def higher_is_better(self, name: str) -> bool | None:
         """Tell what a metric says of its values; None where it, or a metric not counted, says nothing.
@@ -278,8 +277,7 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
-        rows = [_mapped(torch.clone, row) for row in self._queue]
-        queue = [tuple(row) for row in rows]
+        queue = [mapped(torch.clone, tuple(row)) for row in self._queue]
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
         logged = {name: mean.state_dict() for name, mean in self._logged.items()}
@@ -301,16 +299,11 @@ class SplitMetrics:
             self._logged[name] = LossMean(self.no_loss)
             self._logged[name].load_state_dict(counted)
         for saved in state["queue"]:
-            row = _mapped(lambda tensor: tensor.to(self._device), MetricRow(*saved))
+            row = MetricRow(*mapped(lambda tensor: tensor.to(self._device), tuple(saved)))
             self._queue.append(row)
             self._elements += _count(row.preds)
         if state["metrics"]:
             self.collected().load_state_dict(state["metrics"], self._device)
-
-
-def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:
-    """Change every tensor of a row."""
-    return MetricRow(*mapped(change, tuple(row)))
 
 
 def _count(preds: Any) -> int:

@@ -124,7 +124,7 @@ class StackedMetrics:
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:
                     share(leader, metric)
-                values |= flatten(name, metric.compute(), self._like.class_names)[0]
+                values |= flatten(name, self._collection.result(name, metric), self._like.class_names)[0]
             rows.append(values)
         return {name: torch.stack([row[name].to(self._loss.total) for row in rows]) for name in rows[0]}
 

@@ -50,6 +50,7 @@ BAD = [
     ("optim.lr=fast", ["optim.lr: wrong type", "a number", "'fast'"]),
     ("optim.lr=null", ["optim.lr: wrong type", "received: 'null'"]),
     ("optim.lr=0", ["optim.lr: out of range", "above 0", "freeze"]),
+    ("optim.lr=-1", ["optim.lr: out of range", "optim.lr=1, without the sign"]),
     ("optim.nesterov='true'", ["optim.nesterov: wrong type", "without quotes"]),
     ("optim.rules=[{match: head.*, lr: 0}]", ["optim.rules[0].lr: out of range", "freeze"]),
     ("optim.rules=[{lr: 0.1}]", ["optim.rules[0].match: missing"]),

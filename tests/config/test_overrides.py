@@ -92,3 +92,13 @@ def test_a_decimal_comma_in_a_file_says_how_numbers_are_written(project: Path) -
     assert "fix:      optim.lr=0.001, with a point" in text
     assert "fix:      trainer.epochs=1.5, with a point" not in text  # which is no whole number either
     assert len(raised.value.errors) == 2
+
+
+def test_an_empty_mapping_removes_nothing_and_is_told_once(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        cfg = compose(["metrics.train={}", "extra={}", "data=wine"]).cfg
+    assert list(cfg.metrics.train) == ["accuracy"]
+    (line,) = [message for message in caplog.messages if "removes nothing" in message]
+    assert line.startswith("metrics.train={} removes nothing")
+    assert line.endswith(" ~metrics.train.accuracy")
+    assert not compose(["~metrics.train.accuracy", "data=wine"]).cfg.metrics.train

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 from torchmetrics import classification, retrieval
 
@@ -12,7 +15,6 @@ from lightkit.metrics import SplitMetrics
 from lightkit.metrics.collection import Collection
 from lightkit.metrics.results import flatten
 from tests.metrics.test_split import CLASSES, feed, multiclass, outputs
-from tests.metrics.test_states import Spread
 
 
 def test_a_metric_that_cannot_be_computed_is_named():
@@ -22,6 +24,33 @@ def test_a_metric_that_cannot_be_computed_is_named():
     metrics = feed(SplitMetrics("test", empty), *outputs(), 64)
     with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric cannot be computed: IndexError"):
         metrics.compute()
+
+
+@pytest.mark.parametrize("thresholds", [None, 20], ids=["exact", "binned"])
+def test_a_ranking_of_rows_of_one_class_is_not_defined(thresholds, caplog):
+    def make():
+        return {
+            "auroc": classification.MulticlassAUROC(CLASSES, thresholds=thresholds),
+            "binary": Own(thresholds=thresholds),
+        }
+
+    class Own(classification.BinaryAUROC):
+        inputs = "raw"
+
+        def update(self, preds, target):
+            super().update(preds[:, 0].sigmoid(), (target > 1).long())
+
+    Own.__name__ = "BinaryAUROC"
+    preds, target = outputs()
+    metrics = SplitMetrics("test", make)
+    for whole in (False, True):
+        values = feed(metrics, preds, target if whole else torch.full_like(target, 2), 50).compute()
+        assert [name for name in values if math.isnan(values[name])] == ([] if whole else ["test/auroc", "test/binary"])
+        metrics.reset()
+    assert [record.message.partition(" is not defined")[0] for record in caplog.records] == [
+        "metrics.test.auroc",
+        "metrics.test.binary",
+    ]
 
 
 def test_metrics_that_count_the_same_share_a_state_and_others_do_not():
@@ -85,3 +114,48 @@ def test_metrics_that_lack_an_argument_say_where_it_comes_from():
     metrics.update(torch.randn(4), torch.ones(4), torch.zeros(()), 4)
     with pytest.raises(UserError, match=r"(?s)^metrics\.test\.map: .*takes indexes.*fix: .*tasks\.Retrieval"):
         metrics.compute()
+
+
+def test_loading_replaces_what_was_counted_before():
+    preds, target = outputs()
+    state = feed(SplitMetrics("train", multiclass), preds, target, 5).state_dict()
+    other = feed(SplitMetrics("train", multiclass), *outputs(seed=1), 5)
+    other.load_state_dict(SplitMetrics("train", multiclass).state_dict())
+    assert math.isnan(other.compute()["train/loss"])
+    other.load_state_dict(state)
+    assert other.compute() == feed(SplitMetrics("train", multiclass), preds, target, 5).compute()
+
+
+class Spread(torchmetrics.Metric):
+    """A metric of a user's own: takes the output as it is, gives a dict."""
+
+    full_state_update = False
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", [])
+
+    def update(self, preds, target):
+        self.seen.append(preds)
+
+    def compute(self):
+        seen = torch.cat(self.seen)
+        return {"min": seen.min(), "max": seen.max()}
+
+
+def test_own_metrics_with_dicts_and_list_states(tmp_path):
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", lambda: {"spread": Spread()}, block=2), preds, target, 10, stop=70)
+    other = SplitMetrics("val", lambda: {"spread": Spread()}, block=2)
+    other.load_state_dict(metrics.state_dict())
+    values = feed(other, preds, target, 10, start=70).compute()
+    assert values["val/spread/max"] == float(preds.max())
+    assert values["val/spread/min"] == float(preds.min())
+
+
+def test_moving_keeps_the_state():
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", multiclass), preds, target, 3, stop=150)
+    before = metrics.state_dict()
+    assert metrics.to("cpu").compute() == feed(SplitMetrics("val", multiclass), preds, target, 3, stop=150).compute()
+    assert before["samples"] == 96
