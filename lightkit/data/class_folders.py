@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import Problems, UserError
 from lightkit.data.row_sets import KNOWN, SPLIT_NAMES, split_named
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -34,7 +35,7 @@ def split_folders(root: Path, chosen: Mapping[str, str] | None = None) -> dict[s
         return {"train": root}
     if others:
         raise _beside(named, others)
-    found = _by_split({folder.name: folder.name for folder in named}, root, [])
+    found = _by_split({folder.name: folder.name for folder in named}, root, Problems())
     _refuse_alike(_folders(found["train"]), found["train"])
     return found
 
@@ -54,7 +55,7 @@ def class_files(
     """
     given = {split: (arguments or {}).get(split, "root") for split in folders}
     names = {split: _class_names(folder, given[split]) for split, folder in folders.items()}
-    classes, problems = names["train"], list[UserError]()
+    classes, problems = names["train"], Problems()
     numbers = {name: number for number, name in enumerate(classes)}
     found: dict[str, list[tuple[Path, int]]] = {split: [] for split in folders}
     for split, folder in folders.items():
@@ -64,54 +65,54 @@ def class_files(
                 what = f"{folder} has a class that the training part lacks"
                 problems.append(UserError(what, argument=given[split], received=name, choices=classes))
             elif not images:
-                problems.append(_no_images(folder / name, given[split]))
+                facts: dict[str, Any] = {"received": str(folder / name), "expected": ", ".join(sorted(SUFFIXES))}
+                what = "a class folder holds no images"
+                problems.append(UserError(what, argument=given[split], family="data-not-found", **facts))
             else:
                 found[split] += [(file, number) for file in images]
-    if problems:
-        raise problems[0] if len(problems) == 1 else UserErrors(problems)
+    problems.raise_any()
     return classes, found
 
 
 def _chosen(root: Path, chosen: Mapping[str, str]) -> dict[str, Path]:
-    problems = list[UserError]()
+    problems = Problems()
     for split, name in chosen.items():
         if split_named(split) is None:
             problems.append(UserError("no such split", argument="split_folders", received=split, choices=KNOWN))
         elif not (root / name).is_dir():
             choices = [folder.name for folder in _folders(root)]
-            problems.append(
-                UserError(f"{root} has no such folder", argument="split_folders", received=name, choices=choices)
-            )
+            what = f"{root} has no such folder"
+            problems.append(UserError(what, argument="split_folders", received=name, choices=choices))
     return _by_split({split: name for split, name in chosen.items() if split_named(split)}, root, problems)
 
 
-def _by_split(names: Mapping[str, str], root: Path, problems: Sequence[UserError]) -> dict[str, Path]:
+def _by_split(names: Mapping[str, str], root: Path, problems: Problems) -> dict[str, Path]:
     """Return the folder of each split in the order train, val, test.
 
     Args:
         names: Folders by a name of their split.
         root: The folder they are in.
-        problems: What else is wrong.
+        problems: What else is wrong; gets what is wrong here.
 
     Raises:
         UserError: There are problems, two names for one split, or none for train.
     """
-    found, wrong = dict[str, Path](), [*problems]
+    found = dict[str, Path]()
     for name, folder in names.items():
         split = split_named(name)
         assert split is not None, "others are refused before"
         if split in found:
             what, received = f"two folders for the {split} split", f"{found[split].name} and {folder}"
             fix = f"join them, or name one by {_ANSWER}"
-            wrong.append(UserError(what, argument="root", received=received, fix=fix, family="split"))
+            problems.append(UserError(what, argument="root", received=received, fix=fix, family="split"))
         found.setdefault(split, root / folder)
     if found and "train" not in found:
         what, received = "there is no folder to train on", ", ".join(folder.name for folder in found.values())
         expected = f"one named train in {root}, with a folder for each class"
         fix = f"'{_ANSWER}={{train: FOLDER, …}}' where it has another name"
-        wrong.append(UserError(what, argument="root", expected=expected, received=received, fix=fix, family="split"))
-    if wrong:
-        raise wrong[0] if len(wrong) == 1 else UserErrors(wrong)
+        facts: dict[str, Any] = {"expected": expected, "received": received, "fix": fix, "family": "split"}
+        problems.append(UserError(what, argument="root", **facts))
+    problems.raise_any()
     return {split: found[split] for split in SPLIT_NAMES if split in found}
 
 
@@ -202,13 +203,3 @@ def _class_names(folder: Path, argument: str) -> tuple[str, ...]:
             family="data-not-found",
         )
     return names
-
-
-def _no_images(folder: Path, argument: str) -> UserError:
-    return UserError(
-        "a class folder holds no images",
-        argument=argument,
-        received=str(folder),
-        expected=", ".join(sorted(SUFFIXES)),
-        family="data-not-found",
-    )

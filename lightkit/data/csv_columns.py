@@ -22,7 +22,8 @@ _SPACE = (
 """What `str.strip` takes away."""
 _PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$"
 """Numbers that Arrow reads as Python does, all of them finite."""
-_NONE = np.empty(0, dtype=np.int64)
+_PADDED = r"^\s*0[0-9]{2,}\s*$"
+"""Whole numbers with zeros before them, as ids and codes are written; days and months have two digits."""
 
 
 def is_number(cell: str) -> bool:
@@ -82,20 +83,19 @@ class NumberColumn:
 
     Args:
         values: `(N,)` float32, NaN where there is none.
-        missing: Rows without a value, rising.
-        text: Rows that hold something else than a number, rising.
+        missing: `(N,)`: whether a row has no value.
+        text: `(N,)`: whether it holds something else than a number.
+        padded: First whole number that is written with zeros before it; empty where none is.
     """
 
     values: np.ndarray
     missing: np.ndarray
     text: np.ndarray
+    padded: str = ""
 
     def take(self, rows: np.ndarray) -> NumberColumn:
         """Return the column at some rows."""
-        size = len(self.values)
-        return NumberColumn(
-            self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text))
-        )
+        return NumberColumn(self.values[rows], self.missing[rows], self.text[rows], self.padded)
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,13 @@ class NameColumn:
 
     @property
     def missing(self) -> np.ndarray:
-        """Rows without a value, rising."""
-        return self._rows(self.as_kinds.missing)
+        """`(N,)`: whether a row has no value."""
+        return self.as_kinds.missing[self.codes]
 
     @property
     def numbers(self) -> NumberColumn:
         """The column as numbers."""
-        found = self.as_kinds
-        return NumberColumn(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
+        return self.as_kinds.take(self.codes)
 
     @property
     def used(self) -> np.ndarray:
@@ -148,16 +147,12 @@ class NameColumn:
             by_code[code] = numbers.get(name, -1)
         return by_code[self.codes]
 
-    def _rows(self, kinds: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(_mask(kinds, len(self.kinds))[self.codes]) if len(kinds) else _NONE
-
 
 def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
     """Join pieces of a column of numbers."""
-    starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
-    missing = np.concatenate([_NONE, *(piece.missing + start for piece, start in zip(pieces, starts))])
-    text = np.concatenate([_NONE, *(piece.text + start for piece, start in zip(pieces, starts))])
-    return NumberColumn(np.concatenate([piece.values for piece in pieces]), missing, text)
+    arrays = zip(*((piece.values, piece.missing, piece.text) for piece in pieces))
+    values, missing, text = map(np.concatenate, arrays)
+    return NumberColumn(values, missing, text, next((piece.padded for piece in pieces if piece.padded), ""))
 
 
 def parse_names(cells: Any) -> Any:
@@ -178,15 +173,24 @@ def parse_numbers(cells: Any) -> NumberColumn:
     Args:
         cells: Arrow's array of strings.
     """
-    values = _cast(cells)
+    values, none = _cast(cells), np.zeros(len(cells), dtype=bool)
     if values is not None:
-        return NumberColumn(values, _NONE, _NONE)
+        return NumberColumn(values, none, none, _first_padded(cells, values))
     cells = pc.ascii_trim(cells, characters=" \t")
-    missing = pc.is_in(cells, value_set=strings(_spellings()))
+    missing = pc.is_in(pc.ascii_lower(cells), value_set=strings(sorted(MISSING)))
     values = _cast(cells, missing)
     if values is not None:
-        return NumberColumn(values, np.flatnonzero(_bools(missing)), _NONE)
+        return NumberColumn(values, _bools(missing), none, _first_padded(cells, values))
     return _parse_others(cells)
+
+
+def _first_padded(cells: Any, values: np.ndarray) -> str:
+    """Return the first cell of whole numbers that has zeros before it; empty where none has, or one has a fraction."""
+    begin = pc.starts_with(pc.ascii_trim_whitespace(cells), pattern="0")
+    if not _bools(begin).any() or (np.nan_to_num(values) % 1).any():
+        return ""
+    padded = cells.filter(pc.match_substring_regex(cells, _PADDED))
+    return str(padded[0]).strip() if len(padded) else ""
 
 
 def _parse_others(cells: Any) -> NumberColumn:
@@ -199,39 +203,30 @@ def _parse_others(cells: Any) -> NumberColumn:
     missing = np.array([is_missing(kind) for kind in kinds])
     text = np.array([not is_number(kind) for kind in kinds]) & ~missing
     numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
-    rows, codes = np.flatnonzero(_bools(other)), _view(others.indices, np.int32)
-    values[rows] = _rounded(np.array(numbers))[codes]
-    return NumberColumn(values, rows[missing[codes]], rows[text[codes]])
+    rows, codes, masks = _bools(other), _view(others.indices, np.int32), np.zeros((2, len(cells)), dtype=bool)
+    values[rows], masks[:, rows] = _rounded(np.array(numbers))[codes], np.stack((missing, text))[:, codes]
+    return NumberColumn(values, *masks)
 
 
 def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
     """Cast cells to float32, NaN where a mask leaves them out; None where one is not a finite number."""
     if without is not None:
-        cells = pc.if_else(without, pa.nulls(len(cells), pa.string()), cells)
+        cells = pc.if_else(without, "0", cells)
     try:
         numbers = _view(pc.cast(cells, pa.float64()), np.float64)
     except pa.ArrowInvalid:
         return None
-    left_out = 0
+    if not np.isfinite(numbers).all():
+        return None
+    values = _rounded(numbers)
     if without is not None:
-        numbers, left_out = np.where(_bools(without), np.nan, numbers), int(_bools(without).sum())
-    return _rounded(numbers) if np.isfinite(numbers).sum() + left_out == len(cells) else None
+        values[_bools(without)] = np.nan
+    return values
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
-
-
-def _spellings() -> list[str]:
-    """List all ways to write the marks of a missing value in small and capital letters."""
-    found = {""}
-    for mark in MISSING:
-        words = [""]
-        for letter in mark:
-            words = [word + way for word in words for way in {letter, letter.upper()}]
-        found |= {*words}
-    return sorted(found)
 
 
 def strings(cells: Sequence[str]) -> Any:
@@ -248,9 +243,3 @@ def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
 
 def _bools(mask: Any) -> np.ndarray:
     return _view(pc.cast(mask, pa.uint8()), np.bool_)
-
-
-def _mask(rows: np.ndarray, size: int) -> np.ndarray:
-    mask = np.zeros(size, dtype=bool)
-    mask[rows] = True
-    return mask

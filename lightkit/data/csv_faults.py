@@ -38,7 +38,8 @@ _PATTERNS = {
     "unit": rf"[€$£¥<>~≈]\s*{_AMOUNT}|{_AMOUNT}(\s*[%€$£¥°]\w?|\s+[a-zA-Zµ][\w/²³]{{0,6}}|[a-zA-Zµ]{{1,3}})",
 }
 _COMMA, _BOTH = "\"data.dataset.decimal=','\"", "\"data.dataset.decimal=','\" \"data.dataset.thousands='.'\""
-_FIXES = {
+_HELD = {
+    "text": ("text", ""),
     "decimal": ("numbers with a decimal comma", _COMMA),
     "german": ("numbers with a decimal comma and points between thousands", _BOTH),
     "thousands": ("numbers with commas between thousands", "\"data.dataset.thousands=','\""),
@@ -50,15 +51,15 @@ _FIXES = {
         "text in some rows and numbers in most",
         "mend these cells; one that means that there is no value is left empty (data.dataset.missing then applies)",
     ),
-}
-"""What columns hold, and what to do about it, where they can be numbers."""
-_LEFT_OUT = {
+    "numbers": ("numbers", ""),
     "date": ("dates or times", "or make numbers of them, such as the year, the weekday or the days since the first"),
     "ids": ("another text in nearly every row, as an id does", "an id tells nothing of a row that is new"),
     "words": ("free text", "a table has numbers and names; see data=text for texts"),
     "names": ("too many different names", "or join rare ones"),
 }
-"""What columns hold that are better left out."""
+"""What columns hold, and what to do about it."""
+_LEFT_OUT = ("date", "ids", "words", "names")
+"""What is better left out; the rest can be numbers, or names."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def text_problems(
         most: See `judge`.
         unsure: Whether one of the features may be the target that is meant, so that names are no fault.
     """
-    wrong = [name for name in wanted if len(table.numbers(name).text)]
+    wrong = [name for name in wanted if table.numbers(name).text.any()]
     if not wrong:
         return
     again = read_table(table.file, numbers=[], names=wrong, wrong=[])
@@ -158,8 +159,8 @@ def text_problems(
         )
 
 
-def names_problem(table: Table, column: str, *, most: int) -> UserError | None:
-    """Return the error of a column of names that holds too many, or numbers, dates or ids; None where it is right.
+def names_problem(table: Table, column: str, *, most: int) -> Iterator[UserError]:
+    """Yield the error of a column of names that holds too many, or numbers, dates or ids.
 
     Args:
         table: The table.
@@ -169,27 +170,23 @@ def names_problem(table: Table, column: str, *, most: int) -> UserError | None:
     names = table.names(column)
     count = len(names.used)
     if count <= most:
-        return None
+        return
     found = judge(column, names, most=most) or Judged(column, "numbers", 0, count)
     line, cell = table.cell(found.row, column)
-    held, fix = _FIXES.get(found.kind) or _LEFT_OUT.get(found.kind) or ("names", "")
-    if found.kind == "numbers":
-        held, fix = "numbers", "leave it out of data.dataset.categorical"
-    elif found.kind in _FIXES:
-        fix = f"leave it out of data.dataset.categorical; {fix}"
-    else:
-        fix = f"leave it out of data.dataset.features and categorical; {fix}"
-    return UserError(
+    held, fix = ("names", "") if found.kind == "text" else _HELD[found.kind]
+    places = "features and categorical" if found.kind in ("text", *_LEFT_OUT) else "categorical"
+    fixes = (f"leave it out of data.dataset.{places}", fix)
+    yield UserError(
         f"{table.path}, line {line}: column {column!r} would be {count:,} inputs: it holds {held}",
         argument="categorical",
         expected=f"{most} different names at most (data.dataset.max_categories)",
         received=cell,
-        fix=f"{fix}; or data.dataset.max_categories={count} where that is meant",
+        fix=f"{'; '.join(filter(None, fixes))}; or data.dataset.max_categories={count} where that is meant",
     )
 
 
-def target_problem(table: Table, target: str, *, most: int) -> UserError | None:
-    """Return the error of a target whose text cannot be the names of classes; None where it can.
+def target_problem(table: Table, target: str, *, most: int) -> Iterator[UserError]:
+    """Yield the error of a target whose text cannot be the names of classes.
 
     Args:
         table: The table.
@@ -199,9 +196,9 @@ def target_problem(table: Table, target: str, *, most: int) -> UserError | None:
     names = table.names(target)
     found = judge(target, names, most=most)
     if found is None or found.kind in ("text", "names", "mixed") or found.kinds <= _MANY:
-        return None
+        return
     line, cell = table.cell(found.row, target)
-    return UserError(
+    yield UserError(
         f"{table.path}, line {line}: {_named([found])} {_what(found.kind, [found])}: these are no classes",
         argument="target",
         expected="numbers, or the names of classes",
@@ -218,7 +215,7 @@ def _named(own: Sequence[Judged]) -> str:
 
 
 def _what(kind: str, own: Sequence[Judged]) -> str:
-    held = "text" if kind == "text" else (_FIXES.get(kind) or _LEFT_OUT[kind])[0]
+    held = _HELD[kind][0]
     if kind == "names":
         held += f" ({', '.join(f'{one.kinds:,}' for one in own[:10])}), each of which would be an input"
     return f"hold{'s' if len(own) == 1 else ''} {held}"
@@ -228,17 +225,12 @@ def _fix(kind: str, own: Sequence[Judged], kept: Sequence[str], categorical: Seq
     if kind == "text":
         names = ",".join([*categorical, *(one.name for one in own)])
         return f"data.dataset.categorical=[{names}] for names, or leave it out of data.dataset.features"
-    if kind in _FIXES:
-        return _FIXES[kind][1]
-    leave = (
-        f"leave it out: data.dataset.features=[{','.join(kept)}]"
-        if 0 < len(kept) <= 20
-        else ("leave it out of data.dataset.features")
-    )
-    return f"{leave}; {_LEFT_OUT[kind][1]}"
+    if kind not in _LEFT_OUT:
+        return _HELD[kind][1]
+    few = f": data.dataset.features=[{','.join(kept)}]" if 0 < len(kept) <= 20 else " of data.dataset.features"
+    return f"leave it out{few}; {_HELD[kind][1]}"
 
 
 def _target_fix(kind: str) -> str:
-    if kind in _FIXES:
-        return _FIXES[kind][1]
-    return "choose another column, or make numbers of it first"
+    other = "choose another column, or make numbers of it first"
+    return other if kind in ("text", *_LEFT_OUT) else _HELD[kind][1]

@@ -72,27 +72,8 @@ def csv(
     Raises:
         UserError: A file, columns or cells are wrong; lines are named, and all that is wrong is in one report.
     """
-    scale = check_scale(target_scale)
-    tables = read_tables(
-        TableSpec(
-            path,
-            target,
-            features,
-            task=task,
-            categorical=categorical,
-            delimiter=delimiter,
-            encoding=encoding,
-            decimal=decimal,
-            thousands=thousands,
-            missing=missing,
-            fill_value=fill_value,
-            val_path=val_path,
-            test_path=test_path,
-            split_column=split_column,
-            group_column=group_column,
-            max_categories=max_categories,
-        )
-    )
+    asked, scale = TableSpec(**locals()), check_scale(target_scale)
+    tables = read_tables(asked)
     y, kinds, names = torch.from_numpy(tables.y), tables.kinds, tables.features
     y = y / scale if tables.task == "regression" else y
     x = _inputs([*tables.parts.values()], names, kinds)

@@ -6,7 +6,7 @@ Arrow's parser reads what it reads as Python's csv module does, which reads the 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -58,14 +58,10 @@ class Table:
         return self.file.path
 
     def without(self, rows: np.ndarray) -> Table:
-        """Return the table less some rows."""
-        kept = np.delete(np.arange(len(self)), rows)
+        """Return the table less the rows of a mask `(N,)`."""
+        kept = np.flatnonzero(~rows)
         columns = {name: column.take(kept) for name, column in self.columns.items()}
         return Table(self.file, columns, self.rows[kept])
-
-    def missing(self, name: str) -> np.ndarray:
-        """Return the rows whose cell in a column is missing or infinite, rising."""
-        return self.columns[name].missing
 
     def names(self, name: str) -> NameColumn:
         """Return a column that was read as names."""
@@ -104,36 +100,22 @@ def read_table(
     Raises:
         UserError: It cannot be read, or a line has too few or too many cells.
     """
-    plain = [name for name in names if name not in numbers]
+    wanted = [*dict.fromkeys([*names, *numbers])]
+
+    def read(blocks: Iterable[list[Any]]) -> dict[str, NumberColumn | NameColumn]:
+        pieces: dict[str, list[Any]] = {name: [] for name in wanted}
+        for block in blocks:
+            for name, cells in zip(wanted, block, strict=True):
+                cells = spelling.plain(cells) if name in numbers else cells
+                pieces[name].append(parse_names(cells) if name in names else parse_numbers(cells))
+        return {name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()}
+
     try:
-        columns = _columns(parse_plain, file, numbers, names, spelling=spelling, plain=plain)
+        columns = read(parse_plain(file, wanted))
     except NotPlainError:
-
-        def parse(file: CsvFile, wanted: Sequence[str]) -> Iterator[list[Any]]:
-            return parse_any(file, wanted, wrong)
-
-        columns = _columns(parse, file, numbers, names, spelling=spelling, plain=plain)
+        columns = read(parse_any(file, wanted, wrong))
     first = next(iter(columns.values()))
     return Table(file, columns, np.arange(len(first.codes if isinstance(first, NameColumn) else first.values)))
-
-
-def _columns(
-    parse: Callable[[CsvFile, Sequence[str]], Iterable[list[Any]]],
-    file: CsvFile,
-    numbers: Sequence[str],
-    names: Sequence[str],
-    *,
-    spelling: Spelling,
-    plain: Sequence[str],
-) -> dict[str, NumberColumn | NameColumn]:
-    """Read columns by a parser; the arguments are those of `read_table`, and `plain` are names that are no numbers."""
-    wanted = [*dict.fromkeys([*names, *numbers])]
-    pieces: dict[str, list[Any]] = {name: [] for name in wanted}
-    for block in parse(file, wanted):
-        for name, cells in zip(wanted, block, strict=True):
-            cells = cells if name in plain else spelling.plain(cells)
-            pieces[name].append(parse_names(cells) if name in names else parse_numbers(cells))
-    return {name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()}
 
 
 class NotPlainError(ValueError):

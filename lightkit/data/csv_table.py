@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,6 +89,11 @@ class TableSpec:
         return {argument: name for argument, name in found.items() if name is not None}
 
     @property
+    def too_many(self) -> bool:
+        """Tell whether there are several targets and classes of one column are wanted."""
+        return self.task in ("multiclass", "binary") and len(self.targets) > 1
+
+    @property
     def spelling(self) -> Spelling:
         """Return how numbers are written."""
         return Spelling(self.decimal, self.thousands)
@@ -104,174 +108,166 @@ def read_tables(asked: TableSpec) -> Tables:
     Raises:
         UserError: Something is wrong; all of it is in one report.
     """
-    problems = Problems()
-    files = _open(asked, problems)
-    _check_settings(asked, problems)
-    if "train" not in files:
-        problems.raise_any()
-    train = files["train"]
-    chosen = _feature_names(train, asked, problems)
-    known = [name for name in asked.targets if name in train.names]
-    policy = None
-    with problems.noted():
-        policy = MissingPolicy(asked.missing, asked.fill_value, chosen, known, asked.categorical)
-    if policy is None or not (chosen or known):
-        problems.raise_any()
-    assert policy is not None, "its problem has been raised"
-    tables, notes = _read(files, asked, chosen, known, policy=policy, problems=problems)
-    if "train" not in tables:
-        problems.raise_any()
-    return _judged(tables, asked, chosen, known, policy=policy, notes=notes, problems=problems)
+    return _Reading(asked).tables()
 
 
-def _open(asked: TableSpec, problems: Problems) -> dict[str, CsvFile]:
-    """Open the files there are."""
-    paths = {"train": asked.path, "val": asked.val_path, "test": asked.test_path}
-    files = dict[str, CsvFile]()
-    for name, path in paths.items():
-        if path is not None:
-            with problems.noted():
-                argument = "path" if name == "train" else f"{name}_path"
-                files[name] = open_csv(path, delimiter=asked.delimiter, encoding=asked.encoding, argument=argument)
-    return files
+class _Reading:
+    """Reads the tables of a data set, and notes all that is wrong with them.
 
-
-def _check_settings(asked: TableSpec, problems: Problems) -> None:
-    """Note what is wrong with the arguments, whatever is in the table."""
-    if asked.task not in (None, *_TASKS):
-        problems.append(UserError("not a kind of task", argument="task", received=asked.task, choices=_TASKS))
-    if asked.task in ("multiclass", "binary") and len(asked.targets) > 1:
-        problems.append(UserError(f"{asked.task} has one target column", argument="target", received=asked.targets))
-    if asked.decimal not in (".", ","):
-        problems.append(UserError("not a decimal mark", argument="decimal", received=asked.decimal, choices=(".", ",")))
-    if asked.thousands and (len(asked.thousands) > 1 or asked.thousands in ("+-0123456789" + asked.decimal)):
-        what, expected = "not a mark between thousands", "one character other than a digit and the decimal mark"
-        problems.append(UserError(what, argument="thousands", received=asked.thousands, expected=expected))
-    if asked.split_column is not None and (asked.val_path is not None or asked.test_path is not None):
-        what, fix = "either files or a column say what the splits are", "leave out val_path and test_path"
-        problems.append(UserError(what, argument="split_column", received=asked.split_column, fix=fix))
-
-
-def _feature_names(file: CsvFile, asked: TableSpec, problems: Problems) -> list[str]:
-    """Return the columns to predict from that are there, and note names of columns that the file lacks."""
-    targets = asked.targets
-    if not targets:
-        problems.append(UserError("no column to predict", argument="target", choices=file.names))
-    named = {"target": targets, **{argument: [name] for argument, name in asked.marks.items()}}
-    others = [name for name in file.names if name not in (*targets, *asked.marks.values())]
-    chosen = others if asked.features is None else list(asked.features)
-    for argument, names in {**named, "features": chosen, "categorical": asked.categorical}.items():
-        problems += file.unknown(names, argument=argument)
-    twice = [name for name in chosen if name in targets]
-    if twice:
-        problems.append(UserError("the target is among the features", argument="features", received=twice[0]))
-    if not chosen:
-        problems.append(UserError("no column to predict from", argument="features", choices=others))
-    for name in asked.categorical:
-        if name not in chosen and name in file.names and chosen:
-            what = "not among the features"
-            problems.append(UserError(what, argument="categorical", received=name, choices=chosen))
-    return [name for name in dict.fromkeys(chosen) if name in file.names and name not in targets]
-
-
-def _read(
-    files: Mapping[str, CsvFile],
-    asked: TableSpec,
-    chosen: list[str],
-    targets: list[str],
-    *,
-    policy: MissingPolicy,
-    problems: Problems,
-) -> tuple[dict[str, Table], list[str]]:
-    """Read the columns of all files, and note what is missing, and text in columns of numbers."""
-    marks = [name for name in asked.marks.values() if name in files["train"].names]
-    categorical = [name for name in asked.categorical if name in chosen]
-    names = [*categorical, *marks, *(targets if asked.task not in _NUMBERS else ())]
-    wanted = [*dict.fromkeys([*chosen, *targets, *marks])]
-    tables, notes = dict[str, Table](), list[str]()
-    for part, file in files.items():
-        lacking = [*file.unknown(wanted, argument=file.argument)]
-        problems += lacking
-        if lacking or not wanted:
-            continue
-        with problems.noted():
-            wrong = list[UserError]()
-            numbers = [name for name in (*chosen, *targets) if name not in categorical]
-            table = read_table(file, numbers=numbers, names=names, spelling=asked.spelling, wrong=wrong)
-            problems += wrong
-            kept, left_out = policy.applied(table)
-            problems += policy.problems(kept)
-            tables[part], notes = kept, notes + left_out
-            plain = [name for name in numbers if name not in targets or asked.task in _NUMBERS]
-            about: dict[str, Any] = {"features": chosen, "categorical": categorical, "most": asked.max_categories}
-            unsure = asked.features is None and targets != asked.targets
-            problems += text_problems(kept, plain, unsure=unsure, **about)
-    return tables, notes
-
-
-def _judged(
-    tables: dict[str, Table],
-    asked: TableSpec,
-    chosen: list[str],
-    targets: list[str],
-    *,
-    policy: MissingPolicy,
-    notes: list[str],
-    problems: Problems,
-) -> Tables:
-    """Judge the values of targets, categorical columns, splits and groups.
+    Args:
+        asked: What the data set is made of.
 
     Raises:
-        UserError: Something is wrong, here or before.
+        UserError: Nothing of it can be read.
     """
-    train, kinds, most = tables["train"], dict[str, list[str]](), asked.max_categories
-    for name in [name for name in asked.categorical if name in chosen]:
-        with problems.noted():
-            kinds[name] = _kinds(train, name, policy)
-        problem = names_problem(train, name, most=most)
-        problems += [problem] if problem else []
-    task, y, classes = asked.task, np.zeros(0), tuple[str, ...]()
-    if targets and targets == asked.targets and task in (None, *_TASKS) and not _too_many(asked):
-        odd = None if task is not None or len(targets) > 1 else target_problem(train, targets[0], most=most)
-        problems += [odd] if odd is not None else []
-        with problems.noted():
-            task = task or guess_task([train.names(name) for name in targets])
-            y, classes = read_targets([*tables.values()], targets, task=task) if odd is None else (y, ())
-    splits, groups = dict[str, np.ndarray](), None
-    with problems.noted():
-        splits = read_splits(tables, asked.split_column)
-    if asked.group_column in train.file.names:
-        with problems.noted():
-            groups = read_groups([*tables.values()], str(asked.group_column))
-    problems.raise_any()
-    assert task is not None, "it has been found out"
-    return Tables(
-        tables,
-        chosen,
-        kinds,
-        policy,
-        task=task,
-        y=y,
-        classes=classes,
-        splits=splits,
-        groups=groups,
-        notes=[*notes, *_counters(train, chosen, kinds)],
-    )
+
+    def __init__(self, asked: TableSpec) -> None:
+        self.asked, self.problems = asked, Problems()
+        self.files = self._open()
+        self._check_settings()
+        if "train" not in self.files:
+            self.problems.raise_any()
+        train = self.files["train"]
+        self.chosen = self._feature_names(train)
+        self.targets = [name for name in asked.targets if name in train.names]
+        self.categorical = [name for name in asked.categorical if name in self.chosen]
+        with self.problems.noted():
+            self.policy = MissingPolicy(asked.missing, asked.fill_value, self.chosen, self.targets, asked.categorical)
+        if not hasattr(self, "policy") or not (self.chosen or self.targets):
+            self.problems.raise_any()
+
+    def _open(self) -> dict[str, CsvFile]:
+        """Open the files there are."""
+        asked, files = self.asked, dict[str, CsvFile]()
+        for name, path in {"train": asked.path, "val": asked.val_path, "test": asked.test_path}.items():
+            if path is not None:
+                with self.problems.noted():
+                    argument = "path" if name == "train" else f"{name}_path"
+                    files[name] = open_csv(path, delimiter=asked.delimiter, encoding=asked.encoding, argument=argument)
+        return files
+
+    def _check_settings(self) -> None:
+        """Note what is wrong with the arguments, whatever is in the table."""
+        asked, note = self.asked, self.problems.append
+        if asked.task not in (None, *_TASKS):
+            note(UserError("not a kind of task", argument="task", received=asked.task, choices=_TASKS))
+        if asked.too_many:
+            note(UserError(f"{asked.task} has one target column", argument="target", received=asked.targets))
+        if asked.decimal not in (".", ","):
+            note(UserError("not a decimal mark", argument="decimal", received=asked.decimal, choices=(".", ",")))
+        if asked.thousands and (len(asked.thousands) > 1 or asked.thousands in ("+-0123456789" + asked.decimal)):
+            what, expected = "not a mark between thousands", "one character other than a digit and the decimal mark"
+            note(UserError(what, argument="thousands", received=asked.thousands, expected=expected))
+        if asked.split_column is not None and (asked.val_path is not None or asked.test_path is not None):
+            what, fix = "either files or a column say what the splits are", "leave out val_path and test_path"
+            note(UserError(what, argument="split_column", received=asked.split_column, fix=fix))
+
+    def _feature_names(self, file: CsvFile) -> list[str]:
+        """Return the columns to predict from that are there, and note names of columns that the file lacks."""
+        asked, note = self.asked, self.problems.append
+        if not asked.targets:
+            note(UserError("no column to predict", argument="target", choices=file.names))
+        named = {"target": asked.targets, **{argument: [name] for argument, name in asked.marks.items()}}
+        others = [name for name in file.names if name not in (*asked.targets, *asked.marks.values())]
+        chosen = others if asked.features is None else list(asked.features)
+        for argument, names in {**named, "features": chosen, "categorical": asked.categorical}.items():
+            self.problems += file.unknown(names, argument=argument)
+        twice = [name for name in chosen if name in asked.targets]
+        if twice:
+            note(UserError("the target is among the features", argument="features", received=twice[0]))
+        if not chosen:
+            note(UserError("no column to predict from", argument="features", choices=others))
+        for name in asked.categorical if chosen else ():
+            if name not in chosen and name in file.names:
+                note(UserError("not among the features", argument="categorical", received=name, choices=chosen))
+        return [name for name in dict.fromkeys(chosen) if name in file.names and name not in asked.targets]
+
+    def tables(self) -> Tables:
+        """Read the columns of all files, and judge the values of targets, categorical columns, splits and groups.
+
+        Raises:
+            UserError: Something is wrong, here or before.
+        """
+        asked, kinds = self.asked, dict[str, list[str]]()
+        tables, notes = self._read()
+        if "train" not in tables:
+            self.problems.raise_any()
+        train = tables["train"]
+        for name in self.categorical:
+            with self.problems.noted():
+                kinds[name] = _kinds(train, name, self.policy)
+            self.problems += names_problem(train, name, most=asked.max_categories)
+        task, y, classes = "", np.zeros(0), tuple[str, ...]()
+        if self.targets and self.targets == asked.targets and asked.task in (None, *_TASKS) and not asked.too_many:
+            with self.problems.noted():
+                task, y, classes = self._targets(tables)
+        splits, groups = dict[str, np.ndarray](), None
+        with self.problems.noted():
+            splits = read_splits(tables, asked.split_column)
+        if asked.group_column in train.file.names:
+            with self.problems.noted():
+                groups = read_groups([*tables.values()], str(asked.group_column))
+        self.problems.raise_any()
+        notes += _doubts(train, [name for name in self.chosen if name not in kinds])
+        return Tables(tables, self.chosen, kinds, self.policy, task, y, classes, splits, groups, notes)
+
+    def _read(self) -> tuple[dict[str, Table], list[str]]:
+        """Read all files without the rows that are left out, with a line about these."""
+        marks = [name for name in self.asked.marks.values() if name in self.files["train"].names]
+        wanted = [*dict.fromkeys([*self.chosen, *self.targets, *marks])]
+        tables, notes = dict[str, Table](), list[str]()
+        for part, file in self.files.items():
+            lacking = [*file.unknown(wanted, argument=file.argument)]
+            self.problems += lacking
+            if wanted and not lacking:
+                with self.problems.noted():
+                    tables[part], left_out = self._read_file(file, marks)
+                    notes += left_out
+        return tables, notes
+
+    def _read_file(self, file: CsvFile, marks: Sequence[str]) -> tuple[Table, list[str]]:
+        """Read a file, and note what is missing in it, and text in columns of numbers."""
+        asked, wrong = self.asked, list[UserError]()
+        names = [*self.categorical, *marks, *(self.targets if asked.task not in _NUMBERS else ())]
+        numbers = [name for name in (*self.chosen, *self.targets) if name not in self.categorical]
+        table = read_table(file, numbers=numbers, names=names, spelling=asked.spelling, wrong=wrong)
+        self.problems += wrong
+        kept, left_out = self.policy.applied(table)
+        self.problems += self.policy.problems(kept)
+        self.problems += text_problems(
+            kept,
+            [name for name in numbers if name not in self.targets or asked.task in _NUMBERS],
+            features=self.chosen,
+            categorical=self.categorical,
+            most=asked.max_categories,
+            unsure=asked.features is None and self.targets != asked.targets,
+        )
+        return kept, left_out
+
+    def _targets(self, tables: dict[str, Table]) -> tuple[str, np.ndarray, tuple[str, ...]]:
+        """Return the kind of task, the targets of all tables, and the names of the classes."""
+        task, train = self.asked.task, tables["train"]
+        if task is None and len(self.targets) == 1:
+            for odd in target_problem(train, self.targets[0], most=self.asked.max_categories):
+                raise odd
+        task = task or guess_task([train.names(name) for name in self.targets])
+        return task, *read_targets([*tables.values()], self.targets, task=task)
 
 
-def _too_many(asked: TableSpec) -> bool:
-    return asked.task in ("multiclass", "binary") and len(asked.targets) > 1
-
-
-def _counters(table: Table, features: Sequence[str], kinds: Mapping[str, Any]) -> list[str]:
-    """Return a line about features that only count the rows."""
-    found = list[str]()
+def _doubts(table: Table, features: Sequence[str]) -> list[str]:
+    """Return lines about features of numbers that only count the rows, or are written as ids are."""
+    counters, padded = list[str](), list[str]()
     for name in features:
-        values = table.numbers(name).values if name not in kinds and len(table) > _MOST_CLASSES else np.zeros(0)
+        numbers = table.numbers(name)
+        values = numbers.values if len(table) > _MOST_CLASSES else np.zeros(0)
         if len(values) and np.isfinite(values).all() and (np.diff(values) == 1).all():
-            found.append(name)
-    told = "column {!r} counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
-    return [told.format(name) for name in found]
+            told = "counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
+            counters.append(f"column {name!r} {told}")
+        elif numbers.padded:
+            told = "has zeros before its numbers, as ids and codes have, and is read as numbers"
+            fix = f"data.dataset.categorical=[{name}] takes them for names, data.dataset.features may leave it out"
+            padded.append(f"column {name!r} {told} ({numbers.padded!r}): {fix}")
+    return [*counters, *padded]
 
 
 def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
@@ -284,7 +280,7 @@ def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
 
 def guess_task(columns: Sequence[NameColumn]) -> str:
     """Guess the kind of task from the values of the targets."""
-    if any(len(column.numbers.text) for column in columns):
+    if any(column.numbers.text.any() for column in columns):
         return "multiclass" if len(columns) == 1 else "regression"
     if len(columns) > 1:
         return "multilabel" if all(map(_is_label, columns)) else "regression"
@@ -345,8 +341,8 @@ def read_groups(tables: Sequence[Table], column: str) -> list[str]:
     found = list[str]()
     for table in tables:
         own = table.names(column)
-        if len(own.missing):
-            line, cell = table.cell(int(own.missing[0]), column)
+        if own.missing.any():
+            line, cell = table.cell(int(own.missing.argmax()), column)
             raise UserError(
                 f"{table.path}, line {line}: the row belongs to no group",
                 argument="group_column",
@@ -363,8 +359,8 @@ def read_groups(tables: Sequence[Table], column: str) -> list[str]:
 def read_splits(tables: dict[str, Table], split_column: str | None) -> dict[str, np.ndarray]:
     """Return the rows of each split that files or a column name, and refuse a cell that names none."""
     if split_column is None:
-        ends = np.cumsum([0, *map(len, tables.values())])
-        pieces = [np.arange(first, end) for first, end in pairwise(ends)]
+        ends = np.cumsum([*map(len, tables.values())])
+        pieces = np.split(np.arange(ends[-1]), ends[:-1])
         return dict(zip(tables, pieces, strict=True)) if len(tables) > 1 else {}
     if len(tables) > 1 or split_column not in tables["train"].columns:
         return {}  # which is told elsewhere

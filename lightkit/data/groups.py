@@ -68,8 +68,7 @@ def _feature(source: Any, name: str) -> Tensor | None:
     """Return the values of a feature of a table, or the number of its name where it holds names."""
     names = _features(source)
     if name in names:
-        values: Tensor = source.x[:, names.index(name)]
-        return values
+        return source.x[:, names.index(name)]
     kinds = [place for place, feature in enumerate(names) if feature.startswith(f"{name}=")]
     if not kinds:
         return None

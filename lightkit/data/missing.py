@@ -121,21 +121,18 @@ class MissingPolicy:
             UserError: No row is left.
         """
         lacking = _lacking(table, [name for name, way in self.ways.items() if way == "drop"])
-        rows = _all(lacking)
-        if len(rows) == len(table):
+        rows = _any(table, lacking)
+        if rows.all():
             raise UserError(
                 f"{table.path}: every row lacks a value",
                 argument="missing",
                 received=", ".join(lacking),
                 fix="leave such columns out of data.dataset.features, or fill the values in",
             )
-        kept, note = table.without(rows) if len(rows) else table, list[str]()
-        if len(rows):
-            told = ", ".join(f"{name} {len(holes):,}" for name, holes in lacking.items())
-            note = [
-                f"{len(rows):,} of the {len(table):,} rows of {table.path} are left out, they lack values in: {told}"
-            ]
-        return kept, note
+        if not lacking:
+            return table, []
+        told = f"{rows.sum():,} of the {len(table):,} rows of {table.path} are left out, they lack values in: "
+        return table.without(rows), [told + _counted(lacking)]
 
     def problems(self, table: Table) -> Iterator[UserError]:
         """Yield the errors of values that are missing and must not be: one for each kind of column."""
@@ -162,11 +159,10 @@ class MissingPolicy:
             is_target: Whether they are columns to predict.
         """
         name, rows = next(iter(holes.items()))
-        line, cell = table.cell(int(rows[0]), name)
+        line, cell = table.cell(int(rows.argmax()), name)
         problem = "is infinite" if "inf" in cell.lower() else "has no value"
-        told = ", ".join(f"{other} {len(own):,}" for other, own in holes.items())
-        more = f"; rows without a value: {told}" if len(holes) > 1 else ""
-        others = len(_all(_lacking(table, list(self.ways))))
+        more = f"; rows without a value: {_counted(holes)}" if len(holes) > 1 else ""
+        others = _any(table, _lacking(table, list(self.ways))).sum()
         fill = "" if is_target else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
             f"{table.path}, line {line}: column {name!r} {problem}{more}",
@@ -179,9 +175,13 @@ class MissingPolicy:
 
 def _lacking(table: Table, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the rows without a value in each column that has any, in the order in which a reader finds them."""
-    found = {name: rows for name in names if len(rows := table.missing(name))}
-    return dict(sorted(found.items(), key=lambda item: (item[1][0], item[0])))
+    found = {name: rows for name in names if (rows := table.columns[name].missing).any()}
+    return dict(sorted(found.items(), key=lambda item: (item[1].argmax(), item[0])))
 
 
-def _all(lacking: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *lacking.values()]))
+def _any(table: Table, lacking: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.any([np.zeros(len(table), dtype=bool), *lacking.values()], axis=0)
+
+
+def _counted(lacking: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {rows.sum():,}" for name, rows in lacking.items())

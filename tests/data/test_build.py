@@ -120,41 +120,29 @@ def test_on_how_many_rows_is_a_key_and_told(cli: Cli, project: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["eval", "predict"])
-def test_a_run_keeps_what_it_fitted(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    assert cli(*READ).code == 0
-    before = cli(command, "run")
-    monkeypatch.setattr(build.scaling, "fit", None)  # nothing is to be fitted any more
-    assert cli(command, "run", "data.split.limit=10").code == 0
-    file = {"eval": "eval-test.json", "predict": "predictions-test.csv"}[command]
-    first = (project / "run" / file).read_text()
-    assert cli(command, "run").out == before.out
-    assert _plain(first) == _plain((project / "run" / file).read_text())
-    assert cli("resume", "run", "trainer.steps=2").code == 0
-
-
-def _plain(text: str) -> Any:
-    return json.loads(text)["metrics"] if text.startswith("{") else text
-
-
-@pytest.mark.thorough
-def test_another_scaling_is_fitted_when_it_is_asked_for(
-    cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
+def test_a_run_keeps_what_it_fitted_and_fits_another_scaling_only_where_that_is_asked_for(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert cli(*READ).code == 0
     for scaling in ("standard", "minmax"):
         caplog.clear()
         assert cli("eval", "run", f"data.normalize={scaling}").code == 0
-        assert ("data.normalize=minmax is fitted on all 2,400 training rows" in caplog.messages) == (
-            scaling == "minmax"
-        )
-
-
-@pytest.mark.thorough
-def test_a_run_from_another_fits_the_same(cli: Cli, project: Path) -> None:
-    assert cli(*READ).code == 0
+        fitted = "data.normalize=minmax is fitted on all 2,400 training rows" in caplog.messages
+        assert fitted == (scaling == "minmax")
     assert cli("train", "--from", "run", "hydra.run.dir=again").code == 0
     assert shift(project / "again") == shift(project / "run")
+    results = {"eval": "eval-test.json", "predict": "predictions-test.csv"}
+    before = {command: (cli(command, "run").out, _plain(project / "run" / file)) for command, file in results.items()}
+    monkeypatch.setattr(build.scaling, "fit", None)  # nothing is to be fitted any more
+    for command, file in results.items():
+        assert cli(command, "run", "data.split.limit=10").code == 0
+        assert (cli(command, "run").out, _plain(project / "run" / file)) == before[command]
+    assert cli("resume", "run", "trainer.steps=2").code == 0
+
+
+def _plain(file: Path) -> Any:
+    text = file.read_text()
+    return json.loads(text)["metrics"] if text.startswith("{") else text
 
 
 @pytest.mark.parametrize("kind", ["standard", "minmax"])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lightkit.common.errors import UserError
 from lightkit.data import TensorData, build_data
@@ -54,13 +53,6 @@ def test_a_column_of_groups_is_no_feature_and_keeps_rows_together(write: Write) 
         csv(write([rows[0], "1,1,,b"], "x,y,patient,kind"), "kind", group_column="patient")
 
 
-def test_quotes_byte_order_mark_and_delimiter(write: Write, tmp_path: Path) -> None:
-    path = tmp_path / "q.csv"
-    path.write_bytes('\ufeff"x";"y, of it"\n"1";"a;b"\n 2 ; c \n'.encode())
-    data = csv(str(path), "y, of it", delimiter=";")
-    assert (data.x.tolist(), data.info.class_names) == ([[1.0], [2.0]], ("a;b", "c"))
-
-
 @pytest.mark.parametrize(
     ("cells", "settings", "task", "outputs"),
     [
@@ -103,11 +95,6 @@ def test_files_and_column_as_splits(write: Write) -> None:
     data = table(write(marked, HEADER + ",part"), split_column="part")
     assert {name: rows.tolist() for name, rows in data.splits.items()} == {"train": [1, 2], "val": [3], "test": [0]}
     assert data.info.input_shape == (5,)
-
-
-def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
-    data = table(write([*ROWS[:2], "5,,red,a", "NA,1,red,a", ROWS[3]]), missing="drop")
-    assert data.x[:, 0].tolist() == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -175,19 +162,3 @@ def test_another_delimiter_is_recognised(write: Write, mark: str, typed: str) ->
 def test_a_tab_can_be_typed(write: Write) -> None:
     path = write([row.replace(",", "\t") for row in ROWS], HEADER.replace(",", "\t"))
     assert len(table(path, delimiter=r"\t")) == len(ROWS)
-
-
-def test_other_encodings(tmp_path: Path) -> None:
-    (tmp_path / "old.csv").write_text("größe,kind\n1,ä\n2,b\n", encoding="latin-1")
-    data = csv(str(tmp_path / "old.csv"), "kind", encoding="latin-1")
-    assert data.info.class_names == ("b", "ä")
-
-
-def test_lines_are_counted_over_line_breaks_in_cells(write: Write) -> None:
-    with pytest.raises(UserError, match="line 4: column 'width' has no value"):
-        table(write(['1,2,"re\nd",a', "2,,red,a"]))
-
-
-def test_splits_of_a_file_can_be_stratified(write: Write) -> None:
-    made = build_data(dataset=table(write(ROWS * 10)), split={"by": "stratified"}, normalize="standard")
-    assert torch.cat([y for _, y in made.test.epoch(0)]).bincount().tolist() == [4, 4]  # type: ignore[union-attr]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.data import image_check
-from lightkit.data.image_check import unreadable
-from lightkit.data.images import ImageFolder
+from lightkit.data import images
+from lightkit.data.images import ImageFolder, unreadable
 from tests.conftest import Outcome
 
 Image = pytest.importorskip("PIL.Image")
@@ -63,7 +62,7 @@ def test_a_changed_byte_is_found_where_files_are_not_too_many(tmp_path: Path, mo
     content[len(content) // 2] ^= 255
     path.write_bytes(bytes(content))
     assert [*unreadable([path])] == [path]
-    monkeypatch.setattr(image_check, "MOST_VERIFIED", 0)
+    monkeypatch.setattr(images, "MOST_VERIFIED", 0)
     assert unreadable([path]) == {}
 
 

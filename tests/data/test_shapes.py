@@ -63,9 +63,13 @@ def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
         ({"classes": 9}, r"classes: out of range\n.*2 to 8"),
         ({"noise": -0.1}, "noise: out of range"),
         ({"distractors": -1}, "distractors: out of range"),
+        ({"classes": ["ring", "rung"]}, r"no such shape[\s\S]*ring"),
+        ({"classes": ["ring", "ring"]}, "a shape twice"),
+        ({"classes": ["ring"]}, "classes: out of range"),
+        ({"classes": []}, "classes: out of range"),
     ],
 )
-def test_bad_numbers(settings: dict[str, Any], text: str) -> None:
+def test_bad_settings(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError, match=text):
         Shapes(**settings)
 
@@ -81,20 +85,6 @@ def test_classes_by_name() -> None:
     assert torch.equal(number.take(torch.arange(60))[0], named.take(torch.arange(60))[0])
     assert number.info == named.info
     assert not torch.equal(x, number.take(torch.arange(60))[0])
-
-
-@pytest.mark.parametrize(
-    ("classes", "text"),
-    [
-        (["ring", "rung"], r"no such shape[\s\S]*ring"),
-        (["ring", "ring"], "a shape twice"),
-        (["ring"], "out of range"),
-        ([], "out of range"),
-    ],
-)
-def test_bad_classes(classes: list[str], text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        Shapes(16, 10, 0, 0, classes=classes)
 
 
 def test_so_many_pictures_of_each_shape() -> None:

@@ -63,3 +63,9 @@ def test_bytes_come_out_as_shares() -> None:
     assert torch.equal(data.take(torch.tensor([2, 1]))[0], torch.tensor([[1.0], [0.2]]))
     x, y = data[1]
     assert (x.tolist(), int(y)) == ([pytest.approx(0.2)], 1)
+
+
+def test_fingerprint_follows_the_content() -> None:
+    assert TensorData(X, Y).info.fingerprint == TensorData(X.clone(), Y.clone()).info.fingerprint
+    assert TensorData(X, Y).info.fingerprint != TensorData(put(X, 0, 1.0), Y).info.fingerprint
+    assert TensorData(X, Y).info.fingerprint != TensorData(X, Y.flip(0)).info.fingerprint
