@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 import sys
 
 import pytest
@@ -51,10 +50,6 @@ EVERY = [
 ]
 
 
-def test_constant():
-    assert curve(make(Constant)) == [1.0] * 10
-
-
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
@@ -83,39 +78,6 @@ def test_the_ratio_of_groups_never_changes(kind, options):
         schedule.optimizer.step()
         schedule.step()
         schedule.epoch_end(1.0)
-
-
-@pytest.mark.parametrize(("kind", "options"), EVERY)
-@pytest.mark.parametrize("stop", [0, 1, 4, 7])
-def test_resuming_goes_on_with_the_same_rates(kind, options, stop):
-    def go(schedule, steps):
-        rates = []
-        for _ in range(steps):
-            rates.append([group["lr"] for group in schedule.optimizer.param_groups])
-            schedule.optimizer.step()
-            schedule.step()
-            schedule.epoch_end(1.0)
-        return rates
-
-    whole = go(make(kind, 0.3, 0.1, **options), 10)
-    first = make(kind, 0.3, 0.1, **options)
-    before = go(first, stop)
-    saved = pickle.dumps({"optimizer": first.optimizer.state_dict(), "schedule": first.state_dict()})
-    second = make(kind, 0.3, 0.1, **options)
-    state = pickle.loads(saved)
-    second.optimizer.load_state_dict(state["optimizer"])
-    second.load_state_dict(state["schedule"])
-    assert before + go(second, 10 - stop) == whole
-    assert second.state_dict() == make_state(kind, options, 10)
-
-
-def make_state(kind, options, steps):
-    schedule = make(kind, 0.3, 0.1, **options)
-    for _ in range(steps):
-        schedule.optimizer.step()
-        schedule.step()
-        schedule.epoch_end(1.0)
-    return schedule.state_dict()
 
 
 @pytest.mark.parametrize(("kind", "options"), EVERY)
@@ -150,25 +112,6 @@ def test_steps_beyond_the_end_stay_at_the_last_rate(kind, options):
 @pytest.mark.parametrize(("kind", "options"), EVERY)
 def test_a_run_of_one_step(kind, options):
     assert curve(make(kind, total=1, epoch=1, **options))[0] > 0
-
-
-def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
-    rate = torch.tensor(1.0)
-    opt = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=rate, capturable=False)
-    schedule = Linear(opt, total_steps=2, steps_per_epoch=1)
-    tensor = opt.param_groups[0]["lr"]
-    opt.step()
-    schedule.step()
-    assert opt.param_groups[0]["lr"] is tensor
-    assert tensor.item() == pytest.approx(0.5)
-
-
-def test_groups_are_not_touched_while_the_rate_stands_still():
-    schedule = make(Step, every_epochs=1)
-    schedule.optimizer.param_groups[0]["lr"] = "untouched"
-    for _ in range(4):
-        schedule.step()
-    assert schedule.optimizer.param_groups[0]["lr"] == "untouched"
 
 
 def calls(job):

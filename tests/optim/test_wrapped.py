@@ -27,6 +27,7 @@ def at_once(opt):
 
 
 NESTED = {
+    "exponential": functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5),
     "cyclic": functools.partial(
         torch.optim.lr_scheduler.CyclicLR, base_lr=0.1, max_lr=1.0, step_size_up=3, cycle_momentum=False
     ),
