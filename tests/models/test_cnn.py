@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.models import CNN
 
 
@@ -21,19 +20,3 @@ def test_depth_and_channels_set_the_number_of_parameters():
         48 * 9 * 80 + 80 * 9 * 80 + 2 * 2 * (24 + 48 + 80) + 80 * 4 + 4
     )
     assert model.stages[1].conv1.weight.shape == (48, 48, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"input_shape": (30,)}, "the CNN needs images"),
-        ({"channels": []}, "at least one stage"),
-        ({"channels": [8, 0]}, r"channels: sizes start at 1"),
-        ({"kernel_size": 4}, "kernels need a middle pixel"),
-        ({"pool": "mean"}, r"pool: not a valid choice"),
-        ({"head": "mean"}, r"head: not a valid choice"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(UserError, match=match):
-        CNN(**{"input_shape": (1, 8, 8), "num_classes": 2, **arguments})

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.models import MLP
 
 
@@ -24,18 +23,3 @@ def test_without_hidden_layers_it_is_linear():
     model = MLP(3, 2, hidden=())
     x = torch.randn(4, 3)
     assert torch.equal(model(x), model.head(x))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"hidden": [0]}, r"hidden: sizes start at 1"),
-        ({"num_classes": 0}, r"num_classes: sizes start at 1"),
-        ({"activation": "rellu"}, r"activation: unknown activation(.|\n)*nearest: relu"),
-        ({"norm": "bach"}, r"norm: not a valid choice(.|\n)*nearest: batch"),
-        ({"dropout": 1.0}, r"dropout: not a probability"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(UserError, match=match):
-        MLP(**{"in_features": 3, "num_classes": 2, **arguments})

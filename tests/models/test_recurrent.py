@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.models import RecurrentLM
 
 
@@ -20,17 +19,3 @@ def test_no_position_sees_the_future(cell, depth):
 def test_tied_weights_are_one_parameter():
     model = RecurrentLM(7, dim=8, hidden=8, tie=True)
     assert model.head.weight is model.embed.weight
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"cell": "rnn"}, r"cell: not a valid choice"),
-        ({"tie": True, "dim": 4}, "tied weights need equal widths"),
-        ({"hidden": 0}, r"hidden: sizes start at 1"),
-        ({"dropout": -0.1}, r"dropout: not a probability"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(UserError, match=match):
-        RecurrentLM(7, **arguments)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.models import ResNet
 
 
@@ -38,17 +37,3 @@ def test_zero_init_starts_the_branches_at_nothing():
     model = ResNet((3, 8, 8), 3, width=4, zero_init=True).eval()
     x = torch.rand(2, 4, 8, 8)
     assert torch.equal(model.layer1(x), x)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"depth": 19}, r"depth: no such depth"),
-        ({"stem": "cifar10"}, r"stem: not a valid choice(.|\n)*nearest: cifar"),
-        ({"input_shape": (5, 3)}, "a ResNet needs images"),
-        ({"width": 0}, r"width: sizes start at 1"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(UserError, match=match):
-        ResNet(**{"input_shape": (3, 8, 8), "num_classes": 2, **arguments})

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torchensemble._base import BaseTree
 
-from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.models import SoftTree
 from lightkit.runner import Runner
@@ -62,24 +61,6 @@ def test_gates_that_are_certain_have_finite_gradients() -> None:
     (output["logits"].sum() + output["penalty"]).sum().backward()
     assert torch.isfinite(output["penalty"]).all()
     assert all(torch.isfinite(parameter.grad).all() for parameter in tree.parameters() if parameter.grad is not None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"depth": 0}, r"depth: sizes start at 1"),
-        ({"penalty": -0.1}, r"penalty: out of range"),
-        ({"num_classes": 0}, r"num_classes: sizes start at 1"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
-    with pytest.raises(UserError, match=match):
-        SoftTree(**{"in_features": 3, "num_classes": 2, **arguments})
-
-
-def test_a_number_out_of_range_is_told_with_its_key() -> None:
-    with pytest.raises(UserError, match=r"(?s)model\.depth.*model\.penalty"):
-        compose(["model=soft_tree", "model.depth=0", "model.penalty=-1"])
 
 
 @pytest.mark.parametrize(

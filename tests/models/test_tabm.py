@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.losses import SupervisedContrastive
 from lightkit.models import TabM
@@ -106,26 +105,6 @@ def test_a_loss_that_compares_samples_sees_one_member_at_a_time() -> None:
     loss = SupervisedContrastive()
     expected = torch.stack([loss(member, y) for member in model(x)["members"].unbind(1)]).mean()
     torch.testing.assert_close(Supervised().step(model, (x, y), loss).loss, expected)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"k": 0}, r"k: sizes start at 1"),
-        ({"hidden": [4, 0]}, r"hidden: sizes start at 1"),
-        ({"task": "language_modeling"}, r"task: not a valid choice"),
-        ({"dropout": 1.0}, r"dropout: not a probability"),
-        ({"activation": "rellu"}, r"activation: unknown activation"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
-    with pytest.raises(UserError, match=match):
-        TabM(**{"in_features": 3, "num_classes": 2, **arguments})
-
-
-def test_a_number_out_of_range_is_told_with_its_key() -> None:
-    with pytest.raises(UserError, match=r"model\.k"):
-        compose(["model=tabm", "model.k=0"])
 
 
 @pytest.mark.parametrize(

@@ -40,24 +40,6 @@ def test_patches_are_read_row_by_row():
     assert torch.allclose(model.embed.values(x)[:, -1], last, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"heads": 3}, r"heads: the heads don't divide the width"),
-        ({"heads": 16, "positions": "rotary"}, "rotary positions need an even width of a head"),
-        ({"positions": "sine"}, r"positions: not a valid choice"),
-        ({"mlp_ratio": 0}, r"mlp_ratio: the perceptron needs a width"),
-        ({"pool": "max"}, r"pool: not a valid choice"),
-        ({"input_shape": (3, 10, 15), "patch": 4}, r"(?s)no patch of this side tiles .* 10 × 15 .*choices: +1, 5"),
-        ({"input_shape": (3, 31, 37)}, "no patch of this side tiles"),
-        ({"input_shape": (1, 2, 3, 4)}, "no transformer for this shape"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(UserError, match=match):
-        TransformerClassifier(**{"input_shape": (5, 3), "num_classes": 2, **SMALL, **arguments})
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary", "none"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_no_position_sees_the_future(positions, bias):
