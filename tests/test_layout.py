@@ -76,7 +76,7 @@ BUDGETS = {
     "runner": 5050,
     "doctor": 4150,
     "cli": 4500,
-    "data": 4050,
+    "data": 4000,
     "ensemble": 3350,
     "sweep": 3050,
     "finetune": 2850,
