@@ -208,6 +208,22 @@ def target_problem(table: Table, target: str, *, most: int) -> Iterator[UserErro
     )
 
 
+def doubts(table: Table, features: Sequence[str]) -> list[str]:
+    """Return lines about features of numbers that only count the rows, or are written as ids are."""
+    counters, padded = list[str](), list[str]()
+    for name in features:
+        numbers = table.numbers(name)
+        values = numbers.values if len(table) > _MANY else np.zeros(0)
+        if len(values) and np.isfinite(values).all() and (np.diff(values) == 1).all():
+            told = "counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
+            counters.append(f"column {name!r} {told}")
+        elif numbers.padded:
+            told = "has zeros before its numbers, as ids and codes have, and is read as numbers"
+            fix = f"data.dataset.categorical=[{name}] takes them for names, data.dataset.features may leave it out"
+            padded.append(f"column {name!r} {told} ({numbers.padded!r}): {fix}")
+    return [*counters, *padded]
+
+
 def _named(own: Sequence[Judged]) -> str:
     shown = ", ".join(repr(one.name) for one in own[:10])
     more = f" and {len(own) - 10} others" if len(own) > 10 else ""

@@ -15,7 +15,7 @@ from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
 from lightkit.data.csv_columns import NameColumn, Spelling, is_missing, is_number
-from lightkit.data.csv_faults import names_problem, target_problem, text_problems
+from lightkit.data.csv_faults import doubts, names_problem, target_problem, text_problems
 from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.missing import MissingPolicy
 
@@ -208,7 +208,7 @@ class _Reading:
             with self.problems.noted():
                 groups = read_groups([*tables.values()], str(asked.group_column))
         self.problems.raise_any()
-        notes += _doubts(train, [name for name in self.chosen if name not in kinds])
+        notes += doubts(train, [name for name in self.chosen if name not in kinds])
         return Tables(tables, self.chosen, kinds, self.policy, task, y, classes, splits, groups, notes)
 
     def _read(self) -> tuple[dict[str, Table], list[str]]:
@@ -252,22 +252,6 @@ class _Reading:
                 raise odd
         task = task or guess_task([train.names(name) for name in self.targets])
         return task, *read_targets([*tables.values()], self.targets, task=task)
-
-
-def _doubts(table: Table, features: Sequence[str]) -> list[str]:
-    """Return lines about features of numbers that only count the rows, or are written as ids are."""
-    counters, padded = list[str](), list[str]()
-    for name in features:
-        numbers = table.numbers(name)
-        values = numbers.values if len(table) > _MOST_CLASSES else np.zeros(0)
-        if len(values) and np.isfinite(values).all() and (np.diff(values) == 1).all():
-            told = "counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
-            counters.append(f"column {name!r} {told}")
-        elif numbers.padded:
-            told = "has zeros before its numbers, as ids and codes have, and is read as numbers"
-            fix = f"data.dataset.categorical=[{name}] takes them for names, data.dataset.features may leave it out"
-            padded.append(f"column {name!r} {told} ({numbers.padded!r}): {fix}")
-    return [*counters, *padded]
 
 
 def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
