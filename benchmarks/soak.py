@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightkit.loggers.files import read_jsonl
-from lightkit.runner.proving.comparison import compare_runs
+from lightkit.runner.comparison import compare_runs
+from lightkit.runs.reading import read_jsonl
 
 OPTIONS = (
     "data=wine",

@@ -141,8 +141,7 @@ def _compare_rows(made: RunComparison, split: str, overrides: Sequence[str]) -> 
     Raises:
         UserError: There is no baseline, or the rows cannot be compared.
     """
-    from lightkit.compare.rows import check_alike, compare_rows, is_current
-    from lightkit.compare.seeds import pair_runs
+    from lightkit.compare.seeds import check_alike, compare_rows, is_current, pair_runs
 
     if made.baseline is None:
         labels = [row.label for row in made.rows]

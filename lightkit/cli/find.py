@@ -119,12 +119,13 @@ def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
     """Write the picture; None where there is nothing to draw."""
     if answer.draw is None:
         return None
-    from lightkit.finders.drawing import write_png
+    from lightkit.common.drawing import png
 
     name = slug(f"{cfg.name}-{options.what}")
     path = Path(options.plot) if options.plot else project() / run_files.OUTPUTS / run_files.FOUND / f"{name}.png"
     try:
-        write_png(answer.draw(f"{cfg.name}: {answer.key}"), path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(answer.draw(f"{cfg.name}: {answer.key}")))
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", key="--plot", received=path, family="file") from error
     return Path(path)
@@ -192,7 +193,7 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
     from lightkit.config import with_values
     from lightkit.diagnostics.memory import in_gib
     from lightkit.finders.speeds import find_throughput
-    from lightkit.runner.memory.batches import find_batch
+    from lightkit.runner.batches import find_batch
 
     if cfg.device.batch_size is None:
         cfg = with_values(cfg, {"device.batch_size": "max"})

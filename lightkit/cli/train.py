@@ -110,7 +110,7 @@ def _serve(options: argparse.Namespace) -> int:
     if options.rank:
         return work()
     if options.measure:
-        from lightkit.runner.memory import bench
+        from lightkit.runner import bench
 
         return bench.work()
     if options.warm:

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.text import counted
 
 if TYPE_CHECKING:
-    from lightkit.runner.proving.verify import VerifyResult
+    from lightkit.runner.verify import VerifyResult
 
 
 def verify_resume(args: list[str]) -> int:
@@ -23,9 +23,9 @@ def verify_resume(args: list[str]) -> int:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.read(args)
     if options.worker is not None:
-        from lightkit.runner.proving.job import TracedJob, run_job
+        from lightkit.runner.verify import run_job
 
-        run_job(TracedJob.read(options.worker))
+        run_job(options.worker)
         return 0
     for name in ("epochs", "steps"):
         if getattr(options, name) < 1:
@@ -38,8 +38,7 @@ def verify_resume(args: list[str]) -> int:
 
     # Told here what is wrong with it, before torch is imported.
     compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.runner.proving.job import TracedJob
-    from lightkit.runner.proving.verify import verify
+    from lightkit.runner.verify import TracedJob, verify
 
     base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))
     job = TracedJob(

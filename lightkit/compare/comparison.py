@@ -11,10 +11,9 @@ from typing import Any
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.compare.grouping import Group, columns, differing_keys, group, labels_of, once_a_seed, short_names
-from lightkit.compare.rows import RowTest, SeedTable
-from lightkit.compare.seeds import SeedTest, compare_seeds
+from lightkit.compare.seeds import RowTest, SeedTable, SeedTest, compare_seeds
 from lightkit.compare.statistics import is_noise, mean_and_sd
-from lightkit.runs.filters import as_number, direction_of
+from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord
 
 
@@ -230,9 +229,4 @@ def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics:
         return row.cells[key].mean if key in metrics else row.group.values.get(key)
 
     backwards = (metrics.get(key) == "max") != (asked != name)
-    filled = [row for row in rows if value(row) is not None]
-    if all(as_number(value(row)) is not None for row in filled):
-        filled.sort(key=lambda row: as_number(value(row)) or 0.0, reverse=backwards)
-    else:
-        filled.sort(key=lambda row: str(value(row)), reverse=backwards)
-    return [*filled, *(row for row in rows if value(row) is None)]
+    return ordered(rows, value, backwards=backwards)

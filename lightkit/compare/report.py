@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import io
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.csv_lines import CsvWriter
+from lightkit.common.page import embedded, render
 from lightkit.compare.comparison import Cell, RunComparison
-from lightkit.compare.curves import RunCurve, read_curves
-from lightkit.compare.grouping import shown
+from lightkit.compare.grouping import RunCurve, read_curves, shown
 from lightkit.compare.seeds import SeedTest
 from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS
 from lightkit.runs.filters import as_number
@@ -217,12 +215,7 @@ def html_page(comparison: RunComparison, title: str) -> str:
         "tests": [asdict(table) for table in tables(comparison)[1:]],
         "title": title,
     }
-    # `<` and the like cannot end the element that the text stands in.
-    data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
-    page = _TEMPLATE.read_text(encoding="utf-8")
-    return page.replace("{{title}}", html.escape(title)).replace("{{data}}", data)
+    return render(_TEMPLATE, title=title, data=embedded(content))
 
 
 def _rounded(curve: dict[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -232,11 +225,6 @@ def _rounded(curve: dict[str, Sequence[Any]]) -> dict[str, list[Any]]:
     }
 
 
-_DPI = 144
-_PALETTE = (
-    "#2a6fbb", "#e08214", "#2f9e69", "#c2385a", "#7b5ec6", "#8c6a4f", "#d86fb0", "#6b7a89", "#a8a22c", "#1fa6b8",
-)  # fmt: skip
-_INK, _FAINT = "#1f2933", "#d5dae0"
 _MOST_LINES = 60
 _NAMED = 12
 """Groups that a legend names."""
@@ -253,8 +241,7 @@ def draw_png(comparison: RunComparison, title: str) -> bytes:
         comparison: What is shown.
         title: Its heading.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from lightkit.common.drawing import empty_figure, png, shades
 
     curves = [read_curves(row.group) for row in comparison.rows[:_MOST_LINES]]
     logged = dict.fromkeys(name for each in curves for name in each)
@@ -263,10 +250,9 @@ def draw_png(comparison: RunComparison, title: str) -> bytes:
     across = 2 if len(names) in (2, 4) else 3
     lines, has_axes = math.ceil(len(names) / across), bool(comparison.keys) and len(comparison.rows) > 1
     heights = [3.2] * lines + [3.6] * has_axes or [1.0]
-    figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), dpi=_DPI, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
+    figure = empty_figure(_WIDTH, sum(heights) + 0.6, title)
     grid = figure.add_gridspec(len(heights), 6, height_ratios=heights)
-    colours = _colours(len(comparison.rows))
+    colours = shades(len(comparison.rows))
     for place, name in enumerate(names):
         columns = 6 // min(across, len(names))
         column = place % across * columns
@@ -278,21 +264,14 @@ def draw_png(comparison: RunComparison, title: str) -> bytes:
         figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
     if has_axes:
         _draw_parallel(figure.add_subplot(grid[lines, :]), comparison)
-    FigureCanvasAgg(figure)
-    written = io.BytesIO()
-    figure.savefig(written, format="png", metadata={"Software": None})
-    return written.getvalue()
-
-
-def _colours(count: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    if count <= len(_PALETTE):
-        return list(_PALETTE[:count])
-    return [colormaps["viridis"](0.95 * (1 - place / (count - 1))) for place in range(count)]
+    return png(figure)
 
 
 def _draw_curves(axes: Axes, name: str, curves: Sequence[RunCurve | None], colours: Sequence[Any]) -> None:
+    from lightkit.common.drawing import INK, ruled, style
+
+    style(axes)
+    ruled(axes)
     for curve, colour in reversed([*zip(curves, colours)]):  # the best on top
         if curve is None:
             continue
@@ -301,17 +280,15 @@ def _draw_curves(axes: Axes, name: str, curves: Sequence[RunCurve | None], colou
             high = [mean + sd for mean, sd in zip(curve.means, curve.deviations)]
             axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
         axes.plot(curve.steps, curve.means, color=colour, linewidth=1.5)
-    axes.set_title(name, fontsize=10, loc="left", color=_INK)
-    axes.set_xlabel("step", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.grid(color=_FAINT, linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.set_title(name, fontsize=10, loc="left", color=INK)
+    axes.set_xlabel("step")
 
 
 def _draw_parallel(axes: Axes, comparison: RunComparison) -> None:
     """Draw a line for each group through the keys and the metrics, coloured by the first metric."""
     from matplotlib import colormaps
+
+    from lightkit.common.drawing import FAINT, INK, bare
 
     names = [*comparison.keys, *comparison.metrics]
     scales = [_heights(comparison, name) for name in names]
@@ -320,23 +297,21 @@ def _draw_parallel(axes: Axes, comparison: RunComparison) -> None:
     for row, colour in reversed([*enumerate(tint)]):
         points = [(place, heights[row]) for place, (heights, _) in enumerate(scales) if heights[row] is not None]
         share = None if colour is None else 1 - colour if mode == "min" else colour
-        shade = _FAINT if share is None else colormaps["viridis"](0.95 * share)
+        shade = FAINT if share is None else colormaps["viridis"](0.95 * share)
         axes.plot(*zip(*points), color=shade, linewidth=1.6, alpha=0.85)
     written: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 7.5}
     written["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     for place, (_, marks) in enumerate(scales):
-        axes.axvline(place, color=_INK, linewidth=0.8)
+        axes.axvline(place, color=INK, linewidth=0.8)
         for height, text in marks:
             axes.annotate(text, (place, height), (-6, 0), **written)
     short = comparison.names
     axes.set_xticks(range(len(names)), [short.get(name, name) for name in names], fontsize=9, fontweight="bold")
     axes.xaxis.tick_top()
-    axes.tick_params(length=0)
     axes.set_yticks([])
     axes.set_xlim(-0.35, len(names) - 0.85)
     axes.set_ylim(-0.04, 1.04)
-    for side in ("top", "right", "bottom", "left"):
-        axes.spines[side].set_visible(False)
+    bare(axes)
 
 
 def _heights(comparison: RunComparison, name: str) -> tuple[list[float | None], list[tuple[float, str]]]:

@@ -6,20 +6,18 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.reading import UnreadableError
-from lightkit.common.shapes import read_row
 from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import read_progress_file
 from lightkit.processes.lines import Lines
 from lightkit.runs.catalog import has_members
+from lightkit.runs.reading import row_of
 
 POLL_SECONDS = 0.2
 """Time between two looks at what is new."""
@@ -111,12 +109,10 @@ def _message(line: str) -> str | None:
 
 def _row(line: str) -> dict[str, Any]:
     """Return a row of `metrics.jsonl` without its time; empty for a line that is none."""
-    with suppress(UnreadableError):
-        found = read_row(line)
-        counts = {name: found[name] for name in ("step", "epoch") if found.get(name) is not None}
-        values = {name: math.nan if value is None else float(value) for name, value in found.items() if "/" in name}
-        return {**counts, **values} if len(counts) == 2 else {}
-    return {}
+    found = row_of(line)
+    counts = {name: found[name] for name in ("step", "epoch") if found.get(name) is not None}
+    values = {name: math.nan if value is None else float(value) for name, value in found.items() if "/" in name}
+    return {**counts, **values} if len(counts) == 2 else {}
 
 
 def _first_rows(

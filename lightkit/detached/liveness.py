@@ -18,12 +18,11 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.reading import UnreadableError, read_tail
-from lightkit.common.shapes import read_row
+from lightkit.common.reading import read_tail
 from lightkit.common.text import counted
 from lightkit.runs.catalog import LAST_SECOND, has_members, path_from, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
-from lightkit.runs.reading import read_config, read_result
+from lightkit.runs.reading import read_config, read_result, row_of
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.state import JobState
 from lightkit.sweep.state import look as look_at_job
@@ -232,10 +231,8 @@ def _is_newer(path: Path, second: float) -> bool:
 
 def _last_row(folder: Path) -> dict[str, Any]:
     """Return the last whole row of `metrics.jsonl`; empty where there is none."""
-    for line in reversed(read_tail(folder / run_files.METRICS, _TAIL_BYTES).split("\n")[:-1]):
-        with suppress(UnreadableError):
-            return read_row(line)
-    return {}
+    lines = reversed(read_tail(folder / run_files.METRICS, _TAIL_BYTES).split("\n")[:-1])
+    return next(filter(None, map(row_of, lines)), {})
 
 
 def _last_error(folder: Path, since: float) -> str:

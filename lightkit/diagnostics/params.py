@@ -183,22 +183,15 @@ def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
     Raises:
         UserError: The file cannot be written, or its name ends like no picture.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from lightkit.common.drawing import BLUE, ORANGE, panels
 
-    from lightkit.metrics.drawing import BLUE, DPI, ORANGE
-
-    shown = found[:_MOST_PANELS]
-    panels = list[tuple[str, Spread, str]]()
+    shown, spreads = found[:_MOST_PANELS], list[tuple[str, Spread, str]]()
     for one in shown:
-        panels.append((one.name, one.values, BLUE))
+        spreads.append((one.name, one.values, BLUE))
         if one.gradient is not None:
-            panels.append((f"{one.name} (gradient)", one.gradient, ORANGE))
-    columns = min(_COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(3 * columns, 1.7 * rows), dpi=DPI, layout=ConstrainedLayoutEngine())
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for place, (name, values, colour) in zip(axes, panels):
+            spreads.append((f"{one.name} (gradient)", one.gradient, ORANGE))
+    figure, places = panels(len(spreads), _COLUMNS, (3.0, 1.7))
+    for place, (name, values, colour) in zip(places, spreads):
         if values.histogram:
             width = (values.max - values.min) / BINS or 1.0
             low = values.min if values.max > values.min else values.min - 0.5 * BINS
@@ -209,8 +202,6 @@ def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
         place.ticklabel_format(axis="x", style="sci", scilimits=(-3, 3))
         place.set_yticks([])
         place.locator_params(axis="x", nbins=5)
-    for place in axes[len(panels) :]:
-        place.axis("off")
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

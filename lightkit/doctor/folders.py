@@ -11,7 +11,7 @@ from pathlib import Path
 from lightkit.common import run_files
 from lightkit.common.disk import belongs_to_us
 from lightkit.common.errors import UserError
-from lightkit.common.reading import UnreadableError, opened
+from lightkit.common.reading import UnreadableError
 from lightkit.common.shapes import read_row
 from lightkit.config.provenance import origin_of
 from lightkit.doctor.finding import Finding, Status
@@ -20,7 +20,16 @@ from lightkit.processes.files import write_whole
 from lightkit.runs.folder import refuse_links
 from lightkit.runs.index import all_records, index_damage, read_record
 from lightkit.runs.lock import lock_holder, locked
-from lightkit.runs.reading import read_config, read_ensemble_plan, read_facts, read_json, read_result, run_folders
+from lightkit.runs.reading import (
+    TORN,
+    checked_lines,
+    read_config,
+    read_ensemble_plan,
+    read_facts,
+    read_json,
+    read_result,
+    run_folders,
+)
 from lightkit.sweep.events import read_event
 from lightkit.sweep.journal import read_journal
 
@@ -37,8 +46,6 @@ _READ: dict[str, Callable[[Path], object]] = {
 """Files of JSON, and what reads of them what can be read."""
 _LEFT = (run_files.PROGRESS, run_files.SWEEP_STOP)
 """Files that say something of a process, and nothing once it is gone."""
-_TORN = "torn at its end"
-"""What is wrong with a last line that a process was about to write as it was killed."""
 _ADVICE = {
     run_files.CONFIG: "lightkit resume takes it from the newest checkpoint, where there is one",
     run_files.MANIFEST: "lightkit resume goes by the files themselves",
@@ -88,7 +95,7 @@ def damage_findings(folder: Path) -> Iterator[Finding]:
         folder: Its folder.
     """
     for name, what in damages(folder):
-        is_torn = what.endswith(_TORN)
+        is_torn = what.endswith(TORN)
         if is_torn and lock_holder(folder):  # it is being written
             continue
         fix = _ADVICE.get(name, f"lightkit doctor {folder} --mend")
@@ -133,8 +140,8 @@ def _mend(path: Path, copy: Path) -> str:
     read = _LINES.get(path.name)
     if read is not None and path.is_file():
         shutil.copyfile(path, copy)
-        lines = _lines(path)
-        kept = [line for line in lines if not _problem(line, read)]
+        lines = checked_lines(path, read)
+        kept = [line for line, what in lines if not what]
         write_whole(path, b"".join(kept), forced=True)
         return f"{len(lines) - len(kept)} of {len(lines)} lines are cut out"
     whole = _READ[path.name](path.parent) if path.name in _READ else {}
@@ -146,31 +153,12 @@ def _mend(path: Path, copy: Path) -> str:
     return "what could be read of it stays"
 
 
-def _lines(path: Path) -> list[bytes]:
-    with suppress(FileNotFoundError), opened(path) as file:
-        return file.readlines()
-    return []
-
-
-def _problem(line: bytes, read: Callable[[bytes], object]) -> str:
-    """Say what is wrong with a line; nothing is with an empty one."""
-    if not line.strip():
-        return ""
-    if not line.endswith(b"\n"):
-        return _TORN
-    try:
-        read(line)
-    except UnreadableError as error:
-        return str(error)
-    return ""
-
-
 def _bad_lines(path: Path, read: Callable[[bytes], object]) -> Sequence[str]:
     try:
-        problems = [_problem(line, read) for line in _lines(path)]
+        lines = checked_lines(path, read)
     except UnreadableError as error:
         return [str(error)]
-    return [f"line {number}: {what}" for number, what in enumerate(problems, 1) if what]
+    return [f"line {number}: {what}" for number, (_, what) in enumerate(lines, 1) if what]
 
 
 def _foreign(folder: Path) -> Iterator[Finding]:

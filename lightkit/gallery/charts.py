@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from lightkit.common.drawing import BLUE, COLOURS, FAINT, INK, add_legend, new_figure, panels, short, style
 from lightkit.data import Data, Loader
 from lightkit.gallery.samples import Sample, spread
 from lightkit.gallery.views import ImageView, InputView, TableView, TextView
-from lightkit.metrics.drawing import BLUE, COLOURS, DPI, FAINT, INK, add_legend, new_figure, short, style
 
 MOST_ROWS = 2_000
 """Rows of a split whose inputs are looked at for the histograms, evenly spaced."""
@@ -133,19 +133,13 @@ def inputs_chart(found: Mapping[str, tuple[Tensor, Tensor]], view: InputView) ->
 
 def _grid(columns: Mapping[str, Mapping[str, Tensor]], title: str) -> Figure:
     """Draw a histogram for each of several columns."""
-    wide = min(5, len(columns))
-    lines = math.ceil(len(columns) / wide)
-    figure = Figure(figsize=(max(4.0, 2.1 * wide), 1.6 * lines + 0.6), dpi=DPI, layout="constrained")
-    figure.suptitle(f"Inputs as the network gets them{title}", fontsize=11, color=INK, fontweight="bold")
-    axes_of_all = np.ravel(figure.subplots(lines, wide, squeeze=False))
-    for axes, (name, values) in zip(axes_of_all, columns.items()):
+    figure, places = panels(len(columns), 5, (2.1, 1.6), f"Inputs as the network gets them{title}")
+    for axes, (name, values) in zip(places, columns.items()):
         _overlaid(axes, {split: value.float() for split, value in values.items()})
         axes.set_title(short(name.partition("\0")[0], 24), fontsize=8, color=INK)
         axes.set_yticks([])
         axes.tick_params(labelsize=6)
-    for axes in axes_of_all[len(columns) :]:
-        axes.set_visible(False)
-    add_legend(axes_of_all[min(wide, len(columns)) - 1], loc="upper left", bbox_to_anchor=(1, 1))
+    add_legend(places[min(5, len(columns)) - 1], loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -227,24 +221,17 @@ def samples_chart(samples: Sequence[Sample], view: InputView, title: str) -> Fig
         title: Heading of the figure.
     """
     wide = 3 if view.wide else min(8, max(1, math.ceil(math.sqrt(len(samples) * 1.6))))
-    lines = max(1, math.ceil(len(samples) / wide))
-    size = (2.9, 1.7) if view.wide else (1.25, 1.65)
-    if view.kind == "texts":
-        size = (2.9, 1.0)
-    figure = Figure(figsize=(max(4.5, size[0] * wide), size[1] * lines + 0.5), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
-    axes_of_all = np.ravel(figure.subplots(lines, wide, squeeze=False))
-    for axes, sample in zip(axes_of_all, samples):
+    size = (2.9, 1.0) if view.kind == "texts" else (2.9, 1.7) if view.wide else (1.25, 1.65)
+    figure, places = panels(len(samples), wide, size, title)
+    for axes, sample in zip(places, samples):
         view.draw(axes, sample.x)
         good = None if sample.answer is None else sample.answer.is_right
         colour = INK if good is None else "#1a7f4b" if good else "#c2385a"
         axes.set_title(caption(sample), fontsize=6.5, color=colour, pad=3)
     if view.same_scale:
-        limits = [axes.get_xlim() for axes in axes_of_all[: len(samples)]]
-        for axes in axes_of_all[: len(samples)]:
+        limits = [axes.get_xlim() for axes in places]
+        for axes in places:
             axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
-    for axes in axes_of_all[len(samples) :]:
-        axes.set_visible(False)
     return figure
 
 

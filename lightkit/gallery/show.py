@@ -20,10 +20,18 @@ from lightkit.gallery.charts import (
     statistics,
     targets_chart,
 )
-from lightkit.gallery.page import Page, PageSection, cards, chart, facts, strip
-from lightkit.gallery.samples import Sample, loader_of, read_in_order, read_samples, spread, variants
+from lightkit.gallery.page import Page, PageSection
+from lightkit.gallery.samples import (
+    Sample,
+    answer,
+    loader_of,
+    read_in_order,
+    read_samples,
+    spread,
+    target_words,
+    variants,
+)
 from lightkit.gallery.views import InputView, TextView
-from lightkit.gallery.words import answer, target_words
 from lightkit.runner.evaluation import pass_over
 from lightkit.trainer.evaluate import task_of
 from lightkit.trainer.learner import Learner
@@ -51,21 +59,20 @@ def data_page(data: Data, name: str, *, split: str = "train", count: int = 32, e
     augmented = split == "train" and (bool(loader.prepare.augment) or loader.mixup is not None)
     title = f"{name}: {split}"
     where = f"epoch {epoch}, {'augmented' if augmented else 'not augmented'}" if split == "train" else "spread evenly"
-    page = Page(
-        title, f"{len(samples)} of {loader.num_samples} rows, {where}", samples_chart(samples, view, title), samples
-    )
     scaled = ["The scaling of the inputs is undone for the eye."] if data.normalizer is not None else []
-    page.sections.append(PageSection("Data", facts([*data.describe(), *(("note", note) for note in data.notes)])))
-    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([*scaled, *view.notes])))
+    sections = [
+        PageSection("Data", facts=[*data.describe(), *(("note", note) for note in data.notes)]),
+        PageSection("Samples", " ".join([*scaled, *view.notes]), samples=samples),
+    ]
     if augmented and loader.prepare.augment and samples:
         rows = variants(data, samples[:_VARIED], _EPOCHS)
-        lines = [strip(f"row {of_one[0].row}", [each.x for each in of_one], view) for of_one in rows]
-        page.sections.append(PageSection("Augmentation", "\n".join(lines), f"The same rows in {_EPOCHS} epochs."))
+        strips = [(f"row {of_one[0].row}", [each.x for each in of_one]) for of_one in rows]
+        sections.append(PageSection("Augmentation", f"The same rows in {_EPOCHS} epochs.", strips=strips))
     found = statistics(data)
     for heading, figure in (("Targets", targets_chart(found, data)), ("Inputs", inputs_chart(found, view))):
-        if figure is not None:
-            page.sections.append(PageSection(heading, chart(figure)))
-    return page
+        sections += [PageSection(heading, figure=figure)] if figure is not None else []
+    subtitle = f"{len(samples)} of {loader.num_samples} rows, {where}"
+    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
 
 
 def results_page(learner: Learner, name: str, *, split: str = "test", count: int = 32) -> Page:
@@ -83,12 +90,11 @@ def results_page(learner: Learner, name: str, *, split: str = "test", count: int
     samples, view = results(learner, split, count)
     title = f"{name}: results on {split}"
     total = loader_of(learner.data, split, training=False).num_samples
-    page = Page(title, f"{len(samples)} of {total} rows, spread evenly", samples_chart(samples, view, title), samples)
     numbers = predicted_numbers(learner, split)
-    if numbers is not None:
-        page.sections.append(PageSection("All predictions", chart(predicted_chart(*numbers))))
-    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
-    return page
+    sections = [PageSection("All predictions", figure=predicted_chart(*numbers))] if numbers is not None else []
+    sections.append(PageSection("Samples", " ".join([_how(samples), *view.notes]).strip(), samples=samples))
+    subtitle = f"{len(samples)} of {total} rows, spread evenly"
+    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
 
 
 def worst_page(learner: Learner, name: str, *, split: str = "test", count: int = 32) -> Page:
@@ -109,10 +115,11 @@ def worst_page(learner: Learner, name: str, *, split: str = "test", count: int =
         losses.nan_to_num(0).sort(descending=True).values[: len(samples)].sum() / losses.nansum().clamp(min=1e-30)
     )
     subtitle = f"{len(samples)} of {len(losses)} rows, with {min(1.0, share):.0%} of the total loss"
-    page = Page(title, subtitle, samples_chart(samples, view, title), samples)
-    page.sections.append(PageSection("Samples", cards(samples, view), " ".join([_how(samples), *view.notes]).strip()))
-    page.sections.append(PageSection("Losses", chart(losses_chart(losses))))
-    return page
+    sections = [
+        PageSection("Samples", " ".join([_how(samples), *view.notes]).strip(), samples=samples),
+        PageSection("Losses", figure=losses_chart(losses)),
+    ]
+    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
 
 
 def _how(samples: Sequence[Sample]) -> str:

@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.image import imsave
 from torch import Tensor
 
+from lightkit.common.drawing import BLUE, COLOURS, FAINT, INK, short, style
 from lightkit.common.nesting import shape_of
 from lightkit.data import Data
-from lightkit.metrics.drawing import BLUE, COLOURS, FAINT, INK, short, style
 
 _SMALLEST = 96
 """Pixels below which an image on the page is enlarged, each of its pixels staying a square."""
@@ -148,6 +148,11 @@ class TextView(InputView):
         names = self.data.info.vocabulary
         numbers = [int(token) for token in tokens.flatten().tolist()]
         return "".join(names[number] for number in numbers) if names else " ".join(map(str, numbers))
+
+    def told(self, sample: Any) -> list[tuple[str, str]]:
+        """Return of each token of a sample after the first one what was to be predicted, and what was."""
+        wanted = (self.decode(token.reshape(1)) for token in sample.y)
+        return list(zip(wanted, sample.answer.pieces))
 
     def html(self, x: Tensor) -> str:
         """Return a text as it is."""

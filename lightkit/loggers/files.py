@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lightkit.common.reading import UnreadableError, parse_object, read_file
-from lightkit.common.shapes import read_row
 from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
@@ -21,11 +17,8 @@ from lightkit.processes.files import sync_file, write_whole
 
 __all__ = [
     "JsonlLogger",
-    "bad_lines",
     "environment",
     "plain",
-    "read_jsonl",
-    "read_objects",
     "run_log",
     "write_json",
 ]
@@ -74,49 +67,6 @@ def line(row: Mapping[str, Any]) -> str:
     """Return a line of `metrics.jsonl`; numbers that are not finite are null."""
     finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
     return json.dumps(finite) + "\n"
-
-
-def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """Read the lines of a `metrics.jsonl`; one torn by a crash is left out, and so is what is no row.
-
-    Args:
-        path: The file; a missing one has no lines.
-    """
-    return list(_rows(_whole(path)))
-
-
-def read_objects(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a file that has one in each line; what is none, or torn, is left out.
-
-    Args:
-        path: The file; a missing one has no lines.
-    """
-    for text in _whole(path).split(b"\n"):
-        with contextlib.suppress(UnreadableError):
-            yield parse_object(text)
-
-
-def bad_lines(path: Path | str) -> int:
-    """Count whole lines of a `metrics.jsonl` that are no rows; one torn by a crash, without an end, does not count.
-
-    Args:
-        path: The file; a missing one has no lines.
-    """
-    lines = _whole(path).split(b"\n")[:-1]
-    return len(list(filter(bytes.strip, lines))) - sum(1 for _ in _rows(b"\n".join(lines)))
-
-
-def _whole(path: Path | str) -> bytes:
-    with contextlib.suppress(FileNotFoundError, UnreadableError):
-        return read_file(Path(path), sys.maxsize)
-    return b""
-
-
-def _rows(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yield what the whole lines say."""
-    for line in content.split(b"\n"):
-        with contextlib.suppress(UnreadableError):
-            yield read_row(line)
 
 
 def write_json(path: Path | str, content: Any) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import lightkit.loggers.rewind as rewind
 from lightkit.common import run_files
 from lightkit.common.ledger import FACTS
-from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
 from lightkit.loggers.events import leave_failures_to_the_writer
 from lightkit.loggers.layout import TAG, Layout, layouts
@@ -186,6 +185,8 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""
+        from lightkit.common.drawing import pixels  # matplotlib is slow to import
+
         name = f"{VIEW}/{plain_tag(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")

@@ -1,4 +1,4 @@
-"""How the figures look. Plain matplotlib figures: pyplot, its windows and its global state are never touched."""
+"""Figures of metrics: of confusions, classes and curves, and of any result that is no number."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
-from lightkit.metrics import drawing
+from lightkit.common.drawing import (
+    BLUE,
+    COLOURS,
+    FAINT,
+    INK,
+    ORANGE,
+    add_legend,
+    bare,
+    cells,
+    new_figure,
+    panels,
+    ruled,
+    short,
+    write_cell,
+)
 from lightkit.metrics.figures import ClassRow, Curve
 from lightkit.metrics.results import CONFUSION, PR, ROC, labels_of
 
-DPI = 144
-BLUE, ORANGE, INK, FAINT = "#2a6fbb", "#e08214", "#1f2933", "#d5dae0"
-COLOURS = (
-    "#2a6fbb",
-    "#e08214",
-    "#2f9e69",
-    "#c2385a",
-    "#7b5ec6",
-    "#8c6a4f",
-    "#d86fb0",
-    "#6b7a89",
-    "#a8a22c",
-    "#1fa6b8",
-)
 WRITTEN_CELLS = 20
 _NAMED_CLASSES = 60
 _ROWS = 40
@@ -59,12 +57,9 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
     square_ticks(axes, names)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
+    written: tuple[Any, float] = (None, 0.0)
     if size <= WRITTEN_CELLS:
-        _write_counts(axes, counts, shown / max(shown.max(), 1e-12), digits=max(1, len(str(int(counts.max())))))
-        axes.set_xticks(np.arange(size + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(size + 1) - 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=1.2)
-        axes.tick_params(which="minor", length=0)
+        written = _counted(counts, shown, digits=max(1, len(str(int(counts.max())))))
     else:
         # the three most frequent confusions, which nobody finds in a large matrix
         wrong = counts - np.diag(np.diag(counts))
@@ -72,10 +67,8 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
         told = [f"{short(names[t])} as {short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
         mistakes = f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
         axes.set_title(mistakes, loc="left", fontsize=8, color=INK)
-    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar = cells(axes, image, *written)
     bar.set_label("share of the true class" if normalize else "samples", color=INK)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, length=0, colors=INK)
     return figure
 
 
@@ -88,23 +81,20 @@ def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
     """
     wrong = matrices[:, 0, 1] + matrices[:, 1, 0]
     chosen = sorted(wrong.argsort(descending=True, stable=True)[:_PANELS].tolist())
-    columns = min(6, math.ceil(math.sqrt(len(chosen))))
-    lines = math.ceil(len(chosen) / columns)
+    across = min(6, math.ceil(math.sqrt(len(chosen))))
     title = "Labels: true against predicted" + _of_many(len(chosen), len(names), "most errors")
-    figure = Figure(figsize=(1.7 * columns + 0.6, 1.9 * lines + 0.7), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
-    for place, axes in enumerate(np.ravel(figure.subplots(lines, columns))):
-        if place >= len(chosen):
-            axes.set_visible(False)
-            continue
-        counts = matrices[chosen[place]].numpy().astype(float)
+    figure, places = panels(len(chosen), across, (1.7, 1.9), title)
+    for label, axes in zip(chosen, places):
+        counts = matrices[label].numpy().astype(float)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        _write_counts(axes, counts, shares, digits=max(3, len(str(int(counts.max())))))
-        axes.set_title(short(names[chosen[place]]), fontsize=9, color=INK)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        texts, size = _counted(counts, shares, digits=max(3, len(str(int(counts.max())))))
+        for row, column, share, text in texts:
+            write_cell(axes, row, column, text, image.cmap(share), size)
+        axes.set_title(short(names[label]), fontsize=9, color=INK)
         axes.set_xticks([0, 1], ["no", "yes"], fontsize=7)
         axes.set_yticks([0, 1], ["no", "yes"], fontsize=7)
-        _bare(axes)
+        bare(axes)
     return figure
 
 
@@ -132,10 +122,10 @@ def per_class(rows: Sequence[ClassRow]) -> Figure:
     axes.set_xlim(start - (1 - start) * 0.02, 1 + (1 - start) * 0.02)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_yticks(places, [f"{short(row.name)}  ({row.support:,})" for row in shown])
-    axes.grid(axis="x", color=FAINT, linewidth=0.7)
+    ruled(axes, "x")
     add_legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
     axes.set_xlabel("value; samples of the class in brackets")
-    _bare(axes)
+    bare(axes)
     return figure
 
 
@@ -190,37 +180,8 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.04)
     axes.set_aspect("equal")
-    axes.grid(color=FAINT, linewidth=0.5)
-    _bare(axes)
-
-
-def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """Make a figure of one plot without a frame, sizes in inches."""
-    layout = ConstrainedLayoutEngine(compress=True, w_pad=0.12, h_pad=0.1)  # inches; less cuts labels off
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
-    figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
-    axes = figure.subplots()
-    style(axes)
-    return figure, axes
-
-
-def style(axes: Axes) -> None:
-    """Make axes look like those of all figures: small labels, no frame."""
-    axes.tick_params(labelsize=8, colors=INK)
-    axes.xaxis.label.set(color=INK, fontsize=9)
-    axes.yaxis.label.set(color=INK, fontsize=9)
-    _bare(axes)
-
-
-def _bare(axes: Axes) -> None:
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0)
-
-
-def add_legend(axes: Axes, **place: Any) -> Any:
-    """Add a legend; the arguments are matplotlib's."""
-    return axes.legend(frameon=False, fontsize=8, labelcolor=INK, alignment="left", **place)
+    ruled(axes)
+    bare(axes)
 
 
 def square_ticks(axes: Axes, names: Sequence[str]) -> None:
@@ -235,24 +196,14 @@ def square_ticks(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(places, labels, fontsize=small)
 
 
-def _write_counts(axes: Axes, counts: Any, shares: Any, *, digits: int) -> None:
-    """Write counts into the cells, white on dark ones; zeros stay blank."""
-    size = max(5.0, 9.5 - 0.7 * digits) if len(counts) > 2 else 9.0
-    for (row, column), count in np.ndenumerate(counts):
-        if count:
-            light = sum(colormaps["Blues"](shares[row, column])[:3]) > 1.6
-            axes.text(
-                column, row, f"{int(count)}", ha="center", va="center", fontsize=size, color=INK if light else "white"
-            )
+def _counted(counts: Any, shares: Any, *, digits: int) -> tuple[list[tuple[int, int, float, str]], float]:
+    """Return the counts to write into cells with their shares, zeros left out, and the size of the texts."""
+    texts = [(row, column, shares[row, column], f"{int(n)}") for (row, column), n in np.ndenumerate(counts) if n]
+    return texts, max(5.0, 9.5 - 0.7 * digits) if len(counts) > 2 else 9.0
 
 
 def _of_many(shown: int, total: int, which: str) -> str:
     return f" ({which}: {shown} of {total})" if shown < total else ""
-
-
-def short(name: str, limit: int = 18) -> str:
-    """Cut a name that is longer than the limit."""
-    return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 
 _AXES = {ROC: ("fpr", "tpr"), PR: ("recall", "precision")}
@@ -268,14 +219,14 @@ def draw(arrays: Mapping[str, Any], *, title: str) -> Figure | None:
     kind, classes = str(arrays["kind"]), [str(name) for name in arrays["classes"]]
     if kind in _AXES:
         curves = _curves(arrays, *_AXES[kind], classes, steps=kind == PR)
-        return (drawing.precision_recall if kind == PR else drawing.roc)(curves) if curves else None
+        return (precision_recall if kind == PR else roc)(curves) if curves else None
     value = arrays.get("value")
     if value is None or value.dtype.kind not in "biuf":
         return None
     if kind == CONFUSION and value.ndim in (2, 3):
         names = labels_of(classes, len(value))
         of_labels = value.ndim == 3
-        return (drawing.label_matrices if of_labels else drawing.confusion_matrix)(torch.from_numpy(value), names)
+        return (label_matrices if of_labels else confusion_matrix)(torch.from_numpy(value), names)
     return _values(value, title) if value.ndim in (1, 2) and value.size else None
 
 
@@ -300,10 +251,10 @@ def _curve(label: str, x: torch.Tensor, y: torch.Tensor, *, steps: bool) -> Curv
 
 
 def _values(value: Any, title: str) -> Figure:
-    figure, axes = drawing.new_figure(6.4, 4.8, title)
+    figure, axes = new_figure(6.4, 4.8, title)
     if value.ndim == 1:
-        axes.plot(value, color=drawing.BLUE, linewidth=1.4)
-        axes.grid(color=drawing.FAINT, linewidth=0.5)
+        axes.plot(value, color=BLUE, linewidth=1.4)
+        ruled(axes)
         return figure
     image = axes.imshow(value, cmap="Blues", aspect="auto", interpolation="nearest")
     figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)

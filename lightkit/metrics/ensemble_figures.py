@@ -6,26 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lightkit.metrics.drawing import (
+from lightkit.common.drawing import (
     BLUE,
     COLOURS,
-    DPI,
     FAINT,
     INK,
     ORANGE,
-    WRITTEN_CELLS,
     add_legend,
+    cells,
+    empty_figure,
     new_figure,
+    ruled,
     short,
-    square_ticks,
     style,
 )
+from lightkit.metrics.drawing import WRITTEN_CELLS, square_ticks
 
 _BARS = 40
 _DASHES = (0, (4, 3))
@@ -121,8 +120,8 @@ def reliability(
         task: Kind of targets: of `multiclass` the decided class is meant, else the label.
     """
     limits, claimed, true = (np.asarray(values, dtype=float) for values in (edges, confidence, accuracy))
-    figure = Figure(figsize=(5.4, 6.2), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
-    figure.suptitle(f"Reliability: expected calibration error {error:.3f}", fontsize=11, color=INK, fontweight="bold")
+    title = f"Reliability: expected calibration error {error:.3f}"
+    figure = empty_figure(5.4, 6.2, title, w_pad=0.12, h_pad=0.1)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     widths, known = np.diff(limits) * 0.92, ~np.isnan(true)
     centres = (limits[:-1] + limits[1:]) / 2
@@ -144,8 +143,7 @@ def reliability(
     below.set_xlabel("probability of the decided class" if task == "multiclass" else "probability of the label")
     for part in (axes, below):
         part.set_xlim(-0.01, 1.01)
-        part.grid(axis="y", color=FAINT, linewidth=0.5)
-        part.set_axisbelow(True)
+        ruled(part, "y")
         style(part)
     figure.align_ylabels()
     return figure
@@ -167,23 +165,15 @@ def pairs(matrix: Sequence[Sequence[float]], names: Sequence[str], *, title: str
     figure, axes = new_figure(width + 0.6, width, title)
     known = values[~np.isnan(values)]
     low, high = (-1.0, 1.0) if signed else (0.0, max(1e-12, known.max(initial=0.0)))
-    colours = colormaps["RdBu_r" if signed else "Blues"]
-    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+    image = axes.imshow(values, cmap="RdBu_r" if signed else "Blues", vmin=low, vmax=high, interpolation="nearest")
     axes.set_facecolor(FAINT)
     square_ticks(axes, names)
-    if size <= WRITTEN_CELLS:
-        for (row, column), value in np.ndenumerate(values):
-            if not math.isnan(value):
-                dark = sum(colours((value - low) / (high - low))[:3]) <= 1.6
-                text = f"{value:.2f}".replace("-", "−").replace("0.", ".", 1)
-                axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if dark else INK)
-        axes.set_xticks(np.arange(size + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(size + 1) - 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=1.2)
-        axes.tick_params(which="minor", length=0)
-    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, length=0, colors=INK)
+    texts = [
+        (*place, value, f"{value:.2f}".replace("-", "−").replace("0.", ".", 1))
+        for place, value in np.ndenumerate(values)
+        if not math.isnan(value)
+    ]
+    cells(axes, image, texts if size <= WRITTEN_CELLS else None, 7.5)
     return figure
 
 
@@ -209,16 +199,14 @@ def weights(names: Sequence[str], values: Sequence[float], *, title: str = "Weig
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_yticks(places, [short(names[at]) for at in shown])
     axes.set_xlabel("weight")
-    axes.grid(axis="x", color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
+    ruled(axes, "x")
     return figure
 
 
 def _beside(axes: Axes) -> None:
     """Put the legend to the right of the plot, and lines behind it."""
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axes.grid(color=FAINT, linewidth=0.5)
-    axes.set_axisbelow(True)
+    ruled(axes)
 
 
 def _number(value: float) -> str:

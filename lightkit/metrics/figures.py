@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.common.pixels import pixels
 from lightkit.metrics.collection import alone
 from lightkit.metrics.inputs import convert
 
@@ -110,6 +109,8 @@ def write_figures(figures: Mapping[str, Any], logger: Any, folder: Path, *, step
     if not figures:
         return
     from matplotlib.image import imsave  # slow to import, as all of matplotlib
+
+    from lightkit.common.drawing import pixels
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

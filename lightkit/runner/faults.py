@@ -5,15 +5,33 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from omegaconf import DictConfig
+
+from lightkit.assembly import Learner
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, LOST_RANK, OUT_OF_MEMORY
 from lightkit.common.failures import is_dead_worker, is_out_of_memory
+from lightkit.common.strategies import strategy_of
+from lightkit.common.text import counted
+from lightkit.data.loaders import small_batch
 from lightkit.device.ranks import is_lost
-from lightkit.runner.memory.oom import reason
+from lightkit.diagnostics.footprint import (
+    activations,
+    bytes_of,
+    measured,
+    origins,
+    repeated_blocks,
+    state_bytes,
+)
+from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
+from lightkit.trainer import State
 
 _LOG = logging.getLogger(__name__)
 _ROOM = "make room, then `lightkit resume RUN`: the last checkpoint is whole"
@@ -66,7 +84,7 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
-        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.MemoryReport.report`.
+        memory: Knows more of memory that ran out; see `MemoryReport.report`.
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or
@@ -137,3 +155,177 @@ def _refused(said: str) -> UserError | None:
 def _disk(error: OSError, what: str, fix: str) -> UserError:
     key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
     return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED, family="cannot-write")
+
+
+_SHOWN = 4
+"""Modules that are named, the largest first."""
+_SHARE = 0.02
+"""Share of the activations below which a module is not worth a word."""
+_LARGEST = 2**30
+"""Bytes of weights up to which a step is done again with values on the CPU, where it cannot be done without them."""
+_TIMES_FREE = 4
+"""How many times the weights must be free there."""
+_FROM_WORKER = "Caught "
+_OPTIMIZER = {"optimizer": "state of the optimizer"}
+_VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
+_STEP = "trainer.loop._step"
+_DOING = {
+    "trainer.loop._next": "reading a batch",
+    "device.engine.backward": "backward pass",
+    "device.engine.step": "optimizer step",
+    "trainer.step.micro": "forward pass",
+}
+"""Functions on the way to an error, the innermost first, and what they do in words."""
+
+
+@dataclass
+class MemoryReport:
+    """What is known of a run when its memory runs out.
+
+    Args:
+        cfg: The configuration.
+        parts: Its parts; None while they are being built.
+        memory: The book of its devices; None asks those of the parts.
+    """
+
+    cfg: DictConfig
+    parts: Learner | None = None
+    memory: Memory | None = None
+
+    @property
+    def state(self) -> State:
+        """Return the counters of the run; zero while it is built."""
+        return State() if self.parts is None else self.parts.state
+
+    def report(self, error: BaseException) -> UserError:
+        """Make the error as the user sees it. Whatever cannot be found out is left out: this never raises."""
+        names, trace = list[str](), error.__traceback__
+        while trace is not None:  # functions of lightkit on the way to the error
+            module = str(trace.tb_frame.f_globals.get("__name__", ""))
+            if module.startswith("lightkit."):
+                names.append(f"{module.removeprefix('lightkit.')}.{trace.tb_frame.f_code.co_name}")
+            trace = trace.tb_next
+        rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
+        evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
+        release_frames(error)
+        if self.parts is not None:
+            with suppress(Exception):
+                memory = self.memory or memory_of(self.parts.engine.parallel.devices)
+                rows.append(_row("memory", memory.usage().in_words()))
+            with suppress(Exception):
+                fixed = state_bytes(self.parts.model, self.parts.optimizer, self.parts.average.state_dict())
+                named = {_OPTIMIZER.get(name, name): count for name, count in fixed.items() if count}
+                rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in named.items())))
+            with suppress(Exception):
+                found = self._origins(self.parts, evaluating)
+                pattern = None if evaluating else repeated_blocks(self.parts.model, found)
+                words = "outputs" if evaluating else f"activations of {counted(_samples(self.parts), 'sample')}"
+                rows.append(_row("of these", _listed(found, words)))
+        fix = self._fix(evaluating, pattern)
+        self.parts = None  # frames that are cleared keep their functions, one of which may lead to here
+        return UserError("\n".join(rows), fix=fix, exit_code=OUT_OF_MEMORY)
+
+    def _where(self, names: list[str]) -> str:
+        """Say what the run was doing, from the functions it was in."""
+        if _VALIDATION in names:
+            return f" in the validation after step {self.state.step}"
+        if any(name in names for name in _EVALUATION):
+            return " in an evaluation"
+        if self.parts is None:
+            return " while the run was built"
+        if _STEP not in names:
+            return f" after step {self.state.step}" if self.state.step else ""
+        doing = next((words for name, words in _DOING.items() if name in names), "")
+        sizes = counted(self.cfg.data.batch_size, "sample")
+        if self.cfg.trainer.accumulate > 1:
+            sizes += f" x {self.cfg.trainer.accumulate} accumulated"
+        return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
+
+    def _origins(self, parts: Learner, evaluating: bool) -> dict[str, int]:
+        """Count bytes of activations by module, of outputs in an evaluation; nothing where processes have to talk."""
+        if not parts.engine.parallel.forward_is_local:
+            return {}
+        engine, batch = parts.engine, small_batch(parts.data.train)
+        first = batch
+        if isinstance(batch, (tuple, list)):
+            first = batch[0]
+        elif batch:
+            first = next(iter(batch.values()))
+        samples, size = len(first), _samples(parts)
+        if evaluating:
+            size = int(self.cfg.data.eval_batch_size or self.cfg.data.batch_size)
+
+        def step(model: Any, given: Any) -> Any:
+            return parts.task.step(model, given, parts.criterion)
+
+        known: dict[str, Any] = {"samples": samples, "size": size, "keeps": not evaluating}
+        known["recomputed"] = list(self.cfg.device.activation_checkpointing)
+        with suppress(Exception):
+            return activations(parts.model, batch, step, device=engine.device, context=engine.autocast, **known)
+        weights, room = bytes_of([*parts.model.parameters()]), available_memory() or 0
+        if weights > _LARGEST or _TIMES_FREE * weights > room:
+            return {}
+        return measured(parts.model, batch, step, **known)
+
+    def _fix(self, evaluating: bool, pattern: str | None) -> str:
+        """Say what to change, in values that suit this run."""
+        data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
+        size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
+        half = int(data.eval_batch_size or size) // 2
+        if evaluating and half:
+            found.append(f"data.eval_batch_size={half}")
+        elif not evaluating and size > 1 and self.parts is not None:
+            part = size // 2 if size % 2 == 0 else 1
+            found.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
+            found.append("device.batch_size=auto, which finds the largest for a new run")
+        if device.precision in ("fp32", "tf32"):
+            found.append("device.precision=bf16")
+        if pattern is not None and not device.activation_checkpointing:
+            found.append(f'device.activation_checkpointing=["{pattern}"]')
+        if (lighter := strategy_of(device.parallel).lighter) is not None:
+            found.append(f"device.parallel={lighter}")
+        if self.state.step:
+            override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
+            found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
+        return ("\n" + " " * 14).join(found or ["a smaller model"])
+
+
+def reason(error: BaseException) -> str:
+    """Return the line that says most: the first, but of an error from a loader process the last."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]
+
+
+def release_frames(error: BaseException) -> None:
+    """Let go of the tensors in the functions that have ended with an error about memory.
+
+    Whoever keeps the error, as a launcher of many runs does, would keep them too.
+    """
+    current: BaseException | None = error
+    while current is not None and (is_out_of_memory(error) or getattr(error, "exit_code", 0) == OUT_OF_MEMORY):
+        with suppress(Exception):
+            traceback.clear_frames(current.__traceback__)
+        current = current.__cause__
+
+
+def _samples(parts: Learner) -> int:
+    """Count the samples that one process computes at once in training."""
+    train = parts.data.train
+    return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.replicas))
+
+
+def _row(label: str, text: str) -> str:
+    return f"    {label + ':':<10}{text}"
+
+
+def _listed(found: Mapping[str, int], words: str) -> str:
+    """Put the largest origins in words."""
+    total = sum(found.values())
+    if not total:
+        raise ValueError("nothing is known")
+    worth = [origin for origin in origins(found) if origin.bytes >= _SHARE * total][:_SHOWN]
+    told = []
+    for origin in worth:
+        times = f" ({origin.count} x)" if origin.count > 1 else ""
+        told.append(f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}")
+    return f"{words} about {in_gib(total)}: {', '.join(told)}"

@@ -28,10 +28,10 @@ from lightkit.loggers.files import write_json
 from lightkit.loggers.wording import plain_table
 from lightkit.processes.files import write_whole
 from lightkit.runner.ensemble.predictions import validation_meters
+from lightkit.runner.evaluation import result_writer
 from lightkit.runner.machine import Machine
 from lightkit.runner.member import MemberRun
 from lightkit.runner.restore import start_logging, stateful
-from lightkit.runner.results import result_writer
 from lightkit.runs.reading import read_json
 from lightkit.trainer import State, Trainer
 from lightkit.trainer.audit.watch import NoWatch, Watcher

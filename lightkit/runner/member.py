@@ -19,9 +19,8 @@ from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import conclude, farewell, introduce, pausing
-from lightkit.runner.restore import restore, start_logging
+from lightkit.runner.restore import restore, start_logging, take_over
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
-from lightkit.runner.takeover import take_over
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State

@@ -23,13 +23,19 @@ from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
 from lightkit.runner.ensemble.predictions import forget_validations, is_member, keep_predictions
 from lightkit.runner.ensemble.run import build_plan
-from lightkit.runner.evaluation import evaluate_split, final_test, pass_over, rows_of
-from lightkit.runner.faults import translate_errors
+from lightkit.runner.evaluation import (
+    draw_results,
+    evaluate_split,
+    evaluation_folder,
+    final_test,
+    pass_over,
+    rows_of,
+    write_results,
+)
+from lightkit.runner.faults import MemoryReport, translate_errors
 from lightkit.runner.fit import Fit, Observer, fit
 from lightkit.runner.member import member_run
-from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
-from lightkit.runner.results import draw_results, evaluation_folder, write_results
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.on_end import followed
 from lightkit.trainer.evaluate import Predictions

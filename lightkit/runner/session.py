@@ -31,17 +31,15 @@ from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.finders.lr import keep_found_lr, resolve_lr
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
+from lightkit.runner.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.ensemble.trained import find_trained
-from lightkit.runner.faults import as_user_error, translate_errors
+from lightkit.runner.faults import MemoryReport, as_user_error, release_frames, translate_errors
 from lightkit.runner.machine import wait_for_gpus
-from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
-from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
 from lightkit.runs.catalog import has_members
-from lightkit.runs.code import changed_code, own_modules
-from lightkit.runs.folder import RunFolder, differences
+from lightkit.runs.folder import RunFolder, changed_code, differences, own_modules
 from lightkit.runs.reading import read_config
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals

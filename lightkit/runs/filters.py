@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
@@ -27,6 +27,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _CONDITION = re.compile(r"\s*(?P<key>[\w.@/+-]+?)\s*(?P<sign><=|>=|!=|==?|<|>|~)\s*(?P<value>.*?)\s*", re.S)
 _TARGET = "_target_"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,15 @@ def order(records: Sequence[RunRecord], key: str, direction: Callable[[str], str
     name = key.removeprefix("-")
     check_known(name, records, option="--sort")
     backwards = (direction(name) == "max") != (name != key)
-    with_value = [record for record in records if look_up(record, name) is not None]
-    numbers = [as_number(look_up(record, name)) for record in with_value]
-    if None not in numbers:
-        ranked = sorted(with_value, key=lambda record: as_number(look_up(record, name)) or 0.0, reverse=backwards)
-    else:
-        ranked = sorted(with_value, key=lambda record: _text(look_up(record, name)), reverse=backwards)
-    return [*ranked, *(record for record in records if look_up(record, name) is None)]
+    return ordered(records, lambda record: look_up(record, name), backwards=backwards)
+
+
+def ordered(items: Sequence[_T], value: Callable[[_T], Any], *, backwards: bool) -> list[_T]:
+    """Order things by a value: by size where all are numbers, else as text; those without one come last."""
+    there = [(value(item), item) for item in items if value(item) is not None]
+    are_numbers = all(as_number(found) is not None for found, _ in there)
+    there.sort(key=lambda pair: as_number(pair[0]) if are_numbers else _text(pair[0]), reverse=backwards)  # type: ignore[arg-type, return-value]
+    return [*(item for _, item in there), *(item for item in items if value(item) is None)]
 
 
 def direction_of(name: str, records: Iterable[RunRecord]) -> str | None:

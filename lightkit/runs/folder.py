@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import count
@@ -17,18 +20,20 @@ from omegaconf import DictConfig
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.failures import is_own
 from lightkit.common.ledger import Ledger, audit
 from lightkit.common.names import folder_below
+from lightkit.common.reading import UnreadableError
 from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.config.provenance import key_problem
 from lightkit.loggers.environment import environment
-from lightkit.loggers.files import bad_lines, write_json
+from lightkit.loggers.files import write_json
 from lightkit.loggers.runlog import run_log
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import has_checkpoints, has_members
 from lightkit.runs.lock import locked
-from lightkit.runs.reading import read_facts, read_metrics, read_overrides
+from lightkit.runs.reading import TORN, checked_lines, read_facts, read_metrics, read_overrides
 
 _LOG = logging.getLogger(__name__)
 _SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS)
@@ -191,7 +196,9 @@ class RunFolder:
             ledger: Their marks; an older checkpoint has none, and its rows are taken for what they are.
         """
         path = self.path / run_files.METRICS
-        rows, bad = read_metrics(self.path), bad_lines(path)
+        rows, bad = read_metrics(self.path), 0
+        with suppress(UnreadableError):
+            bad = sum(what not in ("", TORN) for _, what in checked_lines(path))
         if len(ledger) != counted:
             ledger = Ledger.of(row for row in rows[:counted] if row["step"] <= step)
         found = audit(rows, ledger, step=step)
@@ -277,3 +284,46 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _differing(rows: Iterable[tuple[str, Any, Any]]) -> list[str]:
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]
+
+
+_DIGITS = 16
+_PYTHON = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+"""Where most modules lie: to look at each of their paths takes long."""
+
+
+def own_modules() -> dict[str, str]:
+    """Return the checksum of each imported module that is neither installed nor lightkit's, by its name."""
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and not file.startswith(_PYTHON) and is_own(file):
+            with suppress(OSError):
+                found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:_DIGITS]
+    return found
+
+
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any], plain: Any) -> list[str]:
+    """Say which modules differ from those of an earlier part of the run, and which keys name something in them.
+
+    Args:
+        before: What `environment.json` said of modules.
+        now: What it says now.
+        plain: The configuration as plain values.
+    """
+    lines = []
+    for name in sorted(set(before) & set(now)):
+        if before[name] != now[name]:
+            keys = [key for key, target in _targets(plain) if target.startswith(f"{name}.")]
+            of = f" ({', '.join(keys)})" if keys else ""
+            lines.append(f"the code of {name}{of} has changed since the earlier part of the run")
+    return lines
+
+
+def _targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and text of each `_target_` in a configuration."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        if name == "_target_" and isinstance(item, str):
+            yield key, item
+        else:
+            yield from _targets(item, f"{key}.{name}" if key else str(name))

@@ -20,9 +20,9 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
 from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
-from lightkit.common.shapes import OBJECT, TEXT, TEXTS, Shape, read_row
+from lightkit.common.shapes import OBJECT, TEXT, TEXTS, Shape
 from lightkit.processes.files import replacing
-from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, run_folders
+from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
 _VERSION = 2
@@ -240,25 +240,17 @@ def read_progress(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
         lines = read_file(folder / run_files.METRICS, sys.maxsize).split(b"\n")
     except (FileNotFoundError, UnreadableError):
         return {}
-    last = next((row for row in map(_row, reversed(lines)) if row), {})
+    last = next((row for row in map(row_of, reversed(lines)) if row), {})
     name, mode = metrics.get("monitor"), metrics.get("mode") or "min"
     found: dict[str, Any] = {"epochs": last["epoch"]} if isinstance(last.get("epoch"), int) else {}
     if not isinstance(name, str):
         return found
     mark, best = json.dumps(name).encode(), None
     for line in lines:
-        value = _row(line).get(name) if mark in line else None  # most lines are about single steps
+        value = row_of(line).get(name) if mark in line else None  # most lines are about single steps
         if isinstance(value, int | float) and improves(float(value), best, mode=str(mode)):
             best = float(value)
-            row = _row(line)
+            row = row_of(line)
             values = {key: each for key, each in row.items() if "/" in key}
             found |= {"name": name, "value": best, "step": row.get("step"), "values": values}
     return found
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    """Read a line; empty where it is none, such as the last one of a run that is writing it."""
-    try:
-        return read_row(line)
-    except UnreadableError:
-        return {}

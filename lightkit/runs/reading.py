@@ -1,17 +1,42 @@
-"""What the folder of an earlier run says: its configuration, its result, and what else was written down."""
+"""What the folder of a run says: its configuration, its result, what it has logged, and what else was written down.
+
+All readers of the files of a run are here: of such as are written whole, and of those that grow by lines.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.reading import UnreadableError, parse_json, parse_object, read_file, read_text, refuse_blank
-from lightkit.common.shapes import NAMED_TEXTS, NUMBER, OBJECT, OBJECTS, STATUS, TEXT, TEXTS, WHOLE, Shape, fitting
+from lightkit.common.reading import (
+    UnreadableError,
+    opened,
+    parse_json,
+    parse_object,
+    read_file,
+    read_text,
+    refuse_blank,
+)
+from lightkit.common.shapes import (
+    NAMED_TEXTS,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    STATUS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Shape,
+    fitting,
+    read_row,
+)
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
@@ -19,6 +44,8 @@ if TYPE_CHECKING:
 # Everything of `lightkit.config` is imported inside the functions: it takes its time, and a list of runs needs none.
 
 _T = TypeVar("_T")
+TORN = "torn at its end"
+"""What is wrong with a last line that a process was about to write as it was killed."""
 _SEED = re.compile(r"^seed: (\d{1,18})\s*$", re.M)
 _LONGEST_CONFIG = 1 << 20
 """Bytes of a configuration; the longest ones have some ten thousand."""
@@ -172,9 +199,64 @@ def read_ensemble_plan(folder: Path, damage: list[str] | None = None) -> dict[st
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of values that a run has logged; see `lightkit.loggers.JsonlLogger`."""
-    from lightkit.loggers.files import read_jsonl
-
     return read_jsonl(folder / run_files.METRICS)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a `metrics.jsonl`; one torn by a crash is left out, and so is what is no row.
+
+    Args:
+        path: The file; a missing one has no rows.
+    """
+    return list(read_lines(path, read_row))
+
+
+def read_lines(path: Path, read: Callable[[bytes], _T]) -> Iterator[_T]:
+    """Yield what the lines of a file say; one that says nothing is left out.
+
+    Args:
+        path: The file; a missing one has no lines.
+        read: Reads a line; `UnreadableError` of one that is none.
+    """
+    with suppress(FileNotFoundError, UnreadableError):
+        for line in read_file(path, sys.maxsize).split(b"\n"):
+            with suppress(UnreadableError):
+                yield read(line)
+
+
+def row_of(line: bytes | str) -> dict[str, Any]:
+    """Return a row of `metrics.jsonl`; empty for a line that is none, such as one that is being written."""
+    try:
+        return read_row(line)
+    except UnreadableError:
+        return {}
+
+
+def checked_lines(path: Path, read: Callable[[bytes], object] = read_row) -> list[tuple[bytes, str]]:
+    """Return the lines of a file, each with what is wrong with it; nothing is with an empty one.
+
+    Args:
+        path: The file; a missing one has no lines.
+        read: Reads a line; `UnreadableError` of one that is none.
+
+    Raises:
+        UnreadableError: The file cannot be read.
+    """
+
+    def problem(line: bytes) -> str:
+        if not line.strip():
+            return ""
+        if not line.endswith(b"\n"):
+            return TORN
+        try:
+            read(line)
+        except UnreadableError as error:
+            return str(error)
+        return ""
+
+    with suppress(FileNotFoundError), opened(path) as file:
+        return [(line, problem(line)) for line in file]
+    return []
 
 
 def read_seed(folder: Path) -> int | None:

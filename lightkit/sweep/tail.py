@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
-from lightkit.common.reading import UnreadableError
-from lightkit.common.shapes import is_whole, read_row
+from lightkit.common.shapes import is_whole
 from lightkit.processes.lines import Lines
+from lightkit.runs.reading import row_of
 from lightkit.sweep.job import Job, content_of, section_of
 
 
@@ -61,13 +60,11 @@ class JobProgress:
         return rows
 
     def _new_rows(self) -> Iterator[dict[str, Any]]:
-        for line in self._lines.new():
-            with suppress(UnreadableError):
-                row = read_row(line)
-                mark = (row["step"], tuple(row))
-                if mark not in self._seen:
-                    self._seen.add(mark)
-                    yield row
+        for row in filter(None, map(row_of, self._lines.new())):
+            mark = (row["step"], tuple(row))
+            if mark not in self._seen:
+                self._seen.add(mark)
+                yield row
 
     def _take(self, row: Mapping[str, Any]) -> None:
         value, epoch = row.get(self.metric), row.get("epoch")

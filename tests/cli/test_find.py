@@ -11,11 +11,11 @@ import pytest
 
 import lightkit.finders.lr as rates
 import lightkit.finders.speeds as searches
-import lightkit.runner.memory.batches as batches
+import lightkit.runner.batches as batches
 from lightkit.diagnostics.memory import Probe
 from lightkit.finders.lr import FoundRate, ShortTraining
 from lightkit.finders.speeds import FoundThroughput, FoundWorkers, Speed, Throughput
-from lightkit.runner.memory.batches import Batch
+from lightkit.runner.batches import Batch
 from tests.conftest import Outcome
 from tests.finders.test_speeds import SLOW
 from tests.finders.test_suggestion import curve

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.loggers.files import read_jsonl
+from lightkit.runs.reading import read_jsonl
 from tests.conftest import ROOT
 
 TINY = (

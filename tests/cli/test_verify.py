@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.arguments import options_of
-from lightkit.runner.proving import trace, verify
-from lightkit.runner.proving.job import TracedJob, run_job
+from lightkit.runner import trace, verify
+from lightkit.runner.verify import run_job
 from tests.conftest import Outcome
 from tests.resume.harness import forked
 
 QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
 
 
-def in_a_fork(job: TracedJob, file: Path, *, want: int = 0) -> None:
+def in_a_fork(file: Path, *, want: int = 0) -> None:
     """In place of a new process, which takes seconds to start."""
-    forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
+    forked(lambda: run_job(file), file.with_suffix(".log"), want=want)
 
 
 @pytest.mark.thorough

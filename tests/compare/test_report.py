@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.compare.comparison import RunComparison, build_comparison
-from lightkit.compare.curves import read_curves, thinned
+from lightkit.compare.grouping import read_curves, thinned
 from lightkit.compare.report import as_csv, draw_png, html_page, markdown, p_value, tables
 from lightkit.runs.index import read_record
 from tests.compare.made import SWEEP, a_run, a_sweep

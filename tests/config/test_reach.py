@@ -118,8 +118,8 @@ def test_data_sets_write_where_somebody_has_agreed(
 
 
 def test_a_trace_of_a_run_is_nothing_to_build(cli: Callable[..., Any], tmp_path: Path) -> None:
-    trace = f"{{_target_: lightkit.runner.proving.trace.RunTrace, path: {tmp_path}/out, checkpoints: x}}"
+    trace = f"{{_target_: lightkit.runner.trace.RunTrace, path: {tmp_path}/out, checkpoints: x}}"
     refusal = cli("train", f"+trainer.callbacks.trace={trace}")
     assert refusal.code == 2
-    assert "lightkit.runner.proving.trace.RunTrace is not among what may be built" in refusal.err
+    assert "lightkit.runner.trace.RunTrace is not among what may be built" in refusal.err
     assert not (tmp_path / "out").exists()

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from lightkit.detached import following
-from lightkit.detached.following import Lines, attach, follow, log_of
+from lightkit.detached.following import attach, follow, log_of
 from lightkit.detached.liveness import look
 from lightkit.loggers import ConsoleLogger
+from lightkit.processes.lines import Lines
 from lightkit.runs.lock import locked
 from tests.detached.made import make_run, write_progress
 

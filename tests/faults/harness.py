@@ -12,7 +12,7 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.randomness import mix
-from lightkit.loggers.files import read_jsonl
+from lightkit.runs.reading import read_jsonl
 from tests.waiting import until
 from tests.warm import Running
 

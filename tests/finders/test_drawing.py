@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from lightkit.common.drawing import png
 from lightkit.diagnostics.memory import Probe
-from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers, write_png
+from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers
 from lightkit.finders.lr import FoundRate, LossAtRate, ShortTraining
 from lightkit.finders.speeds import FoundWorkers, Speed
 from tests.finders.test_suggestion import curve
@@ -20,7 +19,7 @@ def legend(figure: object) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_losses_over_rates(tmp_path: Path) -> None:
+def test_losses_over_rates() -> None:
     points = curve(noise=0.05)
     trainings = (ShortTraining(0.02, (0.4, 0.5)), ShortTraining(0.06, (1.9, 2.1)), ShortTraining(0.2, ()))
     figure = draw_lr(FoundRate(tuple(points), 0.001, trainings, 50, 50), "wine: optim.lr")
@@ -33,8 +32,7 @@ def test_losses_over_rates(tmp_path: Path) -> None:
     assert axes.get_xscale() == "log"
     low, high = axes.get_ylim()
     assert low < 0.45 < 2.3 < high < 3.5, "a loss that diverges does not make the rest a flat line"
-    write_png(figure, tmp_path / "new" / "lr.png")
-    assert (tmp_path / "new" / "lr.png").read_bytes().startswith(b"\x89PNG")
+    assert png(figure).startswith(b"\x89PNG")
 
 
 def test_losses_that_say_nothing() -> None:

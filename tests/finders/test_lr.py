@@ -80,7 +80,7 @@ def test_in_a_process_of_its_own_and_the_state_of_this_one_stays() -> None:
 
 @pytest.mark.thorough
 def test_a_step_that_fails_is_told(process: Callable[..., Outcome]) -> None:
-    task = "trainer.task={_target_: tests.runner.memory.test_bench.Hungry, most: 4, what: other}"
+    task = "trainer.task={_target_: tests.runner.test_bench.Hungry, most: 4, what: other}"
     done = process("find", "lr", *QUICK, task)
     assert done.code == 1
     assert "KeyError: 'whatever'" in done.err

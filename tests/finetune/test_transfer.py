@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lightkit.checkpoint.weights import read_weights
 from lightkit.config import load_run
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from tests.conftest import Outcome
 from tests.finetune.spies import Watch, watching
 from tests.finetune.whole import (

@@ -13,9 +13,9 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.memory.batches import find_batch
+from lightkit.runner.batches import find_batch
+from lightkit.runs.reading import read_jsonl
 
 pytestmark = pytest.mark.gpu
 IMAGES = ["data=shapes", "data.dataset.train=4096", "data.dataset.val=64", "data.dataset.test=64", "model=resnet18",

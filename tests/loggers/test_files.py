@@ -9,9 +9,9 @@ import pytest
 from lightkit.loggers import files
 from lightkit.loggers.files import (
     JsonlLogger,
-    read_jsonl,
     write_json,
 )
+from lightkit.runs.reading import read_jsonl
 
 
 def steps(path):

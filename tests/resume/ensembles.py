@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
-from lightkit.runner.proving.comparison import compare_runs, flatten, same_bits
-from tests.resume.harness import _child, forked
+from lightkit.runner.comparison import compare_runs, digest, flatten
+from tests.resume.harness import forked
 
 BASE = (
     "data=wine",
@@ -68,23 +62,6 @@ def train(cfg: Any, place: Path) -> None:
     forked(lambda: Runner(cfg, place).run(), place.with_name(f"{place.name}.log"))
 
 
-def kill_after(job: Callable[[], Any], seconds: float, log: Path) -> bool:
-    """Do a job in another process, and kill it after some time; tells whether it was still at it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        _child(job, log)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return False
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
-
-
 def go_on(cfg: Any, place: Path, *overrides: str) -> None:
     """Resume an ensemble in this process, or start it where the kill came before it had written anything."""
     if (place / run_files.CONFIG).is_file():
@@ -93,25 +70,8 @@ def go_on(cfg: Any, place: Path, *overrides: str) -> None:
         Runner(cfg, place).run()
 
 
-def kill_somewhere(cfg: Any, place: Path, seconds: float, draw: random.Random) -> int:
-    """Train an ensemble that is killed at random moments, and go on until it has finished; returns the kills.
-
-    Args:
-        cfg: Its configuration.
-        place: Its folder.
-        seconds: How long it takes without a kill.
-        draw: Draws the moments.
-    """
-    log = place.with_name(f"{place.name}.log")
-    kills = int(kill_after(lambda: Runner(cfg, place).run(), draw.uniform(0, seconds), log))
-    if kills and draw.random() < 0.3:
-        kills += kill_after(lambda: go_on(cfg, place), draw.uniform(0, seconds), log)
-    forked(lambda: go_on(cfg, place), log)
-    return kills
-
-
 def differences(one: Path, other: Path) -> list[str]:
     """What of two ensembles is not the same, but for the clock."""
     found = [f"{item.name}: {item.different}" for item in compare_runs(one, other) if item.different]
     first, second = (dict(flatten(json.loads((run / run_files.ENSEMBLE).read_text()), "plan")) for run in (one, other))
-    return found + [key for key in {**first, **second} if not same_bits(first.get(key), second.get(key))]
+    return found + [key for key in {**first, **second} if digest(first.get(key)) != digest(second.get(key))]

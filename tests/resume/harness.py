@@ -18,9 +18,8 @@ import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
-from lightkit.runner.proving.comparison import compare_runs, read_trace
-from lightkit.runner.proving.job import traced_runner
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.comparison import compare_runs, read_trace
+from lightkit.runner.trace import Moment, traced_runner
 from lightkit.runs import folder
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)

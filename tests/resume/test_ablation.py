@@ -14,7 +14,7 @@ import pytest
 from lightkit.checkpoint.content import VERSION
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.trace import Moment
 from lightkit.trainer import State
 from tests.resume.harness import Case, configured
 

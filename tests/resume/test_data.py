@@ -9,10 +9,9 @@ from omegaconf import OmegaConf
 
 from lightkit.assembly import build_engine, build_splits
 from lightkit.config import compose, load_run
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.proving.job import traced_runner
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.trace import Moment, traced_runner
+from lightkit.runs.reading import read_jsonl
 from tests.resume.harness import BASE, foreign_draws, forked
 
 ROWS = 50

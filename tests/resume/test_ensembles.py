@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,12 @@ from lightkit.config import load_run
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
 from lightkit.runner.ensemble import run as ensemble_run
-from lightkit.runner.proving.job import traced_runner
-from lightkit.runner.proving.trace import Moment, kill
+from lightkit.runner.trace import Moment, kill, traced_runner
 from lightkit.runs.folder import RunFolder
-from tests.resume.ensembles import METHODS, config, differences, go_on, kill_somewhere, train
+from tests.resume.ensembles import METHODS, config, differences, go_on, train
 from tests.resume.harness import forked
 from tests.waiting import until
 
-KILLS = int(os.environ.get("LIGHTKIT_KILLS", "1"))
-"""Random moments for each method; the variable asks for more."""
 ALONE = "ensemble.engine=sequential"
 """A member that is trained alone ends with other last bits than one that is trained with others at once."""
 
@@ -51,17 +46,6 @@ def copy(voting: Path, tmp_path: Path) -> Path:
 def resumed(place: Path, *overrides: str) -> None:
     """Go on in another process."""
     forked(lambda: go_on(None, place, *overrides), place.with_name("log"))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("method", METHODS)
-def test_an_ensemble_killed_at_any_moment_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    cfg, began = config(method), time.monotonic()
-    train(cfg, tmp_path / "whole")
-    seconds, draw = time.monotonic() - began, random.Random(method)
-    for number in range(KILLS):
-        kill_somewhere(cfg, tmp_path / str(number), seconds, draw)
-        assert differences(tmp_path / "whole", tmp_path / str(number)) == []
 
 
 @pytest.mark.thorough

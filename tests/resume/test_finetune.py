@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.trace import Moment
 from tests.resume.harness import BASE, Case, configured, foreign_draws, forked
 
 SMALL = [
@@ -189,7 +189,7 @@ def test_killed_again_and_again(cases: Cases) -> None:
     place = case.kill(Moment("step", 4, 0), "again")
     for step in (5, 8, 13):
         from lightkit.config import load_run
-        from lightkit.runner.proving.job import traced_runner
+        from lightkit.runner.trace import traced_runner
 
         trace, moment = case.place / f"again-{step}.jsonl", Moment("step", step, 0)
         going_on = traced_runner(load_run(place).cfg, place, trace=trace, end_at=moment)

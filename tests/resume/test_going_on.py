@@ -15,10 +15,10 @@ from lightkit.checkpoint import files
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.loggers.events import read_scalars, repeated
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner.merge import KeyChange
-from lightkit.runner.proving.trace import Moment
 from lightkit.runner.restore import check_moments
+from lightkit.runner.trace import Moment
+from lightkit.runs.reading import read_jsonl
 from tests.resume.harness import Case, configured, forked
 
 OPTIONS = ("data=wine", "model.dropout=0.2", "trainer.validate_unit=step", "trainer.validate_every=4")
@@ -57,7 +57,7 @@ def test_a_run_killed_again_and_again(case: Case) -> None:
 
 def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:
     from lightkit.config import load_run
-    from lightkit.runner.proving.job import traced_runner
+    from lightkit.runner.trace import traced_runner
 
     def job() -> None:
         trace = place.with_name(f"{place.name}-{moment.step}.jsonl")
@@ -156,14 +156,6 @@ def test_a_named_rate_is_taken(case: Case, cut: Path) -> None:
     assert rates == pytest.approx([value * 50 for value in before])
     case.resume(place)  # `resume.override` is in the folder's configuration now, and nothing differs any more
     assert settings(place)["initial_lr"] == 0.5
-
-
-@pytest.mark.slow
-def test_betas_by_a_pattern(case: Case, cut: Path) -> None:
-    place = copied(case, "betas", cut)
-    case.resume(place, "optim.betas=[0.5,0.6]", "resume.override=['optim.*']")
-    assert list(settings(place)["betas"]) == [0.5, 0.6]
-    assert settings(place)["initial_lr"] == 0.01
 
 
 @pytest.mark.slow

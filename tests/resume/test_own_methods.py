@@ -16,8 +16,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.ensemble.file import read_ensemble
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.runner.proving.job import traced_runner
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.trace import Moment, traced_runner
 from tests.conftest import Outcome
 from tests.resume.ensembles import BASE, differences, go_on, train
 from tests.resume.harness import forked

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from tests.resume.harness import BASE, Case, configured, forked
 from tests.resume.test_finetune import SMALL
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.loggers.files import read_jsonl
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.trace import Moment
+from lightkit.runs.reading import read_jsonl
 from lightkit.trainer.guard import KEPT
 from tests.resume.harness import Case, configured, foreign_draws
 

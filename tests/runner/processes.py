@@ -17,9 +17,9 @@ import tests.forkable
 import tests.preloaded
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.runs import folder
+from lightkit.runs.reading import read_jsonl
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import errno
+import gc
+import json
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import lightkit.diagnostics.memory as memory
+import lightkit.runner.faults as oom
+import lightkit.runner.run as run
+import lightkit.runner.session as session
 from lightkit.common.errors import UserError
-from lightkit.runner.faults import as_user_error, translate_errors
+from lightkit.config import compose, load_run
+from lightkit.diagnostics.memory import Memory, Usage
+from lightkit.runner import Runner
+from lightkit.runner.faults import MemoryReport, as_user_error, translate_errors
+from lightkit.trainer import State
+from lightkit.trainer.tasks import StepOutput, Supervised
 
 
 def failing_allocation() -> BaseException:
@@ -144,3 +159,245 @@ def test_user_errors_and_the_end_of_the_program_pass_through() -> None:
         with pytest.raises(type(error)) as caught, translate_errors():
             raise error
         assert caught.value is error
+
+
+QUICK = ["data=digits", "data.batch_size=32", "trainer.epochs=2", "logger=quiet", "device=cpu", "metrics.figures=[]"]
+SMALL = ["model=transformer", "model.dim=16", "model.depth=2"]
+TASK = "trainer.task._target_=tests.runner.test_faults.Full"
+
+
+class Fails(torch.autograd.Function):
+    """Runs out of memory in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has")
+
+
+class Full(Supervised):
+    """Runs out of memory somewhere on real data; steps without values pass, unless it looks at them.
+
+    Args:
+        at: Batch of training at which it does, or of the evaluation.
+        where: `forward`, `backward` or `evaluation`.
+        looks: Look at values, as code of one's own may.
+    """
+
+    def __init__(self, at: int = 3, where: str = "forward", looks: bool = False) -> None:
+        self.at, self.where, self.looks, self.seen = at, where, looks, 0
+
+    def step(self, model: Any, batch: Any, criterion: Any) -> StepOutput:
+        real = type(batch[0]) is Tensor and len(batch[0]) > 2
+        self.seen += real and model.training != (self.where == "evaluation")
+        if self.looks:
+            batch[0].sum().item()
+        found = super().step(model, batch, criterion)
+        if not real or self.seen != self.at or model.training == (self.where == "evaluation"):
+            return found
+        if self.where == "backward":
+            return found._replace(loss=Fails.apply(found.loss))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has")
+
+
+def failed(folder: Path, *overrides: str, **options: Any) -> str:
+    """The report of a run that runs out of memory."""
+    cfg = compose([*QUICK, *(overrides or SMALL), TASK]).cfg
+    with pytest.raises(UserError, match="out of memory") as caught:
+        Runner(cfg, folder).run(**options)
+    assert caught.value.exit_code == 4
+    return str(caught.value)
+
+
+def test_the_report_of_a_training_step(tmp_path: Path) -> None:
+    report = failed(tmp_path / "run", *SMALL, "trainer.ema.decay=0.9")
+    head, *rows = report.splitlines()
+    assert head == (
+        "out of memory in training step 3 (forward pass, 32 samples): CUDA out of memory. Tried to allocate 20.00 GiB."
+    )
+    assert [row.split(":")[0].strip() for row in rows[:4]] == ["memory", "made of", "of these", "fix"]
+    assert "GiB" in rows[0]
+    for part in ("weights", "gradients", "state of the optimizer", "average"):
+        assert f"{part} " in rows[1]
+    assert "activations of 32 samples about" in rows[2]
+    assert "blocks.*" in rows[2]
+    fixes = [row.replace("fix:", "").strip() for row in rows[3:]]
+    assert fixes[:4] == [
+        "data.batch_size=16 trainer.accumulate=2",
+        "device.batch_size=auto, which finds the largest for a new run",
+        "device.precision=bf16",
+        'device.activation_checkpointing=["blocks.*"]',
+    ]
+    assert "resume.override=[trainer.accumulate]" in fixes[4]
+    assert len(rows) <= 8
+    assert json.loads((tmp_path / "run/result.json").read_text())["reason"] == report
+    assert "blocks.*" in (tmp_path / "run/run.log").read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [
+        (["trainer.task.where=backward", "trainer.accumulate=2"],
+         "out of memory in training step 2 (backward pass, 32 samples x 2 accumulated)"),
+        (["trainer.task.where=evaluation", "trainer.task.at=2"], "out of memory in the validation after step 40"),
+        (["trainer.task.looks=true"], "out of memory in training step 3 (forward pass"),
+        (["device.activation_checkpointing=['blocks.*']"], "out of memory in training step 3 (forward pass"),
+        (["trainer.task.at=1"], "out of memory in training step 1 (forward pass"),
+    ],
+)  # fmt: skip
+def test_where_it_happened(tmp_path: Path, options: list[str], head: str) -> None:
+    report = failed(tmp_path / "run", *SMALL, *options)
+    assert report.startswith(head), report
+    assert "of these:" in report
+    evaluating = "trainer.task.where=evaluation" in options
+    assert ("data.eval_batch_size=16" in report) == evaluating
+    assert ("data.batch_size=16" in report) != evaluating
+    assert ("lightkit resume RUN" in report) == ("step 1 " not in head)
+    recomputes = "device.activation_checkpointing=['blocks.*']" in options
+    assert ('device.activation_checkpointing=["blocks.*"]' in report) != (evaluating or recomputes)
+
+
+def test_the_optimizer_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    report = failed(tmp_path / "run", *SMALL, "trainer.task.at=0")
+    assert report.startswith("out of memory in training step 1 (optimizer step, 32 samples): no room")
+
+
+def test_memory_that_runs_out_while_the_run_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(run, "build_learner", full)
+    report = failed(tmp_path / "run")
+    assert report.startswith("out of memory while the run was built: MemoryError")
+    assert "data.batch_size" not in report
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.thorough
+def test_an_evaluation(tmp_path: Path) -> None:
+    Runner(compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg, tmp_path / "run").run()
+    cfg = load_run(tmp_path / "run", [TASK, "trainer.task.where=evaluation", "trainer.task.at=1"]).cfg
+    for call in (Runner(cfg, tmp_path / "run").evaluate, Runner(cfg, tmp_path / "run").predict):
+        with pytest.raises(UserError, match=r"out of memory in an evaluation[\s\S]*data\.eval_batch_size=16") as caught:
+            call()
+        assert caught.value.exit_code == 4
+        assert "of these: outputs about" in str(caught.value)
+
+
+def test_a_report_that_cannot_be_made_says_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("broken")
+
+    for name in ("activations", "measured", "state_bytes", "memory_of", "small_batch"):
+        monkeypatch.setattr(oom, name, broken)
+    monkeypatch.setattr(Memory, "usage", broken)
+    report = failed(tmp_path / "run")
+    assert report.startswith("out of memory in training step 3")
+    assert "of these:" not in report
+    assert "data.batch_size=16 trainer.accumulate=2" in report
+
+
+def test_the_peak_of_a_gpu_stands_in_the_report() -> None:
+    class Gpu(Memory):
+        def usage(self) -> Usage:
+            return Usage(61 * 2**30, 70 * 2**30, 79 * 2**30)
+
+    cfg = compose(QUICK).cfg
+    parts = run.build(cfg, Path("nowhere"))
+    report = str(MemoryReport(cfg, replace(parts, state=State(step=4)), Gpu()).report(MemoryError("x")))
+    assert "memory:   61.0 GiB in use at most, 70.0 GiB reserved, of 79.0 GiB" in report
+    assert report.startswith("out of memory after step 4: x")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (["data.batch_size=33"], "data.batch_size=1 trainer.accumulate=33"),
+        (["device.precision=bf16"], "device.batch_size=auto"),
+        (["device.parallel=ddp"], "device.parallel=fsdp"),
+    ],
+)
+def test_what_to_change_suits_the_configuration(tmp_path: Path, options: list[str], fix: str) -> None:
+    report = failed(tmp_path / "run", *SMALL, *options)
+    assert fix in report
+    assert ("device.precision=bf16" in report) == ("device.precision=bf16" not in options)
+
+
+class Cache:
+    """Counts how often the cache of a GPU is emptied, and whether the model of the run was still there."""
+
+    def __init__(self) -> None:
+        self.models: list[weakref.ref[Any]] = []
+        self.alive: list[bool] = []
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
+    found, build, build_learner = Cache(), run.build, run.build_learner
+
+    def noted(made: Any) -> Any:
+        def built(*args: Any, **options: Any) -> Any:
+            parts = made(*args, **options)
+            found.models.append(weakref.ref(parts.model))
+            return parts
+
+        return built
+
+    class Gpu(Memory):
+        def release(self) -> None:
+            found.alive.append(found.models[-1]() is not None)
+
+    def released() -> None:
+        memory.release(Gpu(), collect=gc.collect)
+
+    monkeypatch.setattr(run, "build", noted(build))
+    monkeypatch.setattr(run, "build_learner", noted(build_learner))
+    monkeypatch.setattr(session, "release", released)
+    return found
+
+
+@pytest.mark.thorough
+def test_a_run_that_ends_leaves_nothing_in_the_cache(cache: Cache, tmp_path: Path) -> None:
+    cfg = compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg
+    for name in ("a", "b"):
+        Runner(cfg, tmp_path / name).run()
+    assert cache.alive == [False, False]
+
+
+@pytest.mark.thorough
+def test_a_run_that_runs_out_of_memory_leaves_nothing_either(cache: Cache, tmp_path: Path) -> None:
+    reports: list[BaseException] = []
+    for where in ("forward", "backward", "evaluation"):
+        cfg = compose([*QUICK, *SMALL, TASK, f"trainer.task.where={where}"]).cfg
+        with pytest.raises(UserError) as caught:
+            Runner(cfg, tmp_path / where).run()
+        reports.append(caught.value)  # as a caller that goes on with other runs may keep it
+    gc.collect()
+    assert [model() for model in cache.models] == [None] * 3
+    assert len(cache.alive) == 3
+
+
+@pytest.mark.thorough
+def test_other_errors_empty_the_cache_too(cache: Cache, tmp_path: Path) -> None:
+    cfg = compose([*QUICK, *SMALL, "++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 2}"]).cfg
+    with pytest.raises(RuntimeError, match="killed"):
+        Runner(cfg, tmp_path / "run").run()
+    assert len(cache.alive) == 1
+
+
+@pytest.mark.thorough
+def test_an_evaluation_empties_the_cache(cache: Cache, tmp_path: Path) -> None:
+    Runner(compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg, tmp_path / "run").run()
+    runner = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run")
+    runner.evaluate()
+    runner.predict()
+    assert len(cache.alive) == 3

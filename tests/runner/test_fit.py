@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import compose
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from tests.conftest import Outcome
+from tests.finetune.whole import SHORT, notes
 
 OPTIONS = [
     "data=wine",
@@ -93,3 +94,15 @@ def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
     assert "a note" in (run / "metrics.changed1.jsonl").read_text()
     assert cli("resume", str(run)).code == 0
     assert (run / "run.log").read_text().count("has been changed") == 1
+
+
+WINE = ("data=wine", "model=custom", "trust=[tests]")
+
+
+def test_a_run_says_and_keeps_what_it_takes_for_the_output_layer(tmp_path: Path) -> None:
+    cfg = compose([*WINE, *SHORT, "model._target_=tests.finetune.strange.Unusual", "finetune=head"]).cfg
+    Runner(cfg, tmp_path).run()
+    assert "output layer: zz (found by a forward pass); another one: finetune.head.name=" in (
+        tmp_path / "run.log"
+    ).read_text(encoding="utf-8")
+    assert notes(tmp_path)["head"] == {"name": "zz", "found": "computed", "why": "", "beside": []}

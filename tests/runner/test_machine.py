@@ -16,13 +16,13 @@ from lightkit.device.ranks import Ranks
 from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory
 from lightkit.loggers.events import read_scalars
-from lightkit.loggers.files import read_jsonl
 from lightkit.monitor import usage
 from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
 from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 from lightkit.runner import Runner, machine
-from lightkit.runner.proving.comparison import compare_runs, flatten
+from lightkit.runner.comparison import compare_runs
 from lightkit.runner.session import session
+from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Callback
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
@@ -88,11 +88,6 @@ def test_watching_changes_nothing_that_counts(tmp_path: Path) -> None:
     result = run(tmp_path / "alone", "logger.system.enabled=false", slowly=False)
     assert [item for item in compare_runs(tmp_path / "watched", tmp_path / "alone") if item.different] == []
     assert result["system"] == {}
-
-
-def test_what_comes_from_the_machine_is_not_compared() -> None:
-    tree = {"system": {"bound": "data"}, "last": {"system/ram_gib": 1.0, "val/loss": 2.0}}
-    assert dict(flatten(tree, "result")) == {"result.last.val/loss": 2.0}
 
 
 def test_a_run_ends_with_what_to_try(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightkit.cli import main
-from lightkit.loggers.files import read_jsonl
+from lightkit.runs.reading import read_jsonl
 from tests.conftest import Outcome
 from tests.resume.harness import forked
 from tests.runner.processes import configured, train

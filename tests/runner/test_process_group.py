@@ -19,7 +19,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
 from lightkit.runner.fit import Observer
-from lightkit.runner.proving.job import TracedJob, shortened
+from lightkit.runner.verify import TracedJob, shortened
 from lightkit.trainer import Callback
 from lightkit.trainer.learner import Learner
 from tests.runner.processes import configured, far, go_on, series, together, train

@@ -16,8 +16,8 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
 from lightkit.diagnostics.profiling import Recorder
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Callback, Trainer
 from lightkit.trainer.interrupt import Interrupted
 from tests.runner.processes import configured, train

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runner.fit import Observer
+from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Callback
+from lightkit.trainer.learner import Learner
 
 QUICK = [
     "data=wine",
@@ -42,16 +46,6 @@ class KillAt(Callback):
     def on_step(self, trainer: Any) -> None:
         if trainer.state.step == self.step_number:
             raise RuntimeError("killed")
-
-
-class Telling(Callback):
-    """Logs values of its own."""
-
-    def on_step(self, trainer: Any) -> None:
-        trainer.log({"own/step": torch.tensor(1.0)})
-
-    def on_epoch(self, trainer: Any, values: dict[str, float]) -> None:
-        trainer.log({"own/loss": 2 * values["train/loss"]})
 
 
 def comparable(folder: Path) -> list[dict[str, Any]]:
@@ -111,24 +105,6 @@ def test_another_seed_gives_another_run_on_the_same_split(tmp_path: Path) -> Non
     assert comparable(tmp_path / "a") != comparable(tmp_path / "b")
 
 
-@pytest.mark.thorough
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """Here with the crash seen from outside; tests/resume has the kinds of runs and the moments."""
-    options = ["checkpoint.every_steps=2", "trainer.epochs=4", "model.dropout=0.3", "trainer.accumulate=2"]
-    options.append("++trainer.callbacks.tell={_target_: tests.runner.test_run.Telling}")
-    runner(tmp_path / "whole", *options).run()
-    kill = ["++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 8}"]
-    with pytest.raises(RuntimeError, match="killed"):
-        runner(tmp_path / "cut", *options, *kill).run()
-    assert json.loads((tmp_path / "cut" / "result.json").read_text())["status"] == "failed"
-    resumed = load_run(tmp_path / "cut", ["~trainer.callbacks.kill"])
-    Runner(resumed.cfg, tmp_path / "cut").run(resume=True)
-    assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")
-    assert sum("own/loss" in row for row in comparable(tmp_path / "cut")) == 4
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
-
-
 def test_a_run_that_ends_early_says_why(tmp_path: Path) -> None:
     result = runner(tmp_path / "run", "trainer.epochs=200", "trainer.early_stopping.patience=1", "optim.lr=1").run()
     assert result["status"] == "finished"
@@ -142,3 +118,41 @@ def test_a_loss_that_explodes_ends_with_status_3_and_a_record(tmp_path: Path) ->
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"
     assert "the loss is no longer finite" in result["reason"]
+
+
+@pytest.mark.thorough
+def test_a_longer_run_goes_on_from_the_last_one(tmp_path: Path) -> None:
+    runner(tmp_path / "run").run()
+    longer = load_run(tmp_path / "run", ["trainer.epochs=5"])
+    assert Runner(longer.cfg, tmp_path / "run").run(resume=True)["epochs"] == 5
+    assert "nothing is left to train" not in (tmp_path / "run" / "run.log").read_text()
+    shorter = load_run(tmp_path / "run", ["trainer.epochs=2"])
+    assert Runner(shorter.cfg, tmp_path / "run").run(resume=True)["epochs"] == 5
+    assert "nothing is left to train" in (tmp_path / "run" / "run.log").read_text()
+
+
+class Noting(Observer):
+    """Shortens the training split, and notes what it is shown."""
+
+    rows: Mapping[str, int] = {"train": 32}
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def watch(self, learner: Learner) -> Learner:
+        self.seen.append(f"{learner.data.train.num_samples} rows at step {learner.state.step}")
+        return learner
+
+    @contextmanager
+    def saving(self, learner: Learner) -> Iterator[None]:
+        self.seen.append(f"saves step {learner.state.step}")
+        yield
+        self.seen.append("saved")
+
+
+def test_an_observer_sees_the_learner_before_it_trains_and_every_save(tmp_path: Path) -> None:
+    options = ["data=wine", "data.batch_size=16", "model.hidden=[8]", "trainer.epochs=2", "trainer.test=none"]
+    cfg = compose([*options, "device=cpu", "metrics.monitor=train/loss"]).cfg
+    noting = Noting()
+    Runner(cfg, tmp_path / "run", observer=noting).run()
+    assert noting.seen == ["32 rows at step 0", "saves step 2", "saved", "saves step 4", "saved"]

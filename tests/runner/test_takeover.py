@@ -15,8 +15,8 @@ from lightkit.assembly import build
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from tests.runner.processes import configured, train
 
 WHOLE = (

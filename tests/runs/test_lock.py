@@ -75,12 +75,6 @@ def test_a_second_run_in_the_same_process_is_refused_too(tmp_path: Path) -> None
         assert locked_by_others(tmp_path)
 
 
-def test_reading_the_lock_file_does_not_end_the_lock(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).begun():
-        (tmp_path / ".lock").read_bytes()
-        assert locked_by_others(tmp_path)
-
-
 def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
     read, write = os.pipe()
     with RunFolder(tmp_path).begun():
@@ -124,22 +118,9 @@ def test_a_stale_lock_file_is_taken_over(tmp_path: Path, left: bytes) -> None:
 
 
 def test_a_file_system_without_locks_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    without_locks(monkeypatch)
     with RunFolder(tmp_path).begun():
         pass
-
-
-def test_who_runs_in_a_folder_can_be_asked(tmp_path: Path) -> None:
-    assert lock_holder(tmp_path) is None
-    with held(tmp_path) as process:
-        assert str(lock_holder(tmp_path)).startswith(f"process {process.pid} on ")
-        process.kill()
-        process.wait()
-    assert (tmp_path / ".lock").exists()
-    assert lock_holder(tmp_path) is None
 
 
 def test_asking_does_not_take_the_lock_nor_end_it(tmp_path: Path) -> None:
@@ -165,11 +146,8 @@ def test_a_run_that_starts_while_somebody_asks_waits_for_that(tmp_path: Path, mo
 
 
 def test_nobody_knows_of_a_folder_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
     (tmp_path / ".lock").touch()
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    without_locks(monkeypatch)
     assert lock_holder(tmp_path) is None
 
 

@@ -16,8 +16,8 @@ from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_cor
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.validations import Validation, read_validations
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner.ensemble.report import Outcome, SplitMeter
+from lightkit.runs.reading import read_metrics
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""
@@ -156,7 +156,7 @@ def epochs(members: Sequence[MemberResult], name: str) -> dict[str, tuple[list[f
     """
     curves = {}
     for result in members:
-        rows = [row for row in read_jsonl(result.folder / run_files.METRICS) if row.get(name) is not None]
+        rows = [row for row in read_metrics(result.folder) if row.get(name) is not None]
         if rows:
             places = {own.step: own.epoch for own in read_validations(result.folder / run_files.VALIDATIONS)}
             reached = [places.get(row["step"], row["epoch"]) for row in rows]  # also in the middle of an epoch

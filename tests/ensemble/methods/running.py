@@ -14,9 +14,8 @@ from lightkit.config import compose, from_yaml
 from lightkit.ensemble.file import StoredEnsemble, read_ensemble
 from lightkit.ensemble.methods import RunFacts
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runs.reading import read_config, read_result
+from lightkit.runs.reading import read_config, read_jsonl, read_result
 
 QUICK = [
     *["data=wine", "model.hidden=[8]", "trainer.epochs=2", "data.batch_size=32", "optim.lr=0.01"],

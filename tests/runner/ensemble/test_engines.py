@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.proving.comparison import compare_runs
+from lightkit.runner.comparison import compare_runs
 from tests.resume.ensembles import config, go_on
 from tests.resume.harness import forked
 from tests.runner.processes import configured, far, train

@@ -17,11 +17,10 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, from_yaml, load_run
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_events
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.runner.ensemble.engines import train_at_once
 from lightkit.runner.session import session
-from lightkit.runs.reading import read_config, read_result
+from lightkit.runs.reading import read_config, read_jsonl, read_result
 from lightkit.trainer.interrupt import Interrupted
 from tests.conftest import Outcome
 from tests.runner.test_run import comparable, weights

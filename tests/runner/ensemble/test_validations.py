@@ -15,8 +15,8 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
 from lightkit.ensemble.combining import as_logits, as_probabilities, soft
 from lightkit.loggers.events import read_events
-from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Trainer
 
 QUICK = [

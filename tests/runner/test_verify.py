@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-import lightkit.runner.proving.verify as module
+import lightkit.runner.verify as module
 from lightkit.common.errors import UserError
-from lightkit.runner.proving.job import TracedJob, run_job
-from lightkit.runner.proving.verify import VerifyResult, choose_moment, verify
+from lightkit.runner.verify import TracedJob, VerifyResult, choose_moment, run_job, shortened, verify
 from tests.resume.harness import forked
 
 SETS = "tests.resume.sets"
@@ -26,8 +25,8 @@ DRAWING = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Drawing"]
 def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., VerifyResult]:
     """`verify` with forked children in place of new processes, which take seconds to start."""
 
-    def finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
-        forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
+    def finished(file: Path, *, want: int = 0) -> None:
+        forked(lambda: run_job(file), file.with_suffix(".log"), want=want)
 
     monkeypatch.setattr(module, "run_in_process", finished)
 
@@ -133,6 +132,41 @@ def test_state_that_shows_only_across_epochs_or_blocks_makes_the_bits_differ(
     assert {"Cached": "keeps what it has drawn", "Listed": "a metric"}[name] in result.reason.lower()
 
 
+def test_the_run_is_made_short(tmp_path: Path) -> None:
+    def found(*overrides: str, **options: Any) -> dict[str, str]:
+        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        return dict(text.split("=") for text in job.settings) | {name: str(rows) for name, rows in job.rows.items()}
+
+    plain = found()
+    assert plain["trainer.steps"] == "24"
+    assert plain["checkpoint.every_steps"] == "4"
+    assert not {"train", "val", "test", "trainer.validate_every"} & plain.keys()
+    assert found(epochs=1)["trainer.steps"] == "8"
+    assert found("trainer.steps=7")["trainer.steps"] == "7"
+    assert found(at=10, steps=100, epochs=9)["checkpoint.every_steps"] == "2"
+    assert found(at=12, steps=100, epochs=9)["checkpoint.every_steps"] == "4"
+    assert found(at=13, steps=100, epochs=9)["checkpoint.every_steps"] == "1"
+    assert found("logger.every_steps=1")["logger.every_steps"] == "1"
+
+
+def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_path: Path) -> None:
+    def found(*overrides: str, **options: Any) -> tuple[dict[str, str], dict[str, int]]:
+        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        return dict(text.split("=") for text in job.settings), job.rows
+
+    settings, rows = found("data.batch_size=2", steps=30)
+    assert rows["train"] == rows["test"] == 20
+    assert rows.get("val", 18) <= 20
+    assert settings["trainer.steps"] == "30", "three epochs of ten steps"
+    settings, rows = found("data.batch_size=2", "trainer.accumulate=2", "data.drop_last=true", steps=15)
+    assert rows["train"] // 4 in (4, 5)
+    assert found("trainer.validate_every=5")[0]["trainer.validate_every"] == "1"
+    assert found("trainer.validate_unit=step", "trainer.validate_every=100")[0]["trainer.validate_every"] == "12"
+    assert "trainer.validate_every" not in found("trainer.validate_unit=step", "trainer.validate_every=5")[0]
+    assert found("scheduler.warmup_steps=100", "trainer.epochs=50")[0]["scheduler.warmup_steps"] == "6"
+    assert found("data.split.limit=40")[0]["trainer.steps"] == "9", "a length of one's own holds"
+
+
 TRACE = [
     {"phase": phase, "step": step, "number": number}
     for step in range(1, 10)
@@ -179,10 +213,11 @@ def test_a_run_that_hardly_saves() -> None:
     ],
     ids=["bagging", "boosting", "stacking"],
 )
-def test_an_ensemble_is_killed_in_one_of_its_members(ensemble: tuple[str, ...], member: str, tmp_path: Path) -> None:
+def test_an_ensemble_is_killed_in_one_of_its_members(
+    ensemble: tuple[str, ...], member: str, proved: Callable[..., VerifyResult]
+) -> None:
     method, *settings = ensemble
-    options = ("data=wine", "model.hidden=[8]", "device=cpu", f"ensemble={method}", *settings)
-    result = verify(TracedJob(str(tmp_path), "", (*options, "data.batch_size=16"), member=member))
+    result = proved(*PLAIN, f"ensemble={method}", *settings, at=None, phase=None, member=member)
     assert result.same
     assert result.moment.member == member
     assert f"of member {member}" in result.moment.describe()

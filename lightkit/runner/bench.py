@@ -25,7 +25,7 @@ from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import MARGIN, memory_of
 from lightkit.finders.child import MeasuringProcess, begin, failure
 from lightkit.processes.children import lightkit_command
-from lightkit.runner.memory.oom import MemoryReport
+from lightkit.runner.faults import MemoryReport
 from lightkit.trainer.evaluate import evaluate
 
 STEPS = 2

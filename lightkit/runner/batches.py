@@ -19,7 +19,7 @@ from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import Probe, Search, in_gib, parts, steps_up_to
-from lightkit.runner.memory.bench import KEY, Child
+from lightkit.runner.bench import KEY, Child
 
 _SCALING_ROWS = 256
 """Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lightkit.common.pixels import pixels
+from lightkit.common.drawing import pixels
 
 
 def test_a_figure_is_drawn_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:

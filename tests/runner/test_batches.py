@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-import lightkit.runner.memory.batches as batches
+import lightkit.runner.batches as batches
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
-from lightkit.runner.memory.batches import Asked, Batch, find_batch, keep_resolved_batch_size, resolve_batch_size
-from lightkit.runner.proving.job import TracedJob, shortened
+from lightkit.runner.batches import Asked, Batch, find_batch, keep_resolved_batch_size, resolve_batch_size
+from lightkit.runner.verify import TracedJob, shortened
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
 
@@ -75,41 +75,28 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
     return use
 
 
-def test_a_batch_that_fits_stays_as_it_is(model: Callable[..., Model]) -> None:
-    measured = model()
-    found = find_batch(config("device.batch_size=auto", "data.batch_size=64"))
-    assert (found.size, found.accumulate) == (64, 1)
-    assert found.lines == ("batch   64: fits as a whole (164 MiB of 1.1 GiB free at 64)",)
-    assert measured.asked == [(2, 2), (8, 2), (64, 1)]
-
-
-def test_auto_keeps_the_samples_of_a_step_in_the_fewest_equal_parts(model: Callable[..., Model]) -> None:
-    model(limit=130 * MIB)
-    found = find_batch(config("device.batch_size=auto", "data.batch_size=32", "trainer.accumulate=3"))
-    assert (found.size, found.accumulate) == (24, 4)
-    assert "24 x 4 accumulated: the largest part of 96 that fits" in found.lines[0]
-    assert "32 would take about 132 MiB" in found.lines[0]
-    assert "batch norm" in found.lines[1]
-
-
-def test_parts_of_what_was_accumulated_are_joined_where_they_fit(model: Callable[..., Model]) -> None:
-    model()
-    found = find_batch(config("device.batch_size=auto", "data.batch_size=8", "trainer.accumulate=4"))
-    assert (found.size, found.accumulate) == (32, 1)
-
-
-def test_what_sees_the_parts_of_a_batch_is_named(model: Callable[..., Model]) -> None:
-    model(limit=130 * MIB)
-    found = find_batch(config("device.batch_size=auto", "data.batch_size=64", "data.mixup.alpha=0.4"))
-    assert "mixup" in found.lines[1]
-
-
-def test_max_says_that_the_learning_rate_means_something_else(model: Callable[..., Model]) -> None:
-    model(limit=160 * MIB, bold=True)
-    found = find_batch(config("device.batch_size=max", "trainer.accumulate=2"))
-    assert (found.size, found.accumulate) == (56, 2)
-    assert "64 does not fit" in found.lines[0]
-    assert found.lines[1].endswith("3.5 times the 16 of data.batch_size: the learning rate is not adapted to that")
+@pytest.mark.parametrize(
+    ("limit", "overrides", "found", "first", "second"),
+    [
+        (1000, ["data.batch_size=64"], (64, 1), "batch   64: fits as a whole (164 MiB of 1.1 GiB free at 64)", ""),
+        (130, ["data.batch_size=32", "trainer.accumulate=3"], (24, 4),
+         "24 x 4 accumulated: the largest part of 96 that fits", "batch norm"),
+        (130, ["data.batch_size=32", "trainer.accumulate=3"], (24, 4), "32 would take about 132 MiB", "batch norm"),
+        (1000, ["data.batch_size=8", "trainer.accumulate=4"], (32, 1), "fits as a whole", ""),
+        (130, ["data.batch_size=64", "data.mixup.alpha=0.4"], (16, 4), "16 x 4", "mixup"),
+        (160, ["device.batch_size=max", "trainer.accumulate=2"], (56, 2), "64 does not fit",
+         "3.5 times the 16 of data.batch_size: the learning rate is not adapted to that"),
+    ],
+)  # fmt: skip
+def test_what_is_found_and_said(
+    model: Callable[..., Model], limit: int, overrides: list[str], found: tuple[int, int], first: str, second: str
+) -> None:
+    model(limit=limit * MIB, bold="device.batch_size=max" in overrides)
+    asked = [] if "device.batch_size=max" in overrides else ["device.batch_size=auto"]
+    batch = find_batch(config(*asked, *overrides))
+    assert (batch.size, batch.accumulate) == found
+    assert first in batch.lines[0]
+    assert second in "".join(batch.lines[1:])
 
 
 def test_every_size_that_was_tried_is_told_at_once(model: Callable[..., Model]) -> None:

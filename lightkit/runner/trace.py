@@ -1,29 +1,41 @@
 """A record of what a run does, step by step, and the means to end the process at any line of it.
 
-Two runs that do the same write the same lines, whatever the clock says. The first line that differs tells where they
-part, and what is the same on the lines before tells why.
+Two runs that do the same write the same lines, whatever the clock says.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from lightkit.assembly import Learner
 from lightkit.common import run_files
+from lightkit.metrics import SplitMetrics
+from lightkit.runner.comparison import digest
+from lightkit.runner.fit import Observer
+from lightkit.runner.run import Runner
 from lightkit.trainer.callbacks import Callback, Training
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
-PHASES = ("micro", "step", "save", "validation", "test")
+CALLBACK = "verify_resume"
+_MOMENTS = {
+    "micro": "before batch {} of step {}",
+    "step": "after step {1}",
+    "save": "at moment {} of the save of step {}",
+    "validation": "before batch {} of the validation after step {}",
+    "test": "before batch {} of the test after step {}",
+}
+PHASES = (*_MOMENTS,)
 
 
 class Moment(NamedTuple):
@@ -40,54 +52,72 @@ class Moment(NamedTuple):
 
     def describe(self) -> str:
         """Return the moment in words, such as `before batch 2 of step 3`."""
-        texts = {
-            "micro": "before batch {} of step {}",
-            "step": "after step {1}",
-            "save": "at moment {} of the save of step {}",
-            "validation": "before batch {} of the validation after step {}",
-            "test": "before batch {} of the test after step {}",
-        }
-        text = texts[self.phase].format(self.number + 1, self.step)
+        text = _MOMENTS[self.phase].format(self.number + 1, self.step)
         return f"{text} of member {self.member}" if self.member else text
 
 
-class RunTrace(Callback):
-    """Writes a line of JSON for every moment of a run.
+class RunTrace(Callback, Observer):
+    """Writes a line of JSON for every moment of a run, and may end the process at one.
 
     Args:
         path: The file; appended to, each line at once, so that it is whole up to the moment of a crash.
         checkpoints: Folder whose file operations are moments of a save.
+        rows: Rows to keep of each split, so that the run is short.
+        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
+            epoch loses nothing in a resume.
         end_at: Moment at which the process ends.
         end: How it ends.
     """
 
     def __init__(
-        self, path: Path, checkpoints: Path, *, end_at: Moment | None = None, end: Callable[[], None] | None = None
+        self,
+        path: Path,
+        checkpoints: Path,
+        *,
+        rows: Mapping[str, int] | None = None,
+        blocks: int | None = None,
+        end_at: Moment | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
+        self.rows, self._blocks, self._end_at, self._end = dict(rows or {}), blocks, end_at, end or kill
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._end_at, self._end, self._member = end_at, end or kill, ""
-        self._folder = f"{checkpoints.absolute()}{os.sep}"
         self._counts: dict[tuple[str, str, int], int] = {}
-        self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
-        self._trainer: Training | None = None
+        self._batch = Moment("", -1, 0)
+        self._follow(checkpoints)
         sys.addaudithook(self._watch_files)
 
-    def follow(self, checkpoints: Path) -> None:
-        """Go over to a model: of several the next one.
-
-        Args:
-            checkpoints: Folder of its checkpoints.
-        """
+    def _follow(self, checkpoints: Path) -> None:
+        """Go over to a model, of several the next one, by the folder of its checkpoints."""
         run = checkpoints.parent
         self._member = run.name if run.parent.name == run_files.MEMBERS else ""
         self._folder, self._saving = f"{checkpoints.absolute()}{os.sep}", -1
-        self._trainer, self._evaluates = None, "test"
+        self._trainer: Training | None = None
+        self._evaluates = "test"
+
+    def watch(self, learner: Learner) -> Learner:
+        """Add a callback and a task that write down what they see."""
+        if learner.store:
+            self._follow(learner.store.folder)
+        counted = learner.metrics["train"]
+        if self._blocks is not None and isinstance(counted, SplitMetrics):
+            batches = learner.timetable.steps_per_epoch * learner.timetable.accumulate
+            counted.block = max(1, min(counted.block, batches // self._blocks))
+        return replace(learner, task=TracedTask(learner.task, self), callbacks={**learner.callbacks, CALLBACK: self})
+
+    @contextmanager
+    def saving(self, learner: Learner) -> Iterator[None]:
+        """Write down the moments of a save; it is on the disk before the run goes on."""
+        self._saving = self._step()
+        self.moment("save", self._saving, what="begin")
+        yield
+        if learner.store:
+            learner.store.flush()  # otherwise the moments of the writing would fall anywhere
+        self.moment("save", self._saving, what="handed over")
 
     def on_fit_start(self, trainer: Training) -> None:
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
-        step = trainer.state.step
-        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer)})
+        self._write({"phase": "start", "step": trainer.state.step, "number": 0, **_state(trainer)})
 
     def on_step(self, trainer: Training) -> None:
         """Write down the state after an optimizer step."""
@@ -112,14 +142,6 @@ class RunTrace(Callback):
         if now == self._end_at:
             self._end()
         return now
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Write down the moments of a save while inside; the checkpoint may still be written afterwards."""
-        self._saving = self._step()
-        self.moment("save", self._saving, what="begin")
-        yield
-        self.moment("save", self._saving, what="handed over")
 
     def batch(self, model: nn.Module, batch: Any) -> None:
         """Write down a batch that is about to be computed."""
@@ -165,36 +187,25 @@ class TracedTask(Task):
         return step
 
 
+def traced_runner(cfg: DictConfig, folder: Path, *, trace: Path, **options: Any) -> Runner:
+    """Return a run that writes down what it does, and may end at a moment of it.
+
+    Args:
+        cfg: See `Runner`.
+        folder: See `Runner`.
+        trace: File of the trace; appended to.
+        **options: Others of `RunTrace`.
+    """
+    observer = RunTrace(trace, Path(folder) / run_files.CHECKPOINTS, **options)
+    return Runner(cfg, folder, observer=observer, on_end=False)
+
+
 def kill() -> None:
     """End this process as a power cut would, and the loader processes with it where it leads a group of its own."""
     number = getattr(signal, "SIGKILL", signal.SIGTERM)
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), number)
     os.kill(os.getpid(), number)
-
-
-def digest(value: Any) -> str:
-    """Hash nested tensors, arrays and plain values; the same bits give the same short text."""
-    found = hashlib.blake2b(digest_size=8)
-    for piece in _pieces(value):
-        found.update(piece)
-    return found.hexdigest()
-
-
-def _pieces(value: Any) -> Iterator[bytes]:
-    if isinstance(value, Tensor):
-        flat = value.detach().cpu().reshape(-1) if value.layout is torch.strided else value.detach().cpu().to_dense()
-        yield f"{value.dtype}{tuple(value.shape)}".encode()
-        yield flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield str(key).encode()
-            yield from _pieces(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _pieces(item)
-    else:
-        yield repr(value).encode()
 
 
 def _state(trainer: Training) -> dict[str, Any]:

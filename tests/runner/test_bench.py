@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import lightkit.device.compiling as compiling
-import lightkit.runner.memory.bench as bench
+import lightkit.runner.bench as bench
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.diagnostics.memory import Memory, Usage
-from lightkit.runner.memory.bench import Bench, Child, serve
+from lightkit.runner.bench import Bench, Child, serve
 from lightkit.trainer.tasks import StepOutput, Supervised
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
@@ -52,7 +52,7 @@ class Hungry(Supervised):
 
 
 def hungry(most: int, what: str = "memory") -> list[str]:
-    task = f"{{_target_: tests.runner.memory.test_bench.Hungry, most: {most}, what: {what}}}"
+    task = f"{{_target_: tests.runner.test_bench.Hungry, most: {most}, what: {what}}}"
     return [f"trainer.task={task}"]
 
 
@@ -91,34 +91,22 @@ def test_memory_that_several_processes_share() -> None:
     assert shared < 0.5 * alone
 
 
-def test_each_process_computes_its_part_of_a_batch() -> None:
-    seen: list[int] = []
-    found = made(ranks=3)
-    step = found.parts.task.step
+def test_each_process_computes_its_part_and_no_more_than_there_are() -> None:
+    def seen(size: int, window: int, **options: Any) -> list[int]:
+        found, sizes = made(**options), list[int]()
+        step = found.parts.task.step
 
-    def noted(model: Any, batch: Any, criterion: Any) -> StepOutput:
-        seen.append(len(batch[0]))
-        return step(model, batch, criterion)
+        def noted(model: Any, batch: Any, criterion: Any) -> StepOutput:
+            sizes.append(len(batch[0]))
+            return step(model, batch, criterion)
 
-    found.parts.task.step = noted  # type: ignore[method-assign]
-    found.measure(16, window=1)
-    assert set(seen) == {6}
+        found.parts.task.step = noted  # type: ignore[method-assign]
+        found.measure(size, window=window)
+        return sizes
 
-
-def test_no_more_samples_are_measured_than_there_are() -> None:
-    seen: list[int] = []
-    found = made()
-    step = found.parts.task.step
-
-    def noted(model: Any, batch: Any, criterion: Any) -> StepOutput:
-        seen.append(len(batch[0]))
-        return step(model, batch, criterion)
-
-    found.parts.task.step = noted  # type: ignore[method-assign]
-    found.measure(4096, window=1)
-    assert max(seen) == 124
-    found.measure(8, window=2)
-    assert seen[-5:] == [8] * 5
+    assert set(seen(16, 1, ranks=3)) == {6}
+    assert max(seen(4096, 1)) == 124
+    assert seen(8, 2)[-5:] == [8] * 5
 
 
 def test_everything_trains_that_ever_will() -> None:

@@ -1,1 +1,0 @@
-"""Proof that a run can be killed and resumed without a trace of it."""
