@@ -74,7 +74,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6450,
-    "runner": 5050,
+    "runner": 4950,
     "doctor": 4150,
     "cli": 4500,
     "data": 4000,
@@ -86,8 +86,8 @@ BUDGETS = {
     "assembly": 1850,
     "device": 1800,
     "common": 1650,
-    "metrics": 1550,
-    "diagnostics": 1550,
+    "metrics": 1500,
+    "diagnostics": 1500,
     "loggers": 1350,
     "runs": 1350,
     "optim": 950,
@@ -96,7 +96,7 @@ BUDGETS = {
     "monitor": 800,
     "models": 800,
     "finders": 700,
-    "gallery": 750,
+    "gallery": 700,
     "processes": 300,
     "losses": 100,
 }
