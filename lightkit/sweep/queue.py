@@ -25,10 +25,11 @@ _ASKED = dict[str, "tuple[float, Mapping[str, Queued]]"]()
 
 
 class Queued(NamedTuple):
-    """A job in the queue: Slurm's word for its state, and its node once it has one."""
+    """A job in the queue: Slurm's word for its state, its node once it has one, and the script that it runs."""
 
     state: str
     node: str
+    script: str = ""
 
     @property
     def place(self) -> str:
@@ -38,15 +39,25 @@ class Queued(NamedTuple):
 
 def ask_queue() -> tuple[dict[str, Queued], str]:
     """Return the user's jobs in the queue by id, and what went wrong where it does not answer."""
-    command = ["squeue", "--array", "--noheader", "--format=%i %T %N", f"--user={getpass.getuser()}"]
+    command = ["squeue", "--array", "--noheader", "--format=%i|%T|%N|%o", f"--user={getpass.getuser()}"]
     try:
         done = run(command)
     except OSError as error:
         return {}, str(error)
     if done.returncode:
         return {}, done.stderr.strip() or f"exit status {done.returncode}"
-    rows = [[*line.split(), ""] for line in done.stdout.splitlines()]
-    return {row[0]: Queued(row[1], row[2]) for row in rows if len(row) > 2}, ""
+    rows = [[part.strip() for part in line.split("|", 3)] for line in done.stdout.splitlines()]
+    return {row[0]: Queued(*row[1:]) for row in rows if len(row) > 3}, ""
+
+
+def is_of(folder: Path, job: Queued) -> bool:
+    """Tell whether a job in the queue runs a script of a sweep: an id in a file there may be that of any other job.
+
+    Args:
+        folder: Folder of the sweep.
+        job: The job, as the queue has it.
+    """
+    return Path(job.script).parent == folder.resolve() / run_files.SWEEP_QUEUE
 
 
 def ids_of(folder: Path) -> dict[str, str]:
@@ -81,6 +92,7 @@ def in_queue(record: Record, name: str) -> Queued | None:
         found = {}
         if shutil.which("squeue") is not None and record.is_ours("options"):
             listed, _ = ask_queue()
-            found = {job: listed[number] for job, number in ids_of(record.folder).items() if number in listed}
+            own = {number: one for number, one in listed.items() if is_of(record.folder, one)}
+            found = {job: own[number] for job, number in ids_of(record.folder).items() if number in own}
         _ASKED[key] = (time.monotonic(), found)
     return found.get(name)

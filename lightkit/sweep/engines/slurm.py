@@ -21,7 +21,7 @@ from lightkit.processes.children import run
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
-from lightkit.sweep.queue import Queued, ask_queue, ids_of
+from lightkit.sweep.queue import Queued, ask_queue, ids_of, is_of
 
 _LOG = logging.getLogger(__name__)
 _PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -42,6 +42,8 @@ class _Entry:
     state: str = "PENDING"
     node: str = ""
     stopped: bool = False
+    is_noted: bool = False
+    """Whether the id comes from a file of the sweep, and not from Slurm itself."""
 
 
 @dataclass
@@ -122,7 +124,9 @@ class SlurmEngine(JobEngine):
         if entry is None:
             return
         entry.stopped = True
-        self._look()
+        listed = self._look()
+        if entry.is_noted and not self._is_own(entry.id, listed):
+            return
         # The signal goes to the job and not to its script, which then writes how the job ended.
         signal = [] if now or entry.state == "PENDING" else ["--signal=TERM"]
         run(["scancel", *signal, entry.id])
@@ -144,9 +148,23 @@ class SlurmEngine(JobEngine):
         """Return which of these jobs an earlier process has submitted and the queue still has."""
         ids = ids_of(self._folder)
         queued = self._listed()
-        found = [name for name in names if ids.get(name) in queued or (name in ids and self._end_file(name).exists())]
-        self._queue.entries |= {name: _Entry(ids[name]) for name in found}
+        found = [
+            name
+            for name in names
+            if self._is_own(ids.get(name), queued) or (name in ids and self._end_file(name).exists())
+        ]
+        self._queue.entries |= {name: _Entry(ids[name], is_noted=True) for name in found}
         return found
+
+    def _is_own(self, number: str | None, listed: Mapping[str, Queued]) -> bool:
+        """Tell whether an id that a file names is that of a job of this sweep in the queue; warn of any other job."""
+        found = listed.get(number or "")
+        if found is not None and not is_of(self._folder, found):
+            _LOG.warning(
+                "job %s, which a file in %s names, is no job of this sweep: it is let alone", number, self._own
+            )
+            return False
+        return found is not None
 
     def place(self, name: str) -> str:
         """Say where a job is: on which node, or in the queue."""
@@ -225,15 +243,17 @@ class SlurmEngine(JobEngine):
             del self._queue.entries[name]
         return ended
 
-    def _look(self) -> None:
-        """Look at the queue."""
+    def _look(self) -> dict[str, Queued]:
+        """Look at the queue, and return what is in it."""
         self._queue.looked = time.monotonic()
         if not self._queue.entries:
-            return
+            return {}
         listed = self._listed()
         for entry in self._queue.entries.values():
             entry.unseen = 0 if entry.id in listed else entry.unseen + 1
-            entry.state, entry.node = listed.get(entry.id, (entry.state, entry.node))
+            if entry.id in listed:
+                entry.state, entry.node, _ = listed[entry.id]
+        return listed
 
     def _listed(self) -> dict[str, Queued]:
         """Return the user's jobs in the queue by id; a queue that does not answer is asked later."""

@@ -161,6 +161,25 @@ def test_another_process_finds_the_jobs_again_also_those_that_ended_meanwhile(sl
     assert second.parts("short") == ["begun"]
 
 
+def test_a_job_that_only_a_file_names_is_not_cancelled(
+    slurm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = Sweep(tmp_path / "theirs", {"job": (PATIENCE_SECONDS, 0)})
+    theirs.start("job")
+    theirs.until(lambda: (tmp_path / "theirs" / "job" / "ready").exists())
+    notes = tmp_path / "sweep" / "slurm"
+    (notes / "ended").mkdir(parents=True)
+    (notes / "000.json").write_text('{"id": 101, "names": ["job"]}')
+    sweep = Sweep(tmp_path / "sweep", {"job": (0, 0)})
+    assert sweep.engine.attach(["job"]) == []
+    (notes / "ended" / "job").write_text("0")
+    assert sweep.engine.attach(["job"]) == ["job"]  # as one that has ended
+    sweep.engine.stop("job", now=True)
+    assert "job 101_0, which a file in" in caplog.text
+    assert (slurm / "101" / "state.0").read_text() == "RUNNING\n"
+    assert theirs.parts("job") == ["begun"]
+
+
 @pytest.mark.parametrize("content", ["", "[]", "5", "{}", '{"id": 7}', '{"id": 7, "names": 5}', '{"names": ["job"]}'])
 def test_a_damaged_note_of_what_was_submitted_is_passed_over(slurm: Path, tmp_path: Path, content: str) -> None:
     sweep = Sweep(tmp_path / "sweep", {"job": (0, 0)})
