@@ -292,11 +292,16 @@ _PYTHON = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconf
 
 
 def own_modules() -> dict[str, str]:
-    """Return the checksum of each imported module that is neither installed nor lightkit's, by its name."""
+    """Return the checksum of each imported module that is neither installed nor lightkit's, by its name.
+
+    A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
+    """
     found = {}
     for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and not file.startswith(_PYTHON) and is_own(file):
+        file, package = (getattr(one, "__file__", None) for one in (module, sys.modules.get(name.partition(".")[0])))
+        files = [one for one in (file, package) if isinstance(one, str)]
+        mine = all(not one.startswith(_PYTHON) and is_own(one) for one in files)
+        if mine and file in files and file.endswith(".py"):
             with suppress(OSError):
                 found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:_DIGITS]
     return found

@@ -127,9 +127,9 @@ def test_a_read_only_disk(ran: Run, disk: Path, project: Path) -> None:
         ("checkpoints", 2, "checkpoints cannot be written here: "),
         (".lock/x", 2, "cannot write: Is a directory"),
         ("config.yaml.d", 0, ""),
-        ("environment.json/x", 2, "cannot write: Is a directory"),
-        ("run.log/x", 1, "run.log: cannot write: Is a directory"),
-        ("metrics.jsonl/x", 1, "metrics.jsonl: cannot write: Is a directory"),
+        ("environment.json/x", 2, "environment.json: this is to be a file, and is none"),
+        ("run.log/x", 2, "run.log: this is to be a file, and is none"),
+        ("metrics.jsonl/x", 2, "metrics.jsonl: this is to be a file, and is none"),
     ],
 )
 def test_what_stands_in_the_way_is_named(ran: Run, project: Path, name: str, code: int, message: str) -> None:

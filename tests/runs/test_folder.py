@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -214,8 +216,13 @@ def test_a_factor_that_was_changed_in_a_task_is_named_before_training(
     assert said in (project / "run" / "run.log").read_text()
 
 
-def test_only_ones_own_modules_are_noted() -> None:
+def test_only_ones_own_modules_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch._inductor.written", "unknown", "known", "known.part"):  # a package may have no file
+        (tmp_path / f"{name}.py").write_text("")
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules[name].__file__ = str(tmp_path / f"{name}.py") if name != "known" else None
     found = own_modules()
+    assert {"unknown", "known.part"} <= {*found}
     assert not [name for name in found if name.partition(".")[0] in ("lightkit", "torch", "json", "numpy")]
 
 

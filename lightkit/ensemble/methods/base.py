@@ -27,9 +27,12 @@ NO_ENSEMBLE = "lightkit.ensemble.methods.NoEnsemble"
 Rule = Literal["soft", "hard", "last"]
 Vote = Literal["soft", "hard"]
 Weights = Literal["uniform", "validation", "greedy"]
-UNTRAINED = {"trainer.steps": 1, "optim": {"_target_": "torch.optim.SGD", "lr": 1e-30, "weight_decay": 0.0}}
+UNTRAINED = {
+    "trainer.steps": 1,
+    "optim": {"_target_": "torch.optim.SGD", "lr": 1e-30, "weight_decay": 0.0},
+    "scheduler": {"_target_": "lightkit.optim.Constant"},
+}
 """Training of one step that leaves the weights as they are, to the last bit."""
-CONSTANT = {"_target_": "lightkit.optim.Constant"}
 _SEEDS = 1 << 31
 
 
@@ -360,5 +363,5 @@ def computed(
         **values: By what else it differs; the keys of a training over the data that renews the statistics of batch
             norms are `{"trainer.steps": None, "trainer.epochs": 1}`.
     """
-    own = {**UNTRAINED, "scheduler": CONSTANT, "trainer.test": "last", **values}
+    own = {**UNTRAINED, "trainer.test": "last", **values}
     return member(facts, number, label, own, computed_from=[*of], computed_by=dict(by))

@@ -32,6 +32,7 @@ OPTIONS = [
     "ensemble.folds=2",
     "ensemble.members=[{model.hidden: [4]}, {model.hidden: [8]}]",
     "ensemble.meta.trainer.steps=20",
+    "scheduler.warmup_steps=1",  # of the members: a meta-model that is solved for takes one step in all
     "++trainer.callbacks.kill={_target_: tests.runner.ensemble.test_stacking.KillIn}",
     "trainer.epochs=2",
 ]
