@@ -12,8 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments after the program's name; None takes those of the process.
     """
-    from lightkit.cli.entry import run
-    from lightkit.cli.ranks import launched, leave
+    from lightkit.cli.entry import launched, leave, run
 
     status = run(list(sys.argv[1:] if argv is None else argv))
     return leave(status) if launched() else status

@@ -1,4 +1,4 @@
-"""Argument parsing with this project's kind of error message."""
+"""The commands, and the parser of their arguments, with this project's kind of error message."""
 
 from __future__ import annotations
 
@@ -12,6 +12,48 @@ from lightkit.common.errors import UserError
 from lightkit.common.foreign_names import in_place_of
 from lightkit.runs.catalog import project, with_run_folders
 
+COMMAND_GROUPS = {
+    "Before a run": {
+        "new": ("new.new", "make a project with data, a model, an experiment and tests"),
+        "config": ("config.config", "print a composed configuration, or the choices of a group"),
+        "plan": ("inspected.plan", "show what a run would train, and at which rate"),
+        "doctor": ("doctor.doctor", "check a run for problems, before it starts or after it ended"),
+        "find": ("find.find", "find a learning rate, a batch size or a number of loader processes"),
+        "summary": ("inspected.summary", "show layers, parameters, FLOPs and memory of a model"),
+        "graph": ("inspected.graph", "draw a model: its layers and the tensors between them"),
+    },
+    "Training": {
+        "train": ("train.train", "train a model, or sweep over several with -m"),
+        "resume": ("resume.resume", "continue a run that was stopped, in its own folder"),
+        "sweep": ("sweep.sweep", "show the state of a sweep, continue it, or stop it"),
+        "ensemble": ("ensemble.ensemble", "combine finished runs into one model"),
+        "verify-resume": ("resume.verify_resume", "check that a killed and resumed run has the same bits"),
+    },
+    "While it runs": {
+        "ps": ("runs.ps", "list running runs, their progress, and how recent runs ended"),
+        "logs": ("logs.logs", "show the end of a run's log, and follow it"),
+        "attach": ("logs.attach", "show a running run with its progress bar"),
+        "stop": ("stop.stop", "stop runs: they save a checkpoint and end"),
+        "wait": ("stop.wait", "wait until runs end, and return their exit status"),
+        "board": ("board.board", "start TensorBoard, and print the ssh command for your laptop"),
+        "gpus": ("gpus.gpus", "show the GPUs of this machine and their processes"),
+    },
+    "Afterwards": {
+        "runs": ("runs.runs", "list the runs in outputs/"),
+        "compare": ("compare.compare", "compare runs: means over seeds, tests, row by row"),
+        "eval": ("evaluate.evaluate", "compute the metrics of a finished run on a split"),
+        "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
+        "show": ("show.show", "show samples, predictions and the largest losses as a page"),
+        "params": ("inspected.params", "show weights and gradients of a run, with histograms"),
+        "ckpt": ("ckpt.ckpt", "inspect, convert, merge, average, compare or delete checkpoints"),
+    },
+    "Help": {
+        "explain": ("explain.explain", "explain an error by its code, and how to fix it"),
+        "env": ("env.env", "print versions, devices and machine, for a bug report"),
+    },
+}
+"""Commands by what they are for: function below `lightkit.cli`, one line of help; `help/COMMAND.txt` has the help."""
+COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
 _DESTINATIONS = {"--from": "source", "--try": "numbers"}
 """Where the values of options go whose names are words of Python."""
 _HYDRA = {"--config-dir": "-cd", "--config-name": "-cn", "--cfg": "-c", "--package": "-p", "--info": "-i"}
@@ -19,8 +61,13 @@ _HYDRA = {"--config-dir": "-cd", "--config-name": "-cn", "--cfg": "-c", "--packa
 _REQUIRED = "the following arguments are required: "
 
 
+def help_of(command: str) -> str:
+    """Return the help text of a command, which is also the table of its options."""
+    return (Path(__file__).with_name("help") / f"{command}.txt").read_text(encoding="utf-8").rstrip("\n")
+
+
 class Option(NamedTuple):
-    """An option of a command, as its help has it."""
+    """An option of a command, as the table in its help has it: names, value, and how often it may be given."""
 
     names: tuple[str, ...]
     """How it is typed, the long name last."""
@@ -42,8 +89,6 @@ def options_of(command: str) -> dict[str, Option]:
     They stand there one a line, after two spaces: names, what it takes, two spaces, the meaning. The usage may say
     more: what an action takes, alternatives, and by dots that an option may be repeated.
     """
-    from lightkit.cli.commands import help_of
-
     text = help_of(command.split()[0])
     usages = re.split("^(?:usage:| {6}) lightkit ", text.partition("\n\n")[0], flags=re.M)
     usage = " ".join(" ".join(line.split()) for line in usages if line.startswith(command))
@@ -102,8 +147,6 @@ class Parser(argparse.ArgumentParser):
         """
         _, found, names = message.partition(_REQUIRED)
         if found:
-            from lightkit.cli.commands import help_of
-
             lines = [line.partition("lightkit ")[2] for line in help_of(self.command.split()[0]).splitlines()]
             usage = next((f"lightkit {line}" for line in lines if line.startswith(self.command)), None)
             missing = " and ".join(name.upper() for name in names.split(", ") if name != "overrides")

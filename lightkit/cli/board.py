@@ -1,10 +1,17 @@
-"""`lightkit board`: TensorBoard over the runs, on this machine only, with the way to see it from another."""
+"""`lightkit board`: TensorBoard over the runs, on this machine only, with the way to see it from another.
+
+A browser on another machine gets to its port by a tunnel: there are lines for `ssh`, fields for PuTTY and Xshell.
+"""
 
 from __future__ import annotations
 
+import getpass
+import ipaddress
 import os
+import re
 import shlex
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -14,11 +21,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.terminal import complain, json_text, say, table
-from lightkit.cli.tunnel import Route, find_route
+from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
@@ -27,6 +33,8 @@ from lightkit.processes.children import Child
 from lightkit.runs.catalog import find_run, places_of, project
 
 _HOST = "127.0.0.1"
+_SSH_PORT = 22
+_HOP = re.compile(r"(?:[^\s@,;'\"]+@)?(?P<host>\[[0-9a-fA-F:.%]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 _LOOK_SECONDS = 0.5
 _LINES = 20
 """Lines of a board that did not start, which are shown."""
@@ -36,7 +44,7 @@ def board(args: list[str]) -> int:
     """Run TensorBoard until it is interrupted, or start one that goes on by itself."""
     options = _read(args)
     if options.list:
-        return _list(as_json=options.json)
+        return _list(options)
     if options.stop:
         return _stop(options)
     folder, route = _folder(options.folder), find_route(options.via)
@@ -233,18 +241,125 @@ def _stop(options: Namespace) -> int:
     return 0
 
 
-def _list(*, as_json: bool) -> int:
+def _list(options: Namespace) -> int:
     """Print the boards of this user on this machine."""
     found = running_boards()
-    if as_json:
-        say(json_text(list(map(vars, found))))
-        return 0
-    if not found:
-        say("no board of yours runs on this machine; `lightkit board` starts one")
-        return 0
     rows = [
         [f"http://{other.host}:{other.port}/", _since(other), "yes" if other.detached else "", str(other.folder)]
         for other in found
     ]
-    say(table(["address", "since", "detached", "folder"], rows))
-    return 0
+    text = table(["address", "since", "detached", "folder"], rows)
+    nothing = "no board of yours runs on this machine; `lightkit board` starts one"
+    return report(options, list(map(vars, found)), lambda: text if found else nothing)
+
+
+class Route(NamedTuple):
+    """The way from a laptop to this machine."""
+
+    user: str
+    """Name of the user here."""
+    host: str
+    """Name or address of this machine."""
+    port: int
+    """Port of its ssh server."""
+    via: tuple[str, ...]
+    """Machines in between, as `ssh -J` takes them."""
+
+    def lines(self, port: int, *, host: str, local: int) -> list[tuple[str, str]]:
+        """Return what to type or to fill in, each with the name of the program that it is for.
+
+        Args:
+            port: The port here.
+            host: The address that is listened on.
+            local: The port on the laptop.
+        """
+        target = _reached(host)
+        jump = f"-J {','.join(self.via)} " if self.via else ""
+        by_port = "" if self.port == _SSH_PORT else f"-p {self.port} "
+        page = f"http://127.0.0.1:{local}/"
+        found = [
+            ("from a laptop", f"ssh {jump}{by_port}-L {local}:{target}:{port} {self.user}@{self.host}"),
+            ("", f"(in a terminal of Linux, macOS or Windows), then open {page}"),
+            ("PuTTY", f"Session: Host Name {self.user}@{self.host}, Port {self.port}"),
+            ("", f"Connection > SSH > Tunnels: Source port {local}, Destination {target}:{port}, Local, Add"),
+        ]
+        if self.via:
+            *before, last = self.via
+            found.append(("", f"Connection > Proxy: type SSH to proxy and use port forwarding, {_fields(last)}"))
+            if before:
+                own = f"{', '.join(before)} has to be its own proxy"
+                found.append(("", f"(it takes one machine in between only: {own})"))
+        found += [
+            ("Xshell", f"Connection: Host {self.host}, Port {self.port}; Authentication: User Name {self.user}"),
+            ("", f"Connection > SSH > Tunneling > Add: Type Local (Outgoing), Listen Port {local},"),
+            ("", f"Destination Host {target.strip('[]')}, Destination Port {port}"),
+        ]
+        if self.via:
+            hops = ", then ".join(_fields(hop) for hop in self.via)
+            found.append(("", f"Connection > Proxy > Browse > Add: Type JUMPHOST, {hops}"))
+        return found
+
+
+def find_route(via: str | None = None) -> Route:
+    """Find the way to this machine: that of the ssh connection this process runs in, if it runs in one.
+
+    Args:
+        via: Machines in between, `USER@HOST:PORT` each, separated by commas; the user and the port may be left out.
+
+    Raises:
+        UserError: They cannot be read.
+    """
+    user, host, port = "USER", socket.gethostname(), _SSH_PORT
+    with suppress(KeyError, OSError):
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    hops = _hops(via) if via is not None else ()
+    # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if len(connection) == 4 and connection[3].isdecimal():
+        if _is_here(connection[2]):
+            host, port = connection[2], int(connection[3])
+        elif via is None:  # a job of a cluster has it from the machine that it was submitted on
+            hops = (f"{user}@{_bracketed(connection[2])}" + ("" if connection[3] == "22" else f":{connection[3]}"),)
+    elif via is None and os.environ.get("SLURM_JOB_ID") and os.environ.get("SLURM_SUBMIT_HOST", host) != host:
+        hops = (f"{user}@{os.environ['SLURM_SUBMIT_HOST']}",)
+    return Route(user, host, port, hops)
+
+
+def _hops(text: str) -> tuple[str, ...]:
+    hops = tuple(part.strip() for part in text.split(","))
+    for hop in hops:
+        found = _HOP.fullmatch(hop)
+        if found is None or hop.startswith("-") or not 0 < int(found["port"] or _SSH_PORT) < 65536:
+            expected = "USER@HOST or USER@HOST:PORT, several with commas between them"
+            raise UserError("not a machine to jump over", key="--via", received=text, expected=expected)
+    return hops
+
+
+def _fields(hop: str) -> str:
+    """Name what programs with a mouse ask for about a machine in between."""
+    user, _, place = hop.rpartition("@")
+    found = _HOP.fullmatch(place)
+    host, port = (found["host"], found["port"]) if found else (place, None)
+    return f"host {host.strip('[]')}, port {port or _SSH_PORT}" + (f", user name {user}" if user else "")
+
+
+def _is_here(address: str) -> bool:
+    """Tell whether an address is one of this machine; a process may have its environment from another one."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
+
+
+def _reached(host: str) -> str:
+    """Return the address on which this machine reaches what listens on `host`."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            return "127.0.0.1" if address.version == 4 else "[::1]"
+    return _bracketed(host)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.ckpt_convert import average, convert, merge
-from lightkit.cli.ckpt_source import checkpoint_folder, find_source
-from lightkit.cli.terminal import json_text, number, say, table
+from lightkit.cli.terminal import number, report, say, table
 from lightkit.common import run_files
+from lightkit.common.doors import import_path
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.ledger import MACHINE
 from lightkit.common.reading import yaml_or_nothing
+from lightkit.runs.catalog import find_run, project
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
+ACTIONS = {
+    "inspect": "ckpt",
+    "convert": "ckpt_convert",
+    "merge": "ckpt_convert",
+    "average": "ckpt_convert",
+    "diff": "ckpt",
+    "prune": "ckpt",
+}
+"""The actions, each a function of that name in a module of this room."""
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 _LONGEST_CONFIG = 1 << 20
 _TENSOR = ("tensor", "shape", "type")
+_TELLING = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
+"""The keys of a configuration that say most."""
 
 
 def ckpt(args: list[str]) -> int:
     """Run one of the actions."""
-    actions = {f.__name__: f for f in (inspect, convert, merge, average, diff, prune)}
-    if not args or args[0] not in actions:
+    if not args or args[0] not in ACTIONS:
         received = args[0] if args else None
-        raise UserError("which action?", key="lightkit ckpt", received=received, choices=actions)
-    return actions[args[0]](args[1:])
+        raise UserError("which action?", key="lightkit ckpt", received=received, choices=ACTIONS)
+    return int(import_path(f"lightkit.cli.{ACTIONS[args[0]]}.{args[0]}")(args[1:]))
 
 
 def inspect(args: list[str]) -> int:
@@ -39,10 +51,10 @@ def inspect(args: list[str]) -> int:
     if (path / run_files.ENSEMBLE_WEIGHTS).is_file():
         path = path / run_files.ENSEMBLE_WEIGHTS
     if path.name == run_files.ENSEMBLE_WEIGHTS and path.is_file():
-        return _inspect_ensemble(path, every=options.tensors, as_json=options.json)
+        return _inspect_ensemble(path, options)
     folder = checkpoint_folder(path)
     if folder is not None:
-        newest = _inspect_run(folder, as_json=options.json)
+        newest = _inspect_run(folder, options)
         if not options.tensors or options.json:
             return 0
         say(f"\n{newest.name}")
@@ -60,16 +72,16 @@ def _inspect_file(path: Path, options: Namespace) -> int:
         if error.exit_code == UNREADABLE and path.is_file():
             say(table([], outside(path)) + "\n")
         raise
-    if options.json:
-        tensors = [dict(zip(_TENSOR, row)) for row in facts.tensors]
-        say(json_text({**dict(facts.lines), "tensors": tensors, "config": facts.config or None}))
-        return 0
-    say(table([], [*facts.lines, *_excerpt(facts.config)]))
-    shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
-    say("\n" + table(_TENSOR, shown))
-    if len(shown) < len(facts.tensors):
-        say(f"... and {len(facts.tensors) - len(shown)} more: --tensors names them all")
-    return 0
+
+    def text() -> Iterator[str]:
+        yield table([], [*facts.lines, *_excerpt(facts.config)])
+        shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
+        yield "\n" + table(_TENSOR, shown)
+        if len(shown) < len(facts.tensors):
+            yield f"... and {len(facts.tensors) - len(shown)} more: --tensors names them all"
+
+    tensors = [dict(zip(_TENSOR, row)) for row in facts.tensors]
+    return report(options, {**dict(facts.lines), "tensors": tensors, "config": facts.config or None}, text)
 
 
 def diff(args: list[str]) -> int:
@@ -85,16 +97,13 @@ def diff(args: list[str]) -> int:
     machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
-    if options.json:
-        say(json_text(list(map(vars, found))))
-        return int(bool(found))
     largest = ["" if item.largest is None else f"{item.largest:.3g}" for item in found]
     rows = [[d.name, d.what, d.first, d.second, size, number(d.count)] for d, size in zip(found, largest)]
-    if rows:
-        say(table(["name", "differs in", "first", "second", "largest difference", "elements"], rows, right=[4, 5]))
+    heads = ["name", "differs in", "first", "second", "largest difference", "elements"]
     same = len(first.keys() & second.keys()) - sum(not d.what.startswith("only") for d in found)
     left = f"; {len(machine)} that tell of the machine's speed are left out" if machine else ""
-    say(f"{len(found)} differ, {same} are the same to the last bit{left}")
+    below = f"{len(found)} differ, {same} are the same to the last bit{left}"
+    report(options, list(map(vars, found)), lambda: [*([table(heads, rows, right=[4, 5])] if rows else []), below])
     return int(bool(found))
 
 
@@ -127,7 +136,7 @@ def prune(args: list[str]) -> int:
     return 0
 
 
-def _inspect_run(folder: Path, *, as_json: bool) -> Path:
+def _inspect_run(folder: Path, options: Namespace) -> Path:
     """Print the checkpoints of a run, and return the newest."""
     from lightkit.checkpoint.facts import checkpoints
     from lightkit.checkpoint.manifest import ManifestError
@@ -138,11 +147,8 @@ def _inspect_run(folder: Path, *, as_json: bool) -> Path:
     except (OSError, ManifestError) as error:
         problem, listed = f"{error}; the table is made from the files that are whole", False
         rows = checkpoints(folder, listed=False)
-    if as_json:
-        say(json_text({"folder": folder, "checkpoints": rows}))
-    else:
-        say(f"{folder}\n")
-        say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
+    shown = table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows])
+    report(options, {"folder": folder, "checkpoints": rows}, lambda: [f"{folder}\n", shown])
     damaged = [row["file"] for row in rows if row["state"] != "whole"]
     if damaged:
         problem = f"{', '.join(damaged)} cannot be read" if len(damaged) < len(rows) else "no checkpoint can be read"
@@ -153,8 +159,8 @@ def _inspect_run(folder: Path, *, as_json: bool) -> Path:
     return folder / str(rows[-1]["file"])
 
 
-def _inspect_ensemble(path: Path, *, every: bool, as_json: bool) -> int:
-    """Print what is in the file of an ensemble: its members, and with `every` their tensors."""
+def _inspect_ensemble(path: Path, options: Namespace) -> int:
+    """Print what is in the file of an ensemble: its members, and where that is asked for their tensors."""
     from lightkit.checkpoint.facts import amount, size_text
     from lightkit.ensemble.file import read_ensemble
 
@@ -168,22 +174,22 @@ def _inspect_ensemble(path: Path, *, every: bool, as_json: bool) -> int:
         *([("classes", ", ".join(found.classes))] if found.classes else []),
         ("weights", amount(own)),
     ]
-    if as_json:
-        members = [{"name": each.name, "weight": each.weight, "tensors": sorted(each.state)} for each in found.members]
-        say(json_text({**dict(facts), "members": members}))
-        return 0
-    say(table([], facts) + "\n")
-    rows = [[member.name, number(member.weight), amount(member.state)] for member in found.members]
-    say(table(["member", "weight", "network"], rows, right=[1]))
-    if every:
-        tensors = [
-            [f"{member.name}/{name}", "×".join(map(str, tensor.shape)) or "single", str(tensor.dtype)[6:]]
-            for member in found.members
-            for name, tensor in member.state.items()
-        ]
-        say("\n" + table(_TENSOR, tensors))
-    say(f"\ncheckpoints of a member: lightkit ckpt inspect {path.parent / run_files.MEMBERS}/NAME")
-    return 0
+
+    def text() -> Iterator[str]:
+        yield table([], facts) + "\n"
+        rows = [[member.name, number(member.weight), amount(member.state)] for member in found.members]
+        yield table(["member", "weight", "network"], rows, right=[1])
+        if options.tensors:
+            tensors = [
+                [f"{member.name}/{name}", "×".join(map(str, tensor.shape)) or "single", str(tensor.dtype)[6:]]
+                for member in found.members
+                for name, tensor in member.state.items()
+            ]
+            yield "\n" + table(_TENSOR, tensors)
+        yield f"\ncheckpoints of a member: lightkit ckpt inspect {path.parent / run_files.MEMBERS}/NAME"
+
+    members = [{"name": each.name, "weight": each.weight, "tensors": sorted(each.state)} for each in found.members]
+    return report(options, {**dict(facts), "members": members}, text)
 
 
 def _excerpt(config: str) -> list[tuple[str, str]]:
@@ -191,12 +197,33 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
     if not config:
         return []
     tree = yaml_or_nothing(config) if len(config) < _LONGEST_CONFIG else {}
-    keys = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
     lines = [("config", "")]
-    for key in keys:
+    for key in _TELLING:
         value: Any = tree
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if isinstance(value, (int, float, str)):
             lines.append((f"  {key}", str(value)))
     return lines
+
+
+def find_source(text: str) -> Path:
+    """Return the file or folder that is meant: a path, or a run by its name.
+
+    Raises:
+        UserError: There is no such file or run.
+    """
+    path = Path(text)
+    if path.is_file() or (path.is_dir() and not (path / run_files.CONFIG).is_file()):
+        return path
+    if path.suffix in _SUFFIXES:
+        raise UserError("no such file", key=text, family="file")
+    return find_run(text, project())
+
+
+def checkpoint_folder(path: Path) -> Path | None:
+    """Return the folder of checkpoints of a run or at a path; None where it is something else."""
+    for folder in (path / run_files.CHECKPOINTS, path):
+        if (folder / run_files.MANIFEST).is_file():
+            return folder
+    return None

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, read_protocol, run_of
+from lightkit.cli.ckpt import find_source
 from lightkit.cli.terminal import number, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.reading import UnreadableError, parse_mapping, refuse_blank
 from lightkit.common.text import counted
+from lightkit.config import load_run
+from lightkit.config.project import located
+from lightkit.config.provenance import is_ours
 from lightkit.runs.catalog import find_run, project
+from lightkit.runs.reading import read_run
 
 if TYPE_CHECKING:
+    from lightkit.checkpoint.delta import Delta
     from lightkit.checkpoint.soup import Member
     from lightkit.checkpoint.weights import Weights
 
@@ -60,7 +69,7 @@ def convert(args: list[str]) -> int:
     return 0
 
 
-def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
+def _exchange(path: Path, out: Path, kind: str, options: Namespace) -> int:
     """Write the ensemble of a run as a file of torchensemble, or such a file as a run."""
     from lightkit.runner.ensemble.torchensemble_engine import export_torchensemble, import_torchensemble
 
@@ -142,17 +151,16 @@ def average(args: list[str]) -> int:
     say(table(["model", "share"], [[label, number(share)] for label, share in soup.shares], right=[1]))
     say(f"\naverage of {counted(len(soup.shares), 'model')} written to {out}")
     if soup.statistics:
-        say(
-            f"note: {len(soup.statistics)} running means and variances of norm layers were averaged too, and may not "
-            "suit the averaged weights; a few training batches in training mode would measure them anew"
-        )
+        what = f"{len(soup.statistics)} running means and variances of norm layers were averaged too, and may not"
+        fix = "a few training batches in training mode would measure them anew"
+        say(f"note: {what} suit the averaged weights; {fix}")
     run = next((run for run in runs if run), None)
     if run and kind != "model":
         say(f"measure it with: lightkit eval {run} --checkpoint {out}")
     return 0
 
 
-def _average_options(args: list[str]) -> Any:
+def _average_options(args: list[str]) -> Namespace:
     """Parse the arguments of `average`; `shares` is how much each model counts, None for all the same."""
     options = Parser("ckpt average", "files+", "out").read(args)
     if len(options.files) < 2:
@@ -166,7 +174,7 @@ def _average_options(args: list[str]) -> Any:
     return options
 
 
-def _member(text: str, options: Any) -> tuple[Member, Path | None]:
+def _member(text: str, options: Namespace) -> tuple[Member, Path | None]:
     """Read one of the models to average, and its run where it is one.
 
     LoRA is merged before: the mean of its matrices is not the mean of what they do.
@@ -187,13 +195,12 @@ def _member(text: str, options: Any) -> tuple[Member, Path | None]:
         return Member(text, weights.state), run
     if run is None:
         what = "it holds the matrices of LoRA, and the mean of matrices is not the mean of what they do"
-        raise UserError(
-            what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights", family="weights"
-        )
+        fix = "`lightkit ckpt merge` its run, and average the merged weights"
+        raise UserError(what, key=text, fix=fix, family="weights")
     return Member(text, plain_model(read_cfg(run, trust=options.trust), weights).state_dict()), run
 
 
-def _output(options: Any) -> tuple[Path, str]:
+def _output(options: Namespace) -> tuple[Path, str]:
     """Return the file to write, and what to write: as asked for, or as the name of the file says.
 
     Raises:
@@ -208,14 +215,9 @@ def _output(options: Any) -> tuple[Path, str]:
         return out, "safetensors"
     if out.suffix in _WEIGHT_FILES:
         return out, "weights"
-    raise UserError(
-        "the name does not say what to write",
-        key=str(out),
-        received=out.suffix or "no ending",
-        choices=[".safetensors", *_WEIGHT_FILES],
-        fix=f"an ending of these, or --to {'|'.join(_KINDS)}",
-        family="file",
-    )
+    received, choices = out.suffix or "no ending", [".safetensors", *_WEIGHT_FILES]
+    what, fix = "the name does not say what to write", f"an ending of these, or --to {'|'.join(_KINDS)}"
+    raise UserError(what, key=str(out), received=received, choices=choices, fix=fix, family="file")
 
 
 def _write(kind: str, state: Any, out: Path, model: Any = None, *, protocol: int | None = None) -> None:
@@ -243,3 +245,73 @@ def _cfg_of_run(weights: Weights, *, trust: bool) -> Any:
         what = "the model can be built for a checkpoint in the folder of its run only"
         raise UserError(what, key=str(weights.path), fix="`lightkit ckpt convert` with --to weights or safetensors")
     return read_cfg(run, trust=trust)
+
+
+def run_of(weights: Weights) -> Path | None:
+    """Return the folder of the run that wrote a checkpoint; None where it lies elsewhere, or is none."""
+    run = weights.path.resolve().parent.parent
+    return run if weights.kind == "lightkit checkpoint" and (run / run_files.CONFIG).is_file() else None
+
+
+def read_cfg(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
+    """Read the configuration of a run, on another device.
+
+    Args:
+        run: Folder of the run.
+        device: Name of the device.
+        trust: The user answers for the run, which may be from elsewhere.
+    """
+    return read_run(run, [f"device.name={device}"], known=trust, fix="--trust if you know who made it").cfg
+
+
+def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:
+    """Read the configuration in an adapter file, with the adapter on top of its base.
+
+    Args:
+        path: The adapter file.
+        found: What is in it.
+        base: Its base weights; None looks where they were.
+        trust: The user answers for the files: the base may be a pickle that runs code, and parts of the project may be
+            built for an adapter file from elsewhere. What the file says of that counts for nothing.
+
+    Raises:
+        UserError: There is no usable configuration in it, or the base is not where it was.
+    """
+    import yaml
+
+    known = trust or is_ours(path.resolve().parent, found.config)
+    try:
+        refuse_blank(found.config)
+        tree = parse_mapping(found.config)
+        weights = tree.setdefault("finetune", {}).setdefault("weights", {})
+    except (UnreadableError, AttributeError) as error:
+        what = "there is no configuration in the adapter file"
+        raise UserError(what, key=str(path), exit_code=UNREADABLE) from error
+    below = base or weights.get("path")
+    if below is not None and not located(below).exists():
+        what = "there is no such file" if base else "the base of the adapter is not where it was"
+        raise UserError(what, key="--base", received=below, fix="--base FILE")
+    below = below if below is None else str(located(below).resolve())
+    weights |= {"adapter": str(path.resolve()), "path": below, "trust": trust}
+    tree["device"] = {**(tree.get("device") or {}), "name": "cpu"}
+    with TemporaryDirectory(prefix="lightkit-") as folder:
+        (Path(folder) / run_files.CONFIG).write_text(yaml.safe_dump(tree), encoding="utf-8")
+        return load_run(Path(folder), known=known, fix=f"--trust if you know who made {path}").cfg
+
+
+def read_protocol(typed: str | None, kind: str) -> int:
+    """Return the protocol of pickle to write; what is typed must be one, and for a file that holds a pickle.
+
+    Raises:
+        UserError: It is none, or the file has none of its own choice.
+    """
+    from lightkit.checkpoint.export import PROTOCOL
+
+    if typed is None:
+        return PROTOCOL
+    if kind not in ("weights", "model"):
+        what, fix = f"{kind} has no protocol of pickle to choose", "--to weights or --to model, or leave it out"
+        raise UserError(what, key="--pickle-protocol", received=typed, fix=fix)
+    if typed not in ("2", "3", "4", "5"):
+        raise UserError("no such protocol", key="--pickle-protocol", received=typed, choices=("2", "3", "4", "5"))
+    return int(typed)

@@ -6,12 +6,13 @@ import contextlib
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import json_text, say, table
+from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.processes.files import write_whole
@@ -167,43 +168,42 @@ def _compare_rows(made: RunComparison, split: str, overrides: Sequence[str]) -> 
 
 def _report(made: RunComparison, options: Namespace, title: str) -> int:
     """Write the files that were asked for, and print the tables or what is asked for in their place."""
-    from lightkit.compare.report import as_csv, html_page, markdown
+    from lightkit.compare.report import as_csv, draw_png, html_page, markdown
 
-    texts = {"csv": as_csv, "markdown": markdown}
-    printed = [write(made) for name, write in texts.items() if getattr(options, name) == "-"]
-    contents = {
-        name: write(made).encode() for name, write in texts.items() if getattr(options, name) not in (None, "-")
+    makers: dict[str, Callable[[], str | bytes]] = {
+        "csv": partial(as_csv, made),
+        "markdown": partial(markdown, made),
+        "html": partial(html_page, made, title),
+        "png": partial(draw_png, made, title),
     }
-    if options.html is not None:
-        contents["html"] = html_page(made, title).encode()
-    if options.png is not None:
-        from lightkit.compare.report import draw_png
+    printed, written = list[str](), list[str]()
+    for name, make in makers.items():
+        path = getattr(options, name)
+        if path == "-" and name in ("csv", "markdown"):
+            printed.append(str(make()))
+        elif path is not None:
+            content = make()
+            _write(Path(path), content.encode() if isinstance(content, str) else content)
+            written.append(path)
 
-        contents["png"] = draw_png(made, title)
-    for name, content in contents.items():
-        _write(Path(getattr(options, name)), content)
-    if options.json:
-        say(json_text(made.plain()))
-        return 0
-    if printed:
-        say("\n".join(printed).rstrip("\n"))
-        return 0
-    _print_tables(made)
-    if contents:
-        say("\nwritten to " + ", ".join(str(getattr(options, name)) for name in contents))
-    return 0
+    return report(options, made.plain(), lambda: _lines(made, printed, written))
 
 
-def _print_tables(made: RunComparison) -> None:
+def _lines(made: RunComparison, printed: Sequence[str], written: Sequence[str]) -> Iterator[str]:
+    """Yield what was asked for in place of the tables, or these and the files that were written."""
     from lightkit.compare.report import tables
 
+    if printed:
+        yield "\n".join(printed).rstrip("\n")
+        return
     for place, one in enumerate(tables(made)):
         if place:
-            say(f"\n{one.title}:")
+            yield f"\n{one.title}:"
         first = [i for i in range(len(one.heads)) if i not in one.right]
-        say(table(one.heads, one.rows, right=one.right, cut=first))
-        for note in one.notes:
-            say(note)
+        yield table(one.heads, one.rows, right=one.right, cut=first)
+        yield from one.notes
+    if written:
+        yield "\nwritten to " + ", ".join(written)
 
 
 def _write(path: Path, content: bytes) -> None:

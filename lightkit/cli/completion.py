@@ -8,8 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from lightkit.cli.arguments import options_of
-from lightkit.cli.commands import COMMANDS, help_of
+from lightkit.cli.arguments import COMMANDS, help_of, options_of
 from lightkit.cli.terminal import say
 from lightkit.common.error_families import FAMILIES
 from lightkit.common.errors import UserError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from lightkit.cli.entry import guarded
-from lightkit.cli.ranks import follows, launched
+from lightkit.cli.entry import guarded, launched
+from lightkit.cli.ranks import follows
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError

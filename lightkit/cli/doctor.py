@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.pasted import explain_traceback, handed_in
-from lightkit.cli.terminal import complain, json_text, say, width
+from lightkit.cli.explain import explain_traceback, handed_in
+from lightkit.cli.terminal import complain, report, say, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import DONE, FAILED
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 def doctor(args: list[str]) -> int:
     """Examine a run that is to be, one that was, or a traceback."""
     parser = Parser("doctor", "overrides*", seconds=60.0)
-    asked = args
-    options = parser.read([text for text in asked if text != "-"])
+    options = parser.read([text for text in args if text != "-"])
     if not 0 < options.seconds < float("inf"):
         raise UserError("out of range", key="--seconds", expected="a number above 0", received=options.seconds)
     words = options.overrides
-    text = handed_in(words, dash="-" in asked)
+    text = handed_in(words, dash="-" in args)
     if text is not None:
-        return explain_traceback(text, as_json=options.json)
+        return explain_traceback(text, options)
     if len(words) == 1 and "=" not in words[0] and not words[0].startswith(("~", "+")):
         return _look_back(words[0], options)
     if options.mend:
@@ -40,20 +40,18 @@ def doctor(args: list[str]) -> int:
     return _examine(options)
 
 
-def _look_back(text: str, options: Any) -> int:
+def _look_back(text: str, options: Namespace) -> int:
     """Examine a run that was, or the folders of many."""
+    from lightkit.doctor.after_run import look_back
     from lightkit.doctor.folders import MARKS, look_through
     from lightkit.runs.reading import run_folders
 
     place, began = Path(text), time.monotonic()
     holds_runs = place.is_dir() and not (place / run_files.CONFIG).exists() and run_folders(place, MARKS)
-    if holds_runs or options.mend:
-        return _show(
-            look_through(place if holds_runs else _run(text), project(), mend=options.mend), options, began=began
-        )
-    from lightkit.doctor.after_run import look_back
-
-    return _show(look_back(_run(text)), options, began=began)
+    folder = place if holds_runs else _run(text)
+    through = holds_runs or options.mend
+    findings = look_through(folder, project(), mend=options.mend) if through else look_back(folder)
+    return _show(findings, options, began=began)
 
 
 def _run(text: str) -> Path:
@@ -65,15 +63,16 @@ def _run(text: str) -> Path:
     try:
         return find_run(text, project())
     except UserError as error:
-        if not Path(text).is_dir():
-            error.fix = f"{error.fix}; of a run to come the overrides are meant: lightkit doctor GROUP={text}"
-        else:
-            error.fix = f"{error.fix}; of images: lightkit doctor data=image_folder data.dataset.root={text} model=cnn"
+        more = f"of a run to come the overrides are meant: lightkit doctor GROUP={text}"
+        if Path(text).is_dir():
+            more = f"of images: lightkit doctor data=image_folder data.dataset.root={text} model=cnn"
+        error.fix = f"{error.fix}; {more}"
         error.args = (error.render(),)
         raise
 
 
-def _examine(options: Any) -> int:
+def _examine(options: Namespace) -> int:
+    """Examine a run that is to be."""
     from lightkit.config import compose
 
     began = time.monotonic()
@@ -97,7 +96,7 @@ def _examine(options: Any) -> int:
         return _show(examine(run, begin), options, began=began, heads=heads)
 
 
-def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: list[str] | None = None) -> int:
+def _show(findings: Iterable[Finding], options: Namespace, *, began: float, heads: list[str] | None = None) -> int:
     """Print findings as they come, and in the end what to do about them.
 
     Args:
@@ -119,11 +118,7 @@ def _show(findings: Iterable[Finding], options: Any, *, began: float, heads: lis
             say(line(finding, columns))
             sys.stdout.flush()
     seconds = time.monotonic() - began
-    if options.json:
-        say(json_text({"findings": [each.to_json() for each in found], "seconds": round(seconds, 1)}))
-    else:
-        say()
-        for text in closing(found, seconds, columns):
-            say(text)
+    content = {"findings": [each.to_json() for each in found], "seconds": round(seconds, 1)}
+    report(options, content, lambda: ["", *closing(found, seconds, columns)])
     bad = ("error", "warning") if options.strict else ("error",)
     return FAILED if any(each.status in bad for each in found) else DONE

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.terminal import complain, json_text, number, say, table
+from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import held
 from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
-from lightkit.runs.reading import read_ensemble_plan
+from lightkit.runs.reading import read_ensemble_plan, read_run
 
 METHODS = ("voting", "greedy", "stacking")
 WEIGHTS = ("uniform", "validation", "greedy")
@@ -41,8 +41,6 @@ def ensemble(args: list[str]) -> int:
             raise UserError("a finished run stays as it is", key=text.partition("=")[0], received=text, fix=fix)
     folders = _folders([text for text in options.runs if text not in overrides], root)
     node, weights = _method(options, folders)
-    from lightkit.runs.reading import read_run
-
     composed = [read_run(folder, shared) for folder in folders]
     if options.method == "stacking":
         node = _stacking(options, folders, [*shared, *own])
@@ -59,13 +57,9 @@ def ensemble(args: list[str]) -> int:
         result = combine_runs(runs, target, method=node, name=name, weights=weights, overrides=overrides)
     finally:
         discard_if_empty(target, root)
-    if options.json:
-        say(json_text(result))
-        return 0
     members = read_ensemble_plan(target)["members"]
     rows = [[row["name"], number(row["weight"]), row["folder"]] for row in members]
-    say("\n" + table(["member", "weight", "folder"], rows, right=[1]))
-    return 0
+    return report(options, result, lambda: "\n" + table(["member", "weight", "folder"], rows, right=[1]))
 
 
 def _places(text: str, root: Path) -> list[Path]:
@@ -97,12 +91,8 @@ def _folders(texts: Sequence[str], root: Path) -> list[Path]:
         raise UserErrors(errors)
     folders = [*dict.fromkeys(found)]
     if len(folders) < 2:
-        raise UserError(
-            "an ensemble needs two runs that have finished",
-            key="lightkit ensemble",
-            received=", ".join(map(str, folders)) or None,
-            family="ensemble",
-        )
+        what, received = "an ensemble needs two runs that have finished", ", ".join(map(str, folders)) or None
+        raise UserError(what, key="lightkit ensemble", received=received, family="ensemble")
     return folders
 
 
@@ -136,7 +126,6 @@ def _stacking(options: Namespace, folders: Sequence[Path], overrides: Sequence[s
         UserErrors: Everything that is wrong with the meta-model.
     """
     from lightkit.config import to_plain
-    from lightkit.runs.reading import read_run
 
     own = [f"ensemble.size={len(folders)}", f"ensemble.rounds={options.rounds or 25}", f"ensemble.holdout={1 / 3}"]
     own += ["ensemble.refit=false", *([f"ensemble.meta.model={options.meta}"] if options.meta else [])]

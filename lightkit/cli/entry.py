@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 from lightkit import __version__
-from lightkit.cli.commands import COMMAND_GROUPS, COMMANDS, help_of, module_of
+from lightkit.cli.arguments import COMMAND_GROUPS, COMMANDS, help_of
 from lightkit.cli.terminal import complain, say
+from lightkit.common.doors import import_path
 from lightkit.common.error_families import pointer
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.secrets import forget
 from lightkit.common.signals import exiting
+
+
+def launched() -> bool:
+    """Tell whether this process was started by a launcher as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def leave(status: int) -> NoReturn:
+    """End this process, one of several, without taking Python apart.
+
+    PyTorch's threads that talk to processes which are gone may hang or crash then.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
 
 
 def run(args: list[str]) -> int:
@@ -89,7 +108,7 @@ def dispatch(args: list[str]) -> int:
             return 0
         width = max(map(len, COMMANDS))
         parts = [
-            "\n".join([f"{title.lower()}:", *(f"  {name:<{width}}  {place[2]}" for name, place in group.items())])
+            "\n".join([f"{title.lower()}:", *(f"  {name:<{width}}  {about}" for name, (_, about) in group.items())])
             for title, group in COMMAND_GROUPS.items()
         ]
         say(_HELP.format(version=__version__, commands="\n\n".join(parts)))
@@ -104,11 +123,10 @@ def dispatch(args: list[str]) -> int:
     if name not in COMMANDS:
         fix = _with_command(args)
         raise UserError("no such command", received=name, choices=COMMANDS, fix=fix, family="wrong-command")
-    module = module_of(name)
     if "-h" in rest or "--help" in rest:
         say(help_of(name))
         return 0
-    return int(getattr(module, COMMANDS[name][1])(rest))
+    return int(import_path(f"lightkit.cli.{COMMANDS[name][0]}")(rest))
 
 
 def _with_command(args: list[str]) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import json_text, say
+from lightkit.cli.terminal import report
 from lightkit.common.processes import usable_cpus
+from lightkit.monitor import host
 from lightkit.processes.children import output_of
 from lightkit.runs.catalog import project
 
@@ -30,13 +31,12 @@ def env(args: list[str]) -> int:
     """Print the report."""
     options = Parser("env").read(args)
     found = facts()
-    say(json_text(found) if options.json else text(found))
-    return 0
+    return report(options, found, lambda: text(found))
 
 
 def facts() -> dict[str, Any]:
     """Collect the report as plain values."""
-    from lightkit.cli.gpus_page import rows
+    from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
     from lightkit.loggers.environment import environment, versions
     from lightkit.monitor.nvml import open_source
@@ -89,8 +89,6 @@ def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
 
 def memory_gib() -> dict[str, float | None]:
     """Return memory of the machine, what is free, and the limit of the container, in GiB; None where there is none."""
-    import lightkit.monitor.host as host
-
     total, free = host.machine_memory()
     limit = host.container_memory()
     sizes = {"all": total, "free": free, "container": limit[1] if limit else None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser, check_checkpoint
-from lightkit.cli.terminal import complain, json_text, number, say, table
+from lightkit.cli.terminal import complain, json_text, number, report, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
@@ -18,6 +19,7 @@ from lightkit.common.signals import held
 from lightkit.common.text import counted
 from lightkit.processes.files import replacing
 from lightkit.runs.catalog import find_run, project
+from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
     from lightkit.runner import Runner
@@ -39,19 +41,12 @@ def evaluate(args: list[str]) -> int:
         found.append({**facts, "metrics": dict(values)})
         with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
             file.write(json_text(found[-1]) + "\n")
-    if options.json:
-        say(json_text(found))
-        return 0
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
-    say(table(["metric", "value"], rows, right=[1]))
     files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
-    files += [
-        file
-        for path in files
-        for file in sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
-    ]
-    say("\nwritten to " + ", ".join(map(str, files)))
-    return 0
+    for path in [*files]:
+        files += sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
+    written = "\nwritten to " + ", ".join(map(str, files))
+    return report(options, found, lambda: [table(["metric", "value"], rows, right=[1]), written])
 
 
 def predict(args: list[str]) -> int:
@@ -60,8 +55,6 @@ def predict(args: list[str]) -> int:
     runner, folder = trained_run(options)
     rows = runner.predict(options.split, options.checkpoint, members=options.members)
     if options.output == "-":
-        import sys
-
         _write_rows(sys.stdout, rows)
         return 0
     target = Path(options.output) if options.output else folder / run_files.PREDICTIONS.format(split=options.split)
@@ -84,8 +77,6 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
         options: With `run`, `overrides` and `checkpoint` as typed.
     """
     check_checkpoint(options.checkpoint)
-    from lightkit.runs.reading import read_run, read_run_unchanged
-
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
     if options.overrides:
@@ -113,11 +104,9 @@ def _warn_of_other_data(data: Any, before: Any, options: Any) -> None:
         complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     for name in ("root", "path"):
         if data.dataset.get(name) != before.dataset.get(name) and data.dataset.get(f"test_{name}") is None:
-            fix = f"data.dataset.test_{name}={data.dataset.get(name)} takes all of them"
-            way = f"; {fix}" if f"test_{name}" in data.dataset else ""
-            complain(
-                f"warning: data.dataset.{name} is not that of the run: other data are split, as for a training{way}"
-            )
+            fix = f"; data.dataset.test_{name}={data.dataset.get(name)} takes all of them"
+            what = f"data.dataset.{name} is not that of the run: other data are split, as for a training"
+            complain(f"warning: {what}{fix if f'test_{name}' in data.dataset else ''}")
 
 
 @contextmanager
@@ -139,10 +128,9 @@ def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
     first = next(source, None)
     if first is None:
         raise UserError("there is nothing to predict in this split", family="split")
-    names, writer = list(first), CsvWriter(file)
-    writer.row(names)
-    count = 0
+    writer, count = CsvWriter(file), 0
+    writer.row(first)
     for row in chain([first], source):
-        writer.row(row[name] for name in names)
+        writer.row(row[name] for name in first)
         count += 1
     return count

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from argparse import SUPPRESS, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.inspected import configuration
-from lightkit.cli.terminal import complain, say, table
+from lightkit.cli.terminal import complain, report, table
 from lightkit.common import run_files
 from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
@@ -81,11 +80,8 @@ def find(args: list[str]) -> int:
     cfg, _ = configuration(options)
     answer = finder(**own)(cfg, options) if isinstance(finder, type) else finder(cfg, options, **own)
     plot = _draw(answer, cfg, options)
-    if options.json:
-        found = {"key": answer.key, "suggested": answer.value, "reason": answer.reason, **answer.numbers}
-        say(json.dumps({**found, "plot": None if plot is None else str(plot)}, indent=2))
-    else:
-        _show(answer, plot)
+    content = {"key": answer.key, "suggested": answer.value, "reason": answer.reason, **answer.numbers, "plot": plot}
+    report(options, content, lambda: _lines(answer, plot))
     return FAILED if answer.value is None else 0
 
 
@@ -110,9 +106,8 @@ def _check(options: Namespace, takes: Sequence[str]) -> None:
     if low is not None and high is not None and low >= high:
         raise UserError("the rates do not rise", key="--high", expected=f"above {low:g}", received=high)
     if options.steps is not None and options.steps < 10:
-        raise UserError(
-            "too few steps to tell rates apart", key="--steps", expected="10 or more", received=options.steps
-        )
+        what = "too few steps to tell rates apart"
+        raise UserError(what, key="--steps", expected="10 or more", received=options.steps)
 
 
 def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
@@ -131,14 +126,13 @@ def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
     return Path(path)
 
 
-def _show(answer: Answer, plot: Path | None) -> None:
-    """Print table, suggestion and where the picture is."""
+def _lines(answer: Answer, plot: Path | None) -> Iterator[str]:
+    """Yield table, suggestion and where the picture is."""
     if answer.rows:
-        say(table(answer.titles, answer.rows, right=range(len(answer.titles))))
-        say()
-    say(answer.reason if answer.value is None else f"suggested: {answer.key}={answer.value}\n  {answer.reason}")
+        yield table(answer.titles, answer.rows, right=range(len(answer.titles))) + "\n"
+    yield answer.reason if answer.value is None else f"suggested: {answer.key}={answer.value}\n  {answer.reason}"
     if plot is not None:
-        say(f"picture: {plot}")
+        yield f"picture: {plot}"
 
 
 @taking("--low", "--high", "--steps")
@@ -265,7 +259,5 @@ def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
 
         return draw_workers(found, title)
 
-    titles = ("processes", "samples/s", "waits", "s to first batch")
-    return Answer(
-        "data.num_workers", found.suggested, found.reason, titles, rows, content, draw if found.speeds else None
-    )
+    titles, shown = ("processes", "samples/s", "waits", "s to first batch"), draw if found.speeds else None
+    return Answer("data.num_workers", found.suggested, found.reason, titles, rows, content, shown)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightkit.cli.detach import carry_out
-from lightkit.cli.ranks import train_job
-from lightkit.cli.sweep_table import SweepDisplay, report, tell_stopped
+from lightkit.cli.entry import guarded
+from lightkit.cli.ranks import start, train_job
+from lightkit.cli.sweep import SweepDisplay, report, tell_stopped
 from lightkit.cli.terminal import complain, say
-from lightkit.cli.together import build_together
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
+from lightkit.common.signals import held
 from lightkit.common.text import counted
+from lightkit.config import compose_jobs, run_hydra
+from lightkit.config.loader import make_loader, split_sweep
 from lightkit.config.provenance import check_key
-from lightkit.runs.catalog import find_run, project
+from lightkit.config.schema.running import SweepConfig
+from lightkit.runs.catalog import find_run, has_checkpoints, project
 from lightkit.runs.folder import keep_apart, refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.placement import (
@@ -30,30 +35,29 @@ from lightkit.runs.placement import (
     job_names,
     new_run_folder,
 )
-from lightkit.runs.reading import read_run
+from lightkit.runs.reading import read_result, read_run
+from lightkit.sweep import plan
 from lightkit.sweep.build import build_engine, build_search, check_race
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.engines.base import JobEngine
+from lightkit.sweep.engines.together import TogetherEngine
 from lightkit.sweep.job import Job
-from lightkit.sweep.journal import Journal, Record, read_journal
-from lightkit.sweep.plan import (
-    check_alike,
-    command_of,
-    compare,
-    find_unfinished,
-    plain_job,
-    store,
-)
+from lightkit.sweep.journal import Journal, Record, find_job, read_journal
 from lightkit.sweep.received import adopt, check_record, check_study, counting_options
-from lightkit.sweep.state import look
+from lightkit.sweep.run_job import job_config, leave_result
+from lightkit.sweep.state import STOPPED, look
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from lightkit.config import Composed
 
 _AT_ONCE = "vectorized"
 """The launcher that trains jobs which differ in their seed alone at once, in this process."""
 _STUDY = "optuna"
 """The sweeper that lets Optuna choose the jobs."""
+_NOT_AT_ONCE = ("engine", "halving.method", "halving.rungs", "time_limit", "stall_limit", "budget")
+"""Options of a sweep that end single jobs or look at them while they train, or say that they train elsewhere."""
 
 
 def multirun(options: argparse.Namespace) -> int:
@@ -68,15 +72,17 @@ def multirun(options: argparse.Namespace) -> int:
     Raises:
         UserErrors: Jobs with a wrong configuration; nothing was started.
     """
-    jobs = _jobs(options)
-    if len(jobs) == 1 and jobs[0].choices.get("hydra/sweeper") in ("basic", None):
+    where = {"config_dir": options.config_dir, "config_name": options.config_name}
+    jobs = compose_jobs(options.overrides, **where) if options.source is None else _jobs_over_run(options)
+    launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
+    is_grid = sweeper in ("basic", None)
+    if len(jobs) == 1 and is_grid:
         complain("note: nothing varies, so this sweep has one job; several values of a key make several: seed=0,1,2")
     if options.cfg:
-        from lightkit.cli.printing import print_jobs
+        from lightkit.cli.config import print_jobs
 
         return print_jobs(jobs, options)
-    launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
-    at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
+    at_once = launcher == _AT_ONCE and is_grid
     study: dict[str, Any] = {}
     names = job_names(jobs, options.overrides)
     ending: dict[str, Any] = {"detached": options.detach, "on_end": jobs[0].cfg.on_end}
@@ -89,35 +95,73 @@ def multirun(options: argparse.Namespace) -> int:
         study = _study(jobs[0], options)
     elif {sweeper, launcher} - {"basic", None}:
         folder = _folder(jobs, options)
-        if jobs[0].cfg.resume.mode != "auto":
-            for name in names:
-                check_free(folder / name)
-        return carry_out(partial(_run_by_hydra, folder, names, options), folder, **ending)
-    check_alike(jobs)
+        for name in names if jobs[0].cfg.resume.mode != "auto" else ():
+            check_free(folder / name)
+
+        def run_by_hydra() -> int:  # what `train_job` returns is the objective
+            run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
+            return 0
+
+        return carry_out(run_by_hydra, folder, **ending)
+    plan.check_alike(jobs)
     source = str(find_run(options.source, project())) if options.source is not None else None
-    command = command_of(
-        options.overrides, source=source, config_dir=options.config_dir, config_name=options.config_name
-    )
-    plain = [plain_job(job) for job in jobs]
+    command = plan.command_of(options.overrides, source=source, **where)
+    plain = [plan.plain_job(job) for job in jobs]
     check_race(jobs[0].sweep, plain, study=bool(study))
     check_key([job.cfg for job in jobs], project() / run_files.OUTPUTS / run_files.SWEEPS)
-    folder = _folder(jobs, options, find_unfinished(project(), command))
+    folder = _folder(jobs, options, plan.find_unfinished(project(), command))
     planned = [] if study else list(zip(names, jobs))
     head = {"command": command, "options": jobs[0].sweep, "at_once": at_once, **study}
-    build = partial(_engine, head, plain, folder)
     try:
-        return carry_out(partial(_carry_out, folder, planned, build, head), folder, **ending)
+        return carry_out(partial(_begin, folder, planned, plain, head), folder, **ending)
     finally:
         discard_if_empty(folder, project())
 
 
-def _run_by_hydra(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
-    """Let the chosen sweeper and launcher run the jobs; what `train_job` returns is the objective."""
-    from lightkit.config import run_hydra
+def _jobs_over_run(options: argparse.Namespace) -> list[Composed]:
+    """Compose and check every job over the configuration of an earlier run.
 
-    where = {"config_dir": options.config_dir, "config_name": options.config_name}
-    run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
-    return 0
+    Raises:
+        UserErrors: Jobs with a wrong configuration.
+    """
+    run = find_run(options.source, project())
+    own = [text for text in options.overrides if not text.lstrip("+~").startswith(("hydra.", "hydra/"))]
+    foreign = [text for text in options.overrides if text.lstrip("+").startswith("hydra/")]
+    if foreign:
+        fix = f"leave {foreign[0]} out: the plain sweep of every combination"
+        raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
+    try:
+        combinations = split_sweep(make_loader(), own)
+    except ValueError as error:
+        raise UserError(f"this sweep can't be laid out: {error}", key="--multirun") from error
+    jobs, errors = list[Composed](), dict[tuple[object, ...], UserError]()
+    for combination in combinations:
+        try:
+            jobs.append(read_run(run, combination, new=True))
+        except UserErrors as found:
+            errors |= {(error.key, error.what, error.origin): error for error in found.errors}
+    if errors:
+        raise UserErrors(errors.values())
+    return jobs
+
+
+def _study(job: Composed, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the journal keeps of a study that Optuna is to make."""
+    from lightkit.sweep.study import describe_study
+
+    if options.source is not None:
+        what, fix = "a study cannot start from a run", "the overrides of the run on the command line"
+        raise UserError(what, key="--from", received=options.source, fix=fix)
+    found = describe_study(job, options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    return {"study": found, "complete": False}
+
+
+def _folder(jobs: Sequence[Composed], options: argparse.Namespace, earlier: Path | None = None) -> Path:
+    """Return the folder of the sweep: the one that the user has chosen, that of an earlier part, or a new one."""
+    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
+    if chosen:
+        return chosen_run_folder(chosen)
+    return earlier or new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
 
 
 def go_on(folder: Path, options: Mapping[str, Any], **how: Any) -> int:
@@ -139,25 +183,17 @@ def go_on(folder: Path, options: Mapping[str, Any], **how: Any) -> int:
         check_record(record)
         check_study(record)
         if not record.jobs and "study" not in record.head:
-            what, fix = (
-                "its journal plans no job, so there is nothing to go on with",
-                "`lightkit train -m` begins another",
-            )
+            what = "its journal plans no job, so there is nothing to go on with"
+            fix = "`lightkit train -m` begins another"
             raise UserError(what, key=str(journal.path), fix=fix, family="no-such-run")
         changed, left = counting_options(record, options)
         if left:
             complain(f"this sweep comes from elsewhere, so these of its options do not count: {', '.join(left)}")
             complain("type those that you want; --trust takes all, and lets the sweep run any command as you")
-        engine = _engine({**record.head, "options": changed}, list(record.jobs.values()), folder)
+        jobs = list(record.jobs.values())
+        engine = _engine({**record.head, "options": changed}, jobs, folder)
         journal.head(options=changed)
-        return _run(record, journal, engine, list(record.jobs.values()), changed, **how)
-
-
-def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
-    """Build what runs the jobs of a sweep, as its journal begins: `options`, and whether they train `at_once`."""
-    if head.get("at_once"):
-        return build_together(head["options"], folder)
-    return build_engine(head["options"], jobs, folder, study="study" in head)
+        return _run(record, journal, engine, jobs, changed, **how)
 
 
 def take_over(folder: Path) -> None:
@@ -173,18 +209,16 @@ def take_over(folder: Path) -> None:
         adopt(read_journal(folder), journal)
 
 
-def _carry_out(
-    folder: Path, jobs: Sequence[tuple[str, Composed]], build: Callable[[], JobEngine], head: Mapping[str, Any]
-) -> int:
+def _begin(folder: Path, jobs: Sequence[tuple[str, Composed]], plain: Sequence[Job], head: Mapping[str, Any]) -> int:
     """Store the jobs in the folder of a sweep, beside those that it has, and run them.
 
     Args:
         folder: Folder of the sweep.
         jobs: All of them with their names; none of a study, which makes them up as it goes on.
-        build: Builds what runs them, in the process that does.
+        plain: What it takes to run them.
         head: What the journal is to say of the whole sweep.
     """
-    engine = build()
+    engine = _engine(head, plain, folder)
     with _opened(folder) as journal:
         has_some = (folder / run_files.SWEEP_JOURNAL).stat().st_size > 0
         record = read_journal(folder) if has_some else Record(folder)
@@ -194,11 +228,11 @@ def _carry_out(
             journal.head(**head)
             record = read_journal(folder)
             return _run(record, journal, engine, list(record.jobs.values()), head["options"])
-        change = compare(jobs, record)
+        change = plan.compare(jobs, record)
         check_record(record, change.jobs)
         journal.head(**head)
         known = {job.name for job in change.jobs if job.name in record.known}
-        record = store(journal, record, change)
+        record = plan.store(journal, record, change)
         if known or change.removed:
             done = sum(
                 look(record.jobs[name], record, controlled=False).status == "finished"
@@ -213,12 +247,7 @@ def _carry_out(
 
 
 def _run(
-    record: Record,
-    journal: Journal,
-    engine: JobEngine,
-    jobs: Sequence[Job],
-    options: Mapping[str, Any],
-    **how: Any,
+    record: Record, journal: Journal, engine: JobEngine, jobs: Sequence[Job], options: Mapping[str, Any], **how: Any
 ) -> int:
     """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
@@ -251,15 +280,11 @@ def _run(
     return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)
 
 
-def _study(job: Composed, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the journal keeps of a study that Optuna is to make."""
-    from lightkit.sweep.study import describe_study
-
-    if options.source is not None:
-        what, fix = "a study cannot start from a run", "the overrides of the run on the command line"
-        raise UserError(what, key="--from", received=options.source, fix=fix)
-    found = describe_study(job, options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    return {"study": found, "complete": False}
+def _engine(head: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
+    """Build what runs the jobs of a sweep, as its journal begins: `options`, and whether they train `at_once`."""
+    if head.get("at_once"):
+        return build_together(head["options"], folder)
+    return build_engine(head["options"], jobs, folder, study="study" in head)
 
 
 @contextmanager
@@ -284,43 +309,97 @@ def _opened(folder: Path) -> Iterator[Journal]:
         yield journal
 
 
-def _folder(jobs: Sequence[Composed], options: argparse.Namespace, earlier: Path | None = None) -> Path:
-    """Return the folder of the sweep: the one that the user has chosen, that of an earlier part, or a new one."""
-    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
-    if chosen:
-        return chosen_run_folder(chosen)
-    return earlier or new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
+def build_together(options: Mapping[str, Any], folder: Path) -> TogetherEngine:
+    """Build the engine of `hydra/launcher=vectorized`.
 
-
-def _jobs(options: argparse.Namespace) -> list[Composed]:
-    """Compose and check every job, from the shipped options or over the configuration of an earlier run.
+    Args:
+        options: The section `sweep`.
+        folder: Folder of the sweep.
 
     Raises:
-        UserErrors: Jobs with a wrong configuration.
+        UserError: The sweep is to be run in another way, too.
     """
-    if options.source is None:
-        from lightkit.config import compose_jobs
+    for name in _NOT_AT_ONCE:
+        section, _, key = name.rpartition(".")
+        value = ((options.get(section) or {}) if section else options).get(key)
+        if value not in (None, SweepConfig().engine):
+            what = "jobs that train at once do so in the process of the sweep, and each to its end"
+            fix = f"leave sweep.{name} out, or hydra/launcher=vectorized"
+            raise UserError(what, key=f"sweep.{name}", received=value, fix=fix, family="hydra")
+    return TogetherEngine(folder, partial(_train, folder))
 
-        return compose_jobs(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    run = find_run(options.source, project())
-    own = [text for text in options.overrides if not text.lstrip("+~").startswith(("hydra.", "hydra/"))]
-    foreign = [text for text in options.overrides if text.lstrip("+").startswith("hydra/")]
-    if foreign:
-        fix = f"leave {foreign[0]} out: the plain sweep of every combination"
-        raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
-    from lightkit.config.loader import make_loader, split_sweep
 
+def _train(folder: Path, names: Sequence[str]) -> dict[str, int]:
+    """Train jobs at once where that can be done, the others one after the other; return their exit statuses."""
+    codes: dict[str, int] = {}
+    with ExitStack() as stack:
+        jobs: dict[str, _Prepared] = {}
+        for name in names:
+            codes[name] = guarded(partial(_prepare, stack, folder / name, jobs))
+        if not jobs:
+            return codes
+        with held():
+            from lightkit.runner.seeds import alike_jobs
+        for alike in alike_jobs({name: job.cfg for name, job in jobs.items()}):
+            stopped = next(filter(STOPPED.__contains__, codes.values()), 0)
+            codes |= _train_group(folder, [jobs[name] for name in alike], stopped=stopped)
+    return codes
+
+
+class _Prepared(NamedTuple):
+    """A job whose folder is locked."""
+
+    job: Job
+    cfg: DictConfig
+    before: dict[str, Any]
+    """The result of an earlier part."""
+
+
+def _prepare(stack: ExitStack, folder: Path, jobs: dict[str, _Prepared]) -> int:
+    """Lock the folder of a job, and add the job to those that can begin."""
+    job, known = find_job(folder)
+    stack.enter_context(locked(folder, run_files.JOB_LOCK))
+    if known and not jobs:  # what somebody else wrote sets no variables here
+        os.environ.update(job.environment)
+    before = read_result(folder)
+    with _reasons([(job, before)]):
+        jobs[job.name] = _Prepared(job, job_config(folder, job.config, known=known), before)
+    return 0
+
+
+def _train_group(folder: Path, group: Sequence[_Prepared], *, stopped: int) -> dict[str, int]:
+    """Train jobs at once, then those alone that cannot; `stopped` is the status of jobs before that a signal ended."""
+    code = stopped or (guarded(partial(_train_at_once, folder, group)) if len(group) > 1 else 0)
+    codes: dict[str, int] = {}
+    for own in group:
+        done = read_result(own.job.folder)
+        if done.get("status") == "finished" and done != own.before:
+            codes[own.job.name] = 0
+            continue
+        codes[own.job.name] = ended = code or guarded(partial(_train_at_once, folder, [own]))
+        code = code or (ended if ended in STOPPED else 0)
+    return codes
+
+
+def _train_at_once(folder: Path, group: Sequence[_Prepared]) -> int:
+    """Train jobs in one process, or one as any other run."""
+    from lightkit.runner.seeds import train_seeds
+
+    with _reasons([(own.job, own.before) for own in group]):
+        if len(group) == 1:
+            job = group[0].job
+            return start(group[0].cfg, job.folder, overrides=job.overrides, resume=has_checkpoints(job.folder))
+        overrides = {own.job.name: own.job.overrides for own in group}
+        train_seeds({own.job.name: own.cfg for own in group}, folder, overrides)
+    return 0
+
+
+@contextmanager
+def _reasons(jobs: Sequence[tuple[Job, dict[str, Any]]]) -> Iterator[None]:
+    """Leave the reason with each job that an error ends before its run can do so."""
     try:
-        combinations = split_sweep(make_loader(), own)
-    except ValueError as error:
-        raise UserError(f"this sweep can't be laid out: {error}", key="--multirun") from error
-    jobs: list[Composed] = []
-    errors: dict[tuple[object, ...], UserError] = {}
-    for combination in combinations:
-        try:
-            jobs.append(read_run(run, combination, new=True))
-        except UserErrors as found:
-            errors |= {(error.key, error.what, error.origin): error for error in found.errors}
-    if errors:
-        raise UserErrors(errors.values())
-    return jobs
+        yield
+    except Exception as error:
+        for job, before in jobs:
+            leave_result(job.folder, before, "failed", str(error) or type(error).__name__)
+        raise

@@ -1,4 +1,4 @@
-"""Being one of several processes that train one model, or the one that starts them."""
+"""Training as one process, or as several that share every batch (`device.nproc`): starting them, and being one."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.terminal import say
+from lightkit.cli.entry import launched
+from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
-from lightkit.common.signals import held
-from lightkit.processes.children import lightkit_command
+from lightkit.common.error_families import POINTER, family_named, pointer
+from lightkit.common.exit_codes import LOST_RANK, of_process
+from lightkit.common.signals import handled, held
+from lightkit.processes.children import NOTHING, PIPE, Child, Hung, lightkit_command, lightkit_path
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# What only the processes of such a run need is imported inside the functions: every command comes by here.
+# What only a process that trains needs is imported inside the functions: a mistake is told before.
 
-
-def launched() -> bool:
-    """Tell whether this process was started by a launcher as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+GRACE_SECONDS = 30.0
+"""How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
+HUNG_SECONDS = 5.0
+"""The same where the others ended because they waited in vain for it."""
+TRACE_SECONDS = 3.0
+"""How long a process that hangs has to write down where."""
+POLL_SECONDS = 0.05
 
 
 def follows() -> bool:
     """Tell whether this process is one of several and another one of them writes."""
     return launched() and os.environ.get("RANK", "0") != "0"
-
-
-def leave(status: int) -> NoReturn:
-    """End this process, one of several, without taking Python apart.
-
-    PyTorch's threads that talk to processes which are gone may hang or crash then.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(status)
 
 
 def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resume: bool = False) -> int:
@@ -56,7 +55,6 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
         0, or the exit status of the process that failed first.
     """
     if cfg.device.nproc > 1 and not launched():
-        from lightkit.cli.launcher import Launcher
         from lightkit.config import to_yaml
 
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
@@ -124,3 +122,151 @@ def _watch_launcher() -> None:
     with contextlib.suppress(OSError, ValueError):
         os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass
+class _Rank:
+    """One process; standard error of the first goes to ours, that of the others is kept."""
+
+    number: int
+    process: Child
+    aborted: bool = False
+    """Whether it had to be told to end because it did not by itself."""
+
+
+@dataclass
+class Launcher:
+    """Processes that end together.
+
+    Each is in a session of its own, so that a signal from the terminal reaches it once, through the launcher. What rank
+    0 says is seen; what the others say only where one of them is the reason for a failure.
+
+    Args:
+        command: What to start.
+        count: How often.
+        job: A line for the standard input of each.
+    """
+
+    command: Sequence[str]
+    count: int
+    job: str
+    _ranks: list[_Rank] = field(default_factory=list)
+    _ended: list[_Rank] = field(default_factory=list)
+
+    def run(self, log: Path | None = None) -> int:
+        """Start them and wait for their end.
+
+        Args:
+            log: File to which the reason of a failure is appended, if it is there.
+
+        Returns:
+            0, or the exit status of the process that failed first, 128 + n where signal n ended it.
+        """
+        with self._forwarding():
+            try:
+                self._start()
+                self._wait()
+            finally:
+                self._kill()
+        return self._outcome(log)
+
+    def _start(self) -> None:
+        """Start the processes, tell each which one it is by the variables that `torchrun` uses, and give it its job."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        shared = {
+            **os.environ,
+            "PYTHONPATH": lightkit_path(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(self.count),
+            "LOCAL_WORLD_SIZE": str(self.count),
+        }
+        for number in range(self.count):
+            output, own = NOTHING if number else None, {"RANK": str(number), "LOCAL_RANK": str(number)}
+            child = Child(self.command, stdin=PIPE, output=output, keeps=number > 0, variables={**shared, **own})
+            self._ranks.append(_Rank(number, child))
+        for rank in self._ranks:
+            rank.process.tell(self.job)
+
+    def _wait(self) -> None:
+        """Wait until all have ended; some time after one has failed, end those that have not."""
+        deadline = float("inf")
+        while True:
+            alive = [rank for rank in self._ranks if rank not in self._ended]
+            news = [rank for rank in alive if rank.process.poll() is not None]
+            self._ended += news
+            if len(self._ended) == self.count:
+                return
+            failed = [rank for rank in self._ended if rank.process.returncode]
+            if failed and news:
+                known = any(rank.process.returncode != LOST_RANK for rank in failed)
+                deadline = min(deadline, time.monotonic() + (GRACE_SECONDS if known else HUNG_SECONDS))
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        hung = [rank for rank in self._ranks if rank not in self._ended]
+        for rank in hung:  # they say where they are before they end
+            rank.aborted = True
+            rank.process.send_signal(signal.SIGABRT)
+            rank.process.send_signal(signal.SIGCONT)  # one that was stopped gets no other signal
+        end = time.monotonic() + TRACE_SECONDS
+        for rank in hung:
+            with contextlib.suppress(Hung):
+                rank.process.wait(max(0.0, end - time.monotonic()))
+        self._kill()
+        self._ended += hung
+
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            rank.process.end()
+
+    def _outcome(self, log: Path | None) -> int:
+        """Say why the processes ended, and return the exit status for all of them."""
+        failed = [rank for rank in self._ended if rank.process.returncode]
+        if not failed:
+            return 0
+        first = next((rank for rank in failed if rank.process.returncode != LOST_RANK), failed[0])
+        main = next((rank for rank in failed if rank.number == 0), None)
+        if main is not None and main.process.returncode == first.process.returncode:
+            first = main  # the same thing happened to all, and this one has said what
+        code = first.process.returncode
+        text = _reason(first)
+        if text:
+            complain(text)
+            if log is not None and log.is_file() and not log.is_symlink():
+                with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+                    file.write(f"{text}\n")
+        return of_process(code)
+
+    @contextmanager
+    def _forwarding(self) -> Iterator[None]:
+        """Pass signals that ask this process to end on to the others while inside; these save and end."""
+
+        def forward(number: int, _frame: Any) -> None:
+            for rank in self._ranks:
+                if rank.process.poll() is None:
+                    rank.process.send_signal(number)
+
+        with handled(forward):
+            yield
+
+
+def _reason(rank: _Rank) -> str:
+    """Say why the processes ended; empty where rank 0 has said so itself."""
+    code = rank.process.returncode
+    if rank.aborted:
+        head = f"error: rank {rank.number} (process {rank.process.pid}) did not answer; this is where it was"
+    elif code < 0:
+        head = f"error: rank {rank.number} (process {rank.process.pid}) was ended by {signal.Signals(-code).name}"
+    elif rank.number == 0:
+        return ""
+    else:
+        head = f"error: rank {rank.number} ended with status {code}"
+    fix = "`lightkit resume RUN` goes on from the last checkpoint"
+    told = rank.process.said.splitlines()
+    last = [line for line in told if line.startswith(POINTER)] or [pointer([family_named("lost-process")])]
+    return "\n".join([head, *(line for line in told if line not in last), f"    fix:      {fix}", last[-1]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightkit.cli.commands import COMMANDS, help_of
+from lightkit.cli.arguments import COMMANDS, help_of
 from lightkit.config.describe import OptionRow, describe_group, first_comment, list_options, option_arguments
 from lightkit.config.loader import make_loader
 from lightkit.config.project import shipped_conf, shipped_docs
@@ -75,7 +75,7 @@ def _row(*cells: str) -> str:
 
 def commands_page() -> str:
     """Write `docs/reference/commands.md`."""
-    rows = [_row(f"[`lightkit {name}`](#lightkit-{name})", summary) for name, (_, _, summary) in COMMANDS.items()]
+    rows = [_row(f"[`lightkit {name}`](#lightkit-{name})", summary) for name, (_, summary) in COMMANDS.items()]
     parts = [_COMMANDS.format(note=_NOTE) + "\n".join(["| command | what it does |", "| --- | --- |", *rows])]
     for name in COMMANDS:
         shown = "<!-- shown: it is the help of the command, which another test compares -->"

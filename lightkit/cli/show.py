@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.evaluate import trained_run
 from lightkit.cli.inspected import configuration
-from lightkit.cli.terminal import json_text, number, say, table, width
+from lightkit.cli.terminal import number, report, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
@@ -35,15 +35,10 @@ def show(args: list[str]) -> int:
     options.epoch = whole_number("--epoch", options.epoch)
     page, folder = _data(options) if options.what == "data" else _trained(options)
     files = page.write(options.output or folder, f"{options.what}-{options.split}")
-    if options.json:
-        content = {"title": page.title, "files": files, "samples": [s.plain() for s in page.samples]}
-        say(json_text(content))
-        return 0
-    say(f"{page.title}: {page.subtitle}")
-    if options.what == "worst":
-        say(_table(page.samples[:_IN_TABLE]))
-    say("\nwritten to " + "\n           ".join(map(str, files)))
-    return 0
+    content = {"title": page.title, "files": files, "samples": [s.plain() for s in page.samples]}
+    worst = [_table(page.samples[:_IN_TABLE])] if options.what == "worst" else []
+    written = "\nwritten to " + "\n           ".join(map(str, files))
+    return report(options, content, lambda: [f"{page.title}: {page.subtitle}", *worst, written])
 
 
 def _data(options: Namespace) -> tuple[Page, Path]:
@@ -56,8 +51,7 @@ def _data(options: Namespace) -> tuple[Page, Path]:
     with held():
         from lightkit.assembly import build_shared
         from lightkit.gallery.show import data_page
-    data = build_shared(cfg, folder, trains=False).data
-    with closing(data):
+    with closing(build_shared(cfg, folder, trains=False).data) as data:
         page = data_page(data, str(cfg.name), split=options.split, count=options.count, epoch=options.epoch)
     return page, project() / run_files.OUTPUTS / run_files.SHOW / slug(str(cfg.name))
 
@@ -68,10 +62,8 @@ def _trained(options: Namespace) -> tuple[Page, Path]:
         if value != usual:
             raise UserError("only `lightkit show data` takes it", key=name, received=value, fix="leave it out")
     if not options.overrides:
-        usage = f"lightkit show {options.what} RUN"
-        raise UserError(
-            "RUN is missing", key=f"lightkit show {options.what}", expected=usage, fix="`last` is the newest"
-        )
+        key, fix = f"lightkit show {options.what}", "`last` is the newest"
+        raise UserError("RUN is missing", key=key, expected=f"{key} RUN", fix=fix)
     options.split = options.split or "test"
     options.run, *options.overrides = options.overrides
     runner, folder = trained_run(options)

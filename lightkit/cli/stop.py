@@ -1,31 +1,45 @@
-"""`lightkit stop` and `lightkit wait`: ending runs from elsewhere, and waiting for their end."""
+"""`lightkit stop` and `lightkit wait`: ending runs, sweeps and jobs from elsewhere, and waiting for their end."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.live import Hint
+from lightkit.cli.logs import patiently
 from lightkit.cli.terminal import complain, say
-from lightkit.runs.catalog import path_from, project
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
+from lightkit.detached.ending import ask_to_end, exit_status, forget_request
+from lightkit.detached.folders import find_folder, is_sweep
+from lightkit.detached.liveness import ALIVE, look, wait_until_free
+from lightkit.runs.catalog import path_from, places_of, project, runs_below
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import lock_holder
+from lightkit.sweep import limits
+from lightkit.sweep.build import survives
+from lightkit.sweep.journal import Record, read_journal
+from lightkit.sweep.plan import find_sweep
+from lightkit.sweep.received import counting_options
+from lightkit.sweep.state import ENDED, is_locked
+from lightkit.sweep.state import look as look_at_job
 
 _POLL_SECONDS = 2.0
 
 
 def stop(args: list[str]) -> int:
-    """Ask runs to end, and wait until they have."""
+    """Ask runs to end, and wait until they have; sweeps end those that are jobs of theirs."""
     options = Parser("stop", "run+").read(args)
-    from lightkit.detached.folders import is_sweep
-
-    folders = _without_sweep_jobs(options.run, now=options.now)
-    alone = [folder for folder in folders if not is_sweep(folder)]
-    asked = [folder for folder in alone if _ask(folder, now=options.now)]
-    for folder in folders:
-        if is_sweep(folder):
-            _stop_sweep(folder, now=options.now)
+    root, now = project(), options.now
+    jobs = [find_sweep_job(text, root) for text in options.run]
+    folders = [find_folder(text, root, one_alive=True) for text, job in zip(options.run, jobs) if job is None]
+    folders += [record.jobs[name].folder for record, name in filter(None, jobs) if not stop_job(record, name, now=now)]
+    asked = [folder for folder in folders if not is_sweep(folder) and _ask(folder, now=now)]
+    for folder in filter(is_sweep, folders):
+        _stop_sweep(folder, now=now)
     try:
         for folder in asked:
             _wait_for_end(folder)
@@ -36,24 +50,9 @@ def stop(args: list[str]) -> int:
     return 0
 
 
-def _without_sweep_jobs(typed: Sequence[str], *, now: bool) -> list[Path]:
-    """Find what is meant, let sweeps end those that are jobs of theirs, and return the folders of the others."""
-    from lightkit.cli.stop_job import find_sweep_job, stop_job
-    from lightkit.detached.folders import find_folder
-
-    found = [find_sweep_job(text, project()) for text in typed]
-    folders = [find_folder(text, project(), one_alive=True) for text, job in zip(typed, found) if job is None]
-    alone = [record.jobs[name].folder for record, name in filter(None, found) if not stop_job(record, name, now=now)]
-    return [*folders, *alone]
-
-
 def wait(args: list[str]) -> int:
     """Wait until runs have ended."""
     options = Parser("wait", "run+").read(args)
-    from lightkit.detached.ending import exit_status
-    from lightkit.detached.folders import find_folder
-    from lightkit.detached.liveness import ALIVE, look, wait_until_free
-
     root, codes = project(), list[int]()
     for folder in [find_folder(text, root) for text in options.run]:
         wait_until_free(folder)
@@ -67,9 +66,6 @@ def wait(args: list[str]) -> int:
 
 def _ask(folder: Path, *, now: bool) -> bool:
     """Ask a run to end; tells whether it is alive."""
-    from lightkit.detached.ending import ask_to_end
-    from lightkit.detached.liveness import ALIVE, look
-
     standing = look(folder)
     if standing.state not in ALIVE:
         say(f"nothing to stop: {standing.describe(project())}")
@@ -86,32 +82,22 @@ def _ask(folder: Path, *, now: bool) -> bool:
 
 def _wait_for_end(folder: Path) -> None:
     """Wait until a run has ended, and say how to go on with it."""
-    from lightkit.detached.ending import forget_request
-    from lightkit.detached.folders import is_sweep
-    from lightkit.detached.liveness import look, wait_until_free
-
-    hint = Hint(f"lightkit stop --now {path_from(project(), folder)}")
-    if not wait_until_free(folder, hint.left):
-        hint.tell_when_due()
-        wait_until_free(folder)
+    place = path_from(project(), folder)
+    patiently(lambda: wait_until_free(folder, 0.0), f"lightkit stop --now {place}")
     forget_request(folder)
-    standing, root = look(folder), project()
+    standing = look(folder)
     words = ["lightkit", *(["sweep"] if is_sweep(folder) else []), "resume", *(["-d"] if standing.detached else [])]
-    again = f"; go on with:  {shlex.join([*words, path_from(root, folder)])}"
-    say(standing.describe(root) + ("" if standing.state == "finished" else again))
+    again = "" if standing.state == "finished" else f"; go on with:  {shlex.join([*words, place])}"
+    say(standing.describe(project()) + again)
 
 
 def _stop_sweep(folder: Path, *, now: bool) -> None:
     """Let the jobs of a sweep save, or kill it with them."""
     if not now:
-        from lightkit.cli.sweep_actions import stop_sweep
+        from lightkit.cli.sweep import stop_sweep
 
         stop_sweep(folder)
         return
-    from lightkit.detached.liveness import look, wait_until_free
-    from lightkit.runs.catalog import runs_below
-    from lightkit.sweep.state import is_locked
-
     # Its own process first, which would start again what has died.
     alive = [each for each in [folder, *runs_below(folder)] if is_locked(each)]
     for each in alive:
@@ -121,3 +107,86 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
         _wait_for_end(each)
     if not alive:
         say(f"nothing to stop: {look(folder).describe(project())}")
+
+
+def find_sweep_job(text: str, root: Path) -> tuple[Record, str] | None:
+    """Find the sweep and the job that `SWEEP/JOB` means, by a path or by the name of the sweep.
+
+    Args:
+        text: What was typed.
+        root: The project.
+
+    Returns:
+        The journal and the name of the job; None where the text means something else.
+    """
+    for place in places_of(text.rstrip("/"), root):
+        for home in [path for path in place.absolute().parents if (path / run_files.SWEEP_JOURNAL).is_file()]:
+            record, name = read_journal(home.resolve()), place.absolute().relative_to(home).as_posix()
+            if name in record.jobs:
+                return record, name
+    for at in [at for at, sign in enumerate(text) if sign == "/" and text[at + 1 :]]:
+        with suppress(UserError):
+            record = read_journal(find_sweep(text[:at], root))
+            if text[at + 1 :] in record.jobs:
+                return record, text[at + 1 :]
+    return None
+
+
+def stop_job(record: Record, name: str, *, now: bool) -> bool:
+    """Let one job of a sweep save and end, or kill it; the sweep goes on without it.
+
+    The process that runs the sweep does so: so it knows that the job is not to be tried again.
+
+    Args:
+        record: The journal of the sweep.
+        name: The job.
+        now: Kill it.
+
+    Returns:
+        Whether that was up to the sweep; False where nobody runs it, so that the job is a run like any other.
+
+    Raises:
+        UserError: The jobs train at once, or the folder cannot be written.
+    """
+    is_run = lock_holder(record.folder) is not None
+    if not is_run and not survives(counting_options(record, {})[0]):
+        return False
+    folder = record.jobs[name].folder
+    before = look_at_job(record.jobs[name], record, controlled=is_run)
+    if before.status in ("waiting", *ENDED):
+        say(f"nothing to stop: {name} is {before.status}")
+        return True
+    if record.head.get("at_once"):
+        what, fix = "this job trains at once with others, in one process", f"lightkit stop {record.folder} ends all"
+        raise UserError(what, key=str(folder), fix=fix, exit_code=FAILED)
+    try:
+        is_new = limits.ask_job(folder, now=now)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if is_run:
+        asked = "to be killed" if now else "to save and to end"
+        say(f"asked for {name} {asked}" if is_new else f"{name} was asked before; waiting for it")
+        kill = "" if now else f"lightkit stop --now {path_from(project(), folder)}"
+        patiently(lambda: not limits.read_request(folder) or lock_holder(record.folder) is None, kill)
+    else:
+        from lightkit.cli.multirun import go_on
+
+        try:
+            go_on(record.folder, {}, only=name)
+        finally:
+            limits.forget_request(folder)
+    _tell(record.folder, name)
+    return True
+
+
+def _tell(sweep: Path, name: str) -> None:
+    """Say what became of the job, of the sweep, and how to go on."""
+    record, root = read_journal(sweep), project()
+    state = look_at_job(record.jobs[name], record)
+    step = f" at step {state.step}" if state.step else ""
+    say(f"{path_from(root, state.job.folder)} {state.status}{step}")
+    short = path_from(root, sweep)
+    if lock_holder(sweep) is not None:
+        say(f"the other jobs of the sweep go on; to end them, too:  lightkit stop {short}")
+    if state.status == "stopped":
+        say(f"to go on with this job once the sweep has ended:  lightkit sweep resume {short} --stopped")

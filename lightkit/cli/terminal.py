@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
 
 from lightkit.common.text import in_one_line, visible
 
 SHORTEST = 12
+"""Characters that a cell of a table keeps at least."""
 
 
 def say(text: str = "") -> None:
@@ -35,6 +37,23 @@ def json_text(content: object, *, one_line: bool = False) -> str:
     return json.dumps(plain(content), indent=None if one_line else 2, ensure_ascii=False, allow_nan=False)
 
 
+def report(options: Namespace, content: object, text: Callable[[], str | Iterable[str]]) -> int:
+    """Print what a command has found, and return its exit status, 0.
+
+    Args:
+        options: Of the command, with `json`.
+        content: What `--json` prints, in plain values.
+        text: Makes what is printed otherwise: a text, or one after the other.
+    """
+    if options.json:
+        say(json_text(content))
+        return 0
+    made = text()
+    for part in [made] if isinstance(made, str) else made:
+        say(part)
+    return 0
+
+
 def table(
     titles: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -52,12 +71,12 @@ def table(
         cut: Numbers of the columns that may be cut where a line does not fit.
         columns: Characters in a line; None for those of the terminal, and as many as it takes elsewhere.
     """
-    cells: Sequence[Sequence[str]] = list(rows)
-    if cut:
-        cells = fitting(titles, cells, columns=cut, width=columns or width())
-    lines = [list(titles)] if titles else []
-    lines += [list(map(in_one_line, row)) for row in cells]
-    widths = [max(map(len, column)) for column in zip(*lines)] if lines else []
+    lines = [list(map(in_one_line, row)) for row in rows]
+    size = columns or width()
+    if cut and size is not None:
+        _fit(lines, [max(map(len, column)) for column in zip(titles, *lines)], cut, size)
+    lines = [list(titles), *lines] if titles else lines
+    widths = [max(map(len, column)) for column in zip(*lines)]
     texts = []
     for line in lines:
         padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths))]
@@ -70,20 +89,9 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def fitting(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], *, columns: Sequence[int], width: int | None
-) -> list[list[str]]:
-    """Cut `columns` of a table's rows so that a line fits; the end of a path or a name tells most.
-
-    Args:
-        titles: Column heads.
-        rows: Cells.
-        columns: Numbers of the columns that may be cut, evenly, down to `SHORTEST` characters.
-        width: Characters in a line; None cuts nothing.
-    """
-    lines = [list(map(in_one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(titles, *lines)]
-    surplus = sum(widths) + 2 * (len(widths) - 1) - width if width is not None else 0
+def _fit(lines: Sequence[list[str]], widths: list[int], columns: Sequence[int], width: int) -> None:
+    """Cut `columns` of a table's lines, evenly, down to `SHORTEST`; the end of a path or a name tells most."""
+    surplus = sum(widths) + 2 * (len(widths) - 1) - width
     while surplus > 0:
         widest = max(columns, key=lambda column: widths[column])
         if widths[widest] <= SHORTEST:
@@ -95,7 +103,6 @@ def fitting(
             cell, size = line[column], widths[column]
             if len(cell) > size:
                 line[column] = f"…{cell[len(cell) - size + 1 :]}"
-    return lines
 
 
 def number(value: object) -> str:

@@ -6,13 +6,17 @@ import argparse
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import Composed, compose, to_yaml
+from lightkit.config.compose import compose_hydra
+from lightkit.config.hydra_settings import job_environment
+from lightkit.config.native import is_multirun
+from lightkit.config.saved import with_values_of
 from lightkit.runs.catalog import (
     find_run,
     find_unfinished,
@@ -29,9 +33,7 @@ from lightkit.runs.placement import (
     hydra_folder,
     new_run_folder,
 )
-
-if TYPE_CHECKING:
-    from lightkit.config import Composed
+from lightkit.runs.reading import read_run
 
 
 def train(args: list[str]) -> int:
@@ -44,7 +46,7 @@ def train(args: list[str]) -> int:
 
         return completion(options.overrides)
     if options.info or options.hydra_help:
-        from lightkit.cli.printing import print_hydra
+        from lightkit.cli.config import print_hydra
 
         return print_hydra(args)
     if options.detach and not options.cfg:
@@ -58,7 +60,7 @@ def train(args: list[str]) -> int:
         what, fix = "this says how a sweep is run, and a single run takes none of it", "add -m, or leave it out"
         raise UserError(what, key=of_sweep[0].partition("=")[0], fix=fix, family="wrong-command")
     if options.cfg:
-        from lightkit.cli.printing import print_run
+        from lightkit.cli.config import print_run
 
         return print_run(composed, options)
     return _start(composed, options)
@@ -87,13 +89,8 @@ def _is_sweep(options: argparse.Namespace) -> bool:
 def _compose(options: argparse.Namespace) -> Composed | None:
     """Compose a run, or a job of a sweep; None where a file asks for a sweep by `hydra.mode`."""
     if options.source is not None:
-        from lightkit.runs.reading import read_run
-
         own = [override for override in options.overrides if not override.startswith("hydra.")]
         return read_run(find_run(options.source, project()), own, new=True)
-    from lightkit.config import compose
-    from lightkit.config.native import is_multirun
-
     files = {"config_dir": options.config_dir, "config_name": options.config_name}
     try:
         composed = compose(options.overrides, **files, sweep=False)
@@ -131,39 +128,27 @@ def finished(folder: Path) -> int:
 
 def _start(composed: Composed, options: argparse.Namespace) -> int:
     """Train in a new folder, or with `resume=auto` go on in that of an earlier run."""
-    from lightkit.config import to_yaml
-    from lightkit.config.compose import compose_hydra
-    from lightkit.config.hydra_settings import job_environment
-    from lightkit.config.saved import with_values_of
-
     own = [text for text in options.overrides if text.startswith("hydra.")]
     os.environ.update(job_environment(composed.hydra_cfg or compose_hydra(own)[0]))  # before PyTorch reads it
-    root = project()
-    earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
-    cfg = with_values_of(earlier, composed.cfg, composed.dated) if earlier else composed.cfg
-    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
-        return finished(earlier)
+    root, cfg, earlier, goes_on = project(), composed.cfg, None, composed.cfg.resume.mode == "auto"
+    chosen = hydra_folder(composed, "run", options.overrides) if goes_on or not follows() else None
+    if goes_on and chosen is not None and (has_checkpoints(chosen) or has_members(chosen)):
+        earlier = chosen
+    elif goes_on and (chosen is None or has_dated_folder(composed, "run", options.overrides)):
+        earlier = find_unfinished(root, to_yaml(cfg), composed.dated)
+    if earlier is not None:
+        cfg = with_values_of(earlier, cfg, composed.dated)
+        if status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
+            return finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
     if earlier is None and not follows():
-        chosen = hydra_folder(composed, "run", options.overrides)
         if chosen is None:
-            folder = new_run_folder(root, str(composed.cfg.name))
+            folder = new_run_folder(root, str(cfg.name))
         else:
-            folder = chosen if composed.cfg.resume.mode == "auto" else chosen_run_folder(chosen)
+            folder = chosen if goes_on else chosen_run_folder(chosen)
     work = partial(start, cfg, folder, overrides=options.overrides, resume=earlier is not None)
     try:
         return carry_out(work, folder, detached=options.detach, on_end=cfg.on_end)
     finally:
         discard_if_empty(folder, root)
-
-
-def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) -> Path | None:
-    """Find the run that `resume=auto` goes on with; None starts a new one."""
-    from lightkit.config import to_yaml
-
-    named = hydra_folder(composed, "run", options.overrides)
-    if named is not None and (has_checkpoints(named) or has_members(named)):
-        return named
-    moves = named is None or has_dated_folder(composed, "run", options.overrides)
-    return find_unfinished(root, to_yaml(composed.cfg), composed.dated) if moves else None

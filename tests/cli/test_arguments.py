@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.arguments import Option, Parser, check_checkpoint, options_of, whole_number
-from lightkit.cli.commands import COMMANDS, help_of
+from lightkit.cli.arguments import COMMANDS, Option, Parser, check_checkpoint, help_of, options_of, whole_number
 from lightkit.common.errors import UserError
 
 

@@ -54,7 +54,7 @@ def test_a_run_that_is_about_to_begin(cli: Cli, project: Path, monkeypatch: pyte
 def test_a_sweep_is_shown_as_a_whole(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = make_sweep(project, "seed=0")
     shown = list[Path]()
-    monkeypatch.setattr("lightkit.cli.sweep_actions.watch_sweep", shown.append)
+    monkeypatch.setattr("lightkit.cli.sweep.watch_sweep", shown.append)
     with going_on(sweep) as process:
         done = cli("attach", "grid")
         process.kill()

@@ -8,7 +8,8 @@ import pytest
 
 from lightkit.checkpoint.weights import read_weights
 from lightkit.cli.arguments import Parser
-from lightkit.cli.ckpt_source import checkpoint_folder, find_source, read_adapter_cfg, read_cfg, run_of
+from lightkit.cli.ckpt import checkpoint_folder, find_source
+from lightkit.cli.ckpt_convert import read_adapter_cfg, read_cfg, run_of
 from lightkit.common.errors import UserError
 from tests.cli.tuned_runs import Made, a_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli import completion as module
-from lightkit.cli.commands import COMMANDS
+from lightkit.cli.arguments import COMMANDS
 from lightkit.cli.completion import answer
 from lightkit.runs.lock import locked
 from tests.conftest import Outcome

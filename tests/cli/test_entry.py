@@ -5,23 +5,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from lightkit.cli import entry, main
-from lightkit.cli.commands import COMMANDS
+from lightkit.cli.arguments import COMMANDS
 from lightkit.common.errors import UserError
 from tests.conftest import ROOT
 
 
-def raising(error: BaseException) -> Callable[[str], SimpleNamespace]:
-    """A stand-in for the import of a command's module, whose commands raise."""
+def raising(error: BaseException) -> Callable[[str], Callable[[list[str]], int]]:
+    """A stand-in for the import of a command, which raises."""
 
     def command(_args: list[str]) -> int:
         raise error
 
-    return lambda _name: SimpleNamespace(runs=command)
+    return lambda _path: command
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,12 +110,12 @@ def test_missing_argument(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_exit_status(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "module_of", raising(error))
+    monkeypatch.setattr(entry, "import_path", raising(error))
     assert main(["runs"]) == code
 
 
 def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(entry, "module_of", raising(UserError("no such key", key="a.b")))
+    monkeypatch.setattr(entry, "import_path", raising(UserError("no such key", key="a.b")))
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
     main(["runs"])
     out, err = capsys.readouterr()
@@ -129,7 +128,7 @@ def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_bugs_show_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(entry, "module_of", raising(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(entry, "import_path", raising(ZeroDivisionError("a bug")))
     main(["runs"])
     err = capsys.readouterr().err
     assert "Traceback" in err

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli import gpus, gpus_page, live
-from lightkit.cli.commands import help_of
+from lightkit.cli import gpus, logs
+from lightkit.cli.arguments import help_of
 from tests.cli.test_live import Interrupted
 from tests.conftest import ROOT, Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
@@ -101,8 +101,8 @@ def test_a_table_fits_the_terminal() -> None:
         "processes": [],
     }
     source = SimpleNamespace(gpus=(), name="NVML")
-    assert max(map(len, gpus_page.page([row], source, width=40).splitlines()[1:])) == 40
-    assert "3 W" in gpus_page.page([row], source, width=None)
+    assert max(map(len, gpus.page([row], source, width=40).splitlines()[1:])) == 40
+    assert "3 W" in gpus.page([row], source, width=None)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_table_fits_the_terminal() -> None:
 def test_a_run_is_shown_by_its_folder(project: Path, folder: str | None, shown: str) -> None:
     run = None if folder in (None, "none") else project.resolve() / str(folder)
     command = None if folder == "none" else "python train.py"
-    assert gpus_page._work({"run": run, "command": command}, project.resolve()) == shown
+    assert gpus._work({"run": run, "command": command}, project.resolve()) == shown
 
 
 def test_visible_gpus_have_the_names_of_torch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_csv(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_csv_again_and_again_has_one_header(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(live, "time", Interrupted())
+    monkeypatch.setattr(logs, "time", Interrupted())
     assert cli("gpus", "--csv", "--query", "index,power_w", "--watch").out == "index,power_w\n0,312.4\n0,312.4\n"
 
 
@@ -252,7 +252,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
     module = fake_nvml([Card()])
     install(monkeypatch, module)
     clock = Interrupted()
-    monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(logs, "time", clock)
     done = cli("gpus", "--watch", "--json", "--query", "power_w")
     lines = [json.loads(line)["gpus"] for line in done.out.splitlines()]
     assert (done.code, lines, clock.slept) == (0, [[{"power_w": 312.4}]] * 2, [2.0, 2.0])
@@ -261,7 +261,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(live, "time", Interrupted())
+    monkeypatch.setattr(logs, "time", Interrupted())
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out

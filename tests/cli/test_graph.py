@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.graph import FORMATS
+from lightkit.cli.inspected import FORMATS
 from lightkit.diagnostics import graph
 from tests.conftest import Outcome
 

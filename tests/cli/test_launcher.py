@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli import launcher
-from lightkit.cli.launcher import Launcher
+from lightkit.cli import ranks
+from lightkit.cli.ranks import Launcher
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -38,7 +38,7 @@ def test_only_the_first_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_one_that_failed_first_says_why(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "HUNG_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(ranks, "HUNG_SECONDS", PATIENCE_SECONDS)
     log = tmp_path / "run.log"
     log.write_text("before\n")
     code = f"""
@@ -61,7 +61,7 @@ def test_what_all_of_them_say_is_told_once(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_a_killed_process_ends_the_others(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.3)
     code = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwhile True: signal.pause()"
     assert launched(code) == 128 + signal.SIGKILL
     assert "error: rank 1 (process" in (told := capfd.readouterr().err)
@@ -71,8 +71,8 @@ def test_a_killed_process_ends_the_others(monkeypatch: pytest.MonkeyPatch, capfd
 def test_one_that_hangs_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "HUNG_SECONDS", 0.3)
-    monkeypatch.setattr(launcher, "TRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(ranks, "HUNG_SECONDS", 0.3)
+    monkeypatch.setattr(ranks, "TRACE_SECONDS", PATIENCE_SECONDS)
     code = f"""
 import faulthandler; faulthandler.enable()
 def stuck():
@@ -90,8 +90,8 @@ sys.exit(7)"""
 def test_one_that_was_stopped_says_where_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "HUNG_SECONDS", 0.3)
-    monkeypatch.setattr(launcher, "TRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(ranks, "HUNG_SECONDS", 0.3)
+    monkeypatch.setattr(ranks, "TRACE_SECONDS", PATIENCE_SECONDS)
     code = f"""
 import faulthandler, subprocess; faulthandler.enable()
 def stopped():

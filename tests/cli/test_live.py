@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lightkit.cli import live
+from lightkit.cli import logs
 from lightkit.common.errors import UserError
 
 
@@ -25,9 +25,9 @@ class Interrupted:
 def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "time", Interrupted())
-    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    live.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
+    monkeypatch.setattr(logs, "time", Interrupted())
+    monkeypatch.setattr(logs.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
+    logs.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")
@@ -39,8 +39,8 @@ def test_elsewhere_each_has_its_time_unless_a_program_reads_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stamped in (True, False):
-        monkeypatch.setattr(live, "time", Interrupted())
-        live.watch(lambda: "text", 1.0, live=False, stamped=stamped)
+        monkeypatch.setattr(logs, "time", Interrupted())
+        logs.watch(lambda: "text", 1.0, live=False, stamped=stamped)
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.endswith("  text")
     assert first[2] == ":"
@@ -49,6 +49,6 @@ def test_elsewhere_each_has_its_time_unless_a_program_reads_it(
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", "0.01"])
 def test_no_time(text: str) -> None:
-    assert live.read_seconds("0.5") == 0.5
+    assert logs.read_seconds("0.5") == 0.5
     with pytest.raises(UserError, match="not a time"):
-        live.read_seconds(text)
+        logs.read_seconds(text)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli import live
-from lightkit.cli.ps import foremost
+from lightkit.cli import logs
+from lightkit.cli.runs import foremost
 from lightkit.detached.listing import list_entries
 from lightkit.runs.lock import locked
 from tests.conftest import Outcome
@@ -109,7 +109,7 @@ def test_in_json_again_and_again(cli: Cli, project: Path, monkeypatch: pytest.Mo
         if error := next(looks):
             raise error
 
-    monkeypatch.setattr(live.time, "sleep", sleep)
+    monkeypatch.setattr(logs.time, "sleep", sleep)
     lines = [json.loads(line) for line in cli("ps", "--watch", "1", "--json").out.splitlines()]
     assert [row["state"] for line in lines for row in line] == ["finished", "finished"]
     assert (lines[0][0]["name"], lines[0][0]["share"]) == ("a", 1.0)

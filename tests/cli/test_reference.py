@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lightkit.cli.commands import COMMANDS, help_of
+from lightkit.cli.arguments import COMMANDS, help_of
 from lightkit.cli.reference import GROUPS, PAGES
 from lightkit.config.describe import describe_group
 from lightkit.config.loader import make_loader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli.stop_job import find_sweep_job
+from lightkit.cli.stop import find_sweep_job
 from lightkit.runs.lock import locked
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.journal import Journal, read_journal
@@ -68,7 +68,7 @@ def test_one_job_ends_and_the_sweep_goes_on(cli: Cli, sweep: Path, name: str) ->
 
 @pytest.mark.usefixtures("running")
 def test_a_job_that_hangs_is_named_and_killed(cli: Cli, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightkit.cli.stop_job.Hint.left", 0.0)
+    monkeypatch.setattr("lightkit.cli.logs.PATIENCE_SECONDS", 0.0)
     stopping = threading.Thread(target=lambda: said.append(cli("stop", "grid/b")))
     said = list[Outcome]()
     stopping.start()

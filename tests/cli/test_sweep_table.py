@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import lightkit.cli.sweep_table as sweep_table
-from lightkit.cli.sweep_table import SweepDisplay, headline, job_labels
+import lightkit.cli.sweep as sweep_table
+from lightkit.cli.sweep import SweepDisplay, headline, job_labels
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.state import JobState

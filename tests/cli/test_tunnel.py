@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.cli import tunnel
-from lightkit.cli.tunnel import Route, find_route
+from lightkit.cli import board as tunnel
+from lightkit.cli.board import Route, find_route
 from lightkit.common.errors import UserError
 
 HERE = "10.0.0.2"

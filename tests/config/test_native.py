@@ -7,7 +7,7 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.cli.printing import print_hydra
+from lightkit.cli.config import print_hydra
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
 from lightkit.config.loader import make_loader

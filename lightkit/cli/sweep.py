@@ -1,28 +1,205 @@
-"""A sweep as people look at it: a table while it runs, a line for each event elsewhere, a table of its results."""
+"""`lightkit sweep`: how far a sweep is, going on with it, ending it; how sweeps are shown, running and at the end."""
 
 from __future__ import annotations
 
+import argparse
 import math
+import shlex
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.terminal import complain, number, say, table
+from lightkit.cli.arguments import Parser
+from lightkit.cli.logs import patiently, read_seconds
+from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
+from lightkit.common.errors import UserError
+from lightkit.common.shapes import TEXTS
+from lightkit.common.suggest import nearest
 from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration
-from lightkit.sweep.journal import Record
-from lightkit.sweep.state import ENDED, JobState
+from lightkit.runs.catalog import project
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import lock_holder
+from lightkit.sweep.build import survives
+from lightkit.sweep.job import content_of
+from lightkit.sweep.journal import Record, find_job, read_journal
+from lightkit.sweep.plan import find_sweep
+from lightkit.sweep.received import counting_options
+from lightkit.sweep.state import ENDED, JobState, look
 from lightkit.sweep.tail import JobProgress
 
+ACTIONS = ("status", "resume", "stop")
 TITLES = ("job", "status", "epoch", "step", "best", "left", "where")
 _ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "stopped": 2, "queued": 3, "waiting": 3}
 """What is shown first where not all jobs fit."""
+_COUNTED = ("running", "starting", "queued", "waiting", "paused", "pruned", "stopped", "interrupted", "failed")
+_DONE = ("finished", "pruned", "stopped")
+_IN_JSON = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
 _MOST = 30
 _SECONDS_BETWEEN_LINES = 60.0
+
+
+def sweep(args: list[str]) -> int:
+    """Look at a sweep, go on with it, or end it."""
+    options = Parser("sweep", "action", "sweep?", "overrides*").read(args)
+    key, action = "lightkit sweep", options.action
+    if action not in ACTIONS:
+        meant = next(iter(nearest(action, ACTIONS)), None)
+        named = [options.sweep or "SWEEP"] if meant else args
+        fix = shlex.join(["lightkit", "sweep", meant or "status", *named])
+        raise UserError("no such action", key=key, received=action, choices=ACTIONS, fix=fix)
+    if options.sweep is None:
+        fix = f"{key} {action} last"
+        raise UserError("SWEEP is missing", key=f"{key} {action}", expected="its folder or name", fix=fix)
+    for name, what in (
+        ("trust", "only what is resumed needs trust"),
+        ("stopped", "only `resume` goes on with jobs"),
+        ("detach", "only what trains can be detached"),
+    ):
+        if getattr(options, name) and action != "resume":
+            raise UserError(what, key=f"--{name}", received=action)
+    if options.detach:
+        from lightkit.cli.detach import leave_session
+
+        leave_session("sweep", args)
+    return _act(find_sweep(options.sweep, project()), options)
+
+
+def _act(folder: Path, options: argparse.Namespace) -> int:
+    if options.action == "resume":
+        return _resume(folder, options)
+    if options.overrides:
+        raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
+    if options.action == "stop":
+        return stop_sweep(folder)
+    if options.watch is not None:
+        return watch_sweep(folder, read_seconds(options.watch), as_json=options.json)
+    _show(read_journal(folder), as_json=options.json)
+    return 0
+
+
+def _resume(folder: Path, options: argparse.Namespace) -> int:
+    """Go on with a sweep."""
+    from lightkit.cli.detach import carry_out
+    from lightkit.cli.multirun import go_on, take_over
+
+    changed = _given(options.overrides)
+    if options.trust:
+        take_over(folder)
+    record = read_journal(folder)
+    _tell_damage(record)
+    # The command at the end is that of the user; one of somebody else's counts for nothing.
+    job, command = next(iter(record.jobs.values()), None), None
+    if job is not None and find_job(job.folder)[1]:
+        command = content_of(job.config).get("on_end")
+    on_end: Any = command if TEXTS.fits(command) else []
+    work = partial(go_on, folder, changed, again=options.stopped)
+    return carry_out(work, folder, detached=options.detach, on_end=on_end)
+
+
+def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the options of the sweep that were typed, checked.
+
+    Raises:
+        UserErrors: They are wrong, or belong to the jobs.
+    """
+    if not overrides:
+        return {}
+    foreign = next((text for text in overrides if not text.startswith("sweep.")), None)
+    if foreign is not None:
+        what, fix = "the jobs of a sweep are fixed once it has begun", "`lightkit train -m` begins another"
+        raise UserError(what, key="lightkit sweep resume", received=foreign, expected="sweep.KEY=VALUE", fix=fix)
+    from lightkit.config import compose
+
+    found = compose(overrides).sweep
+    return {key: found[key] for key in {text.partition("=")[0].split(".")[1] for text in overrides}}
+
+
+def _show(record: Record, *, as_json: bool) -> None:
+    """Print where each job is."""
+    for error in record.refused:
+        complain(f"no job: {error.received!r}: {error.what}")
+    holder = lock_holder(record.folder)
+    states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
+    if as_json:
+        jobs = [
+            {"job": state.job.name, "overrides": state.job.overrides, "folder": state.job.folder}
+            | {name: getattr(state, name) for name in _IN_JSON}
+            for state in states
+        ]
+        whole = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
+        say(json_text(whole, one_line=True))
+        return
+    labels = job_labels(states)
+    say(table(TITLES, [row_of(state, labels) for state in states], right=[2, 3, 4, 5], cut=[0, 6]))
+    _tell_damage(record)
+    say(f"\n{headline(states, SweepDisplay(record).mode)}")
+    if holder is not None:
+        say(f"run by {holder}; to end it:  lightkit sweep stop {record.folder}")
+    elif any(state.status in ("running", "starting", "queued") for state in states):
+        say(f"nobody watches it; to do so:  lightkit sweep resume {record.folder}")
+        say(f"to end it:  lightkit sweep stop {record.folder}")
+    elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
+        say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
+    tell_stopped(record.folder, states)
+
+
+def _tell_damage(record: Record) -> None:
+    """Say which lines of a journal cannot be read."""
+    if record.damage:
+        complain("\n".join(["", *record.damage, "what these lines said counts for nothing, such as jobs of the sweep"]))
+
+
+def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) -> int:
+    """Show a sweep again and again until nobody runs it.
+
+    Args:
+        folder: Its folder.
+        seconds: Time between two looks.
+        as_json: A line of JSON each time.
+    """
+    display = SweepDisplay(read_journal(folder), seconds)
+    try:
+        while lock_holder(folder) is not None:
+            record = read_journal(folder)
+            if as_json:
+                _show(record, as_json=True)
+            else:
+                display.refresh({name: look(job, record, controlled=True) for name, job in record.jobs.items()})
+            time.sleep(seconds if as_json else min(seconds, 1.0))
+    finally:
+        display.close()
+    _show(read_journal(folder), as_json=as_json)
+    return 0
+
+
+def stop_sweep(folder: Path) -> int:
+    """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
+    holder, record = lock_holder(folder), read_journal(folder)
+    if holder is None and survives(counting_options(record, {})[0]):
+        from lightkit.cli.multirun import go_on
+
+        go_on(folder, {}, end=True)
+        return 0
+    if holder is None:
+        say(f"nobody runs {folder}")
+        return 0
+    try:
+        mark = folder / run_files.SWEEP_STOP
+        mark.unlink(missing_ok=True)  # a link of that name is not written through
+        mark.touch()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    say(f"asked {holder} to end; its jobs save first")
+    patiently(lambda: lock_holder(folder) is None, f"lightkit stop --now {folder}")
+    say(f"ended; go on with:  lightkit sweep resume {folder}")
+    return 0
 
 
 class SweepDisplay:
@@ -99,9 +276,9 @@ def _done(states: Iterable[JobState]) -> float:
 
 def headline(states: Sequence[JobState], mode: str, left: float | None = None) -> str:
     """Sum a sweep up: `3 of 12 jobs finished, 2 running, 2:10 left, best val/accuracy 0.9722 (seed=1)`."""
-    counts = {name: sum(state.status == name for state in states) for name in ("finished", *_COUNTED)}
-    facts = [f"{counts.pop('finished')} of {counted(len(states), 'job')} finished"]
-    facts += [f"{count} {name}" for name, count in counts.items() if count]
+    counts = Counter(state.status for state in states)
+    facts = [f"{counts['finished']} of {counted(len(states), 'job')} finished"]
+    facts += [f"{counts[name]} {name}" for name in _COUNTED if counts[name]]
     facts += [f"{duration(left)} left"] if left is not None else []
     measured = [state for state in states if state.best is not None and math.isfinite(state.best)]
     known = [state for state in measured if state.status != "failed"]
@@ -109,9 +286,6 @@ def headline(states: Sequence[JobState], mode: str, left: float | None = None) -
         best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
         facts.append(f"best {best.metric} {number(best.best)} ({job_labels(states)[best.job.name]})")
     return ", ".join(facts)
-
-
-_COUNTED = ("running", "starting", "queued", "waiting", "paused", "pruned", "stopped", "interrupted", "failed")
 
 
 def job_labels(states: Sequence[JobState]) -> dict[str, str]:
