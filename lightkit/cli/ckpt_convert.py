@@ -253,15 +253,14 @@ def run_of(weights: Weights) -> Path | None:
     return run if weights.kind == "lightkit checkpoint" and (run / run_files.CONFIG).is_file() else None
 
 
-def read_cfg(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
-    """Read the configuration of a run, on another device.
+def read_cfg(run: Path, *, trust: bool = False) -> Any:
+    """Read the configuration of a run, on the CPU.
 
     Args:
         run: Folder of the run.
-        device: Name of the device.
         trust: The user answers for the run, which may be from elsewhere.
     """
-    return read_run(run, [f"device.name={device}"], known=trust, fix="--trust if you know who made it").cfg
+    return read_run(run, ["device.name=cpu"], known=trust, fix="--trust if you know who made it").cfg
 
 
 def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:

@@ -24,17 +24,10 @@ from lightkit.config import compose_jobs, run_hydra
 from lightkit.config.loader import make_loader, split_sweep
 from lightkit.config.provenance import check_key
 from lightkit.config.schema.running import SweepConfig
+from lightkit.runs import placement
 from lightkit.runs.catalog import find_run, has_checkpoints, project
 from lightkit.runs.folder import keep_apart, refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
-from lightkit.runs.placement import (
-    check_free,
-    chosen_run_folder,
-    discard_if_empty,
-    hydra_folder,
-    job_names,
-    new_run_folder,
-)
 from lightkit.runs.reading import read_result, read_run
 from lightkit.sweep import plan
 from lightkit.sweep.build import build_engine, build_search, check_race
@@ -84,7 +77,7 @@ def multirun(options: argparse.Namespace) -> int:
         return print_jobs(jobs, options)
     at_once = launcher == _AT_ONCE and is_grid
     study: dict[str, Any] = {}
-    names = job_names(jobs, options.overrides)
+    names = placement.job_names(jobs, options.overrides)
     ending: dict[str, Any] = {"detached": options.detach, "on_end": jobs[0].cfg.on_end}
     if at_once:
         from lightkit.runner.seeds import check_seeds
@@ -96,7 +89,7 @@ def multirun(options: argparse.Namespace) -> int:
     elif {sweeper, launcher} - {"basic", None}:
         folder = _folder(jobs, options)
         for name in names if jobs[0].cfg.resume.mode != "auto" else ():
-            check_free(folder / name)
+            placement.check_free(folder / name)
 
         def run_by_hydra() -> int:  # what `train_job` returns is the objective
             run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
@@ -115,7 +108,7 @@ def multirun(options: argparse.Namespace) -> int:
     try:
         return carry_out(partial(_begin, folder, planned, plain, head), folder, **ending)
     finally:
-        discard_if_empty(folder, project())
+        placement.discard_if_empty(folder, project())
 
 
 def _jobs_over_run(options: argparse.Namespace) -> list[Composed]:
@@ -158,10 +151,10 @@ def _study(job: Composed, options: argparse.Namespace) -> dict[str, Any]:
 
 def _folder(jobs: Sequence[Composed], options: argparse.Namespace, earlier: Path | None = None) -> Path:
     """Return the folder of the sweep: the one that the user has chosen, that of an earlier part, or a new one."""
-    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
+    chosen = placement.hydra_folder(jobs[0], "sweep", options.overrides)
     if chosen:
-        return chosen_run_folder(chosen)
-    return earlier or new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
+        return placement.chosen_run_folder(chosen)
+    return earlier or placement.new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
 
 
 def go_on(folder: Path, options: Mapping[str, Any], **how: Any) -> int:

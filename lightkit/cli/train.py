@@ -17,22 +17,8 @@ from lightkit.config.compose import compose_hydra
 from lightkit.config.hydra_settings import job_environment
 from lightkit.config.native import is_multirun
 from lightkit.config.saved import with_values_of
-from lightkit.runs.catalog import (
-    find_run,
-    find_unfinished,
-    has_checkpoints,
-    has_configuration,
-    has_members,
-    project,
-    status,
-)
-from lightkit.runs.placement import (
-    chosen_run_folder,
-    discard_if_empty,
-    has_dated_folder,
-    hydra_folder,
-    new_run_folder,
-)
+from lightkit.runs import catalog, placement
+from lightkit.runs.catalog import find_run, project
 from lightkit.runs.reading import read_run
 
 
@@ -130,25 +116,26 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     """Train in a new folder, or with `resume=auto` go on in that of an earlier run."""
     own = [text for text in options.overrides if text.startswith("hydra.")]
     os.environ.update(job_environment(composed.hydra_cfg or compose_hydra(own)[0]))  # before PyTorch reads it
-    root, cfg, earlier, goes_on = project(), composed.cfg, None, composed.cfg.resume.mode == "auto"
-    chosen = hydra_folder(composed, "run", options.overrides) if goes_on or not follows() else None
-    if goes_on and chosen is not None and (has_checkpoints(chosen) or has_members(chosen)):
+    root, cfg, goes_on = project(), composed.cfg, composed.cfg.resume.mode == "auto"
+    earlier: Path | None = None
+    chosen = placement.hydra_folder(composed, "run", options.overrides) if goes_on or not follows() else None
+    if goes_on and chosen is not None and (catalog.has_checkpoints(chosen) or catalog.has_members(chosen)):
         earlier = chosen
-    elif goes_on and (chosen is None or has_dated_folder(composed, "run", options.overrides)):
-        earlier = find_unfinished(root, to_yaml(cfg), composed.dated)
+    elif goes_on and (chosen is None or placement.has_dated_folder(composed, "run", options.overrides)):
+        earlier = catalog.find_unfinished(root, to_yaml(cfg), composed.dated)
     if earlier is not None:
         cfg = with_values_of(earlier, cfg, composed.dated)
-        if status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
+        if catalog.status(earlier) == "finished" and catalog.has_configuration(earlier, to_yaml(cfg)):
             return finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
     if earlier is None and not follows():
         if chosen is None:
-            folder = new_run_folder(root, str(cfg.name))
+            folder = placement.new_run_folder(root, str(cfg.name))
         else:
-            folder = chosen if goes_on else chosen_run_folder(chosen)
+            folder = chosen if goes_on else placement.chosen_run_folder(chosen)
     work = partial(start, cfg, folder, overrides=options.overrides, resume=earlier is not None)
     try:
         return carry_out(work, folder, detached=options.detach, on_end=cfg.on_end)
     finally:
-        discard_if_empty(folder, root)
+        placement.discard_if_empty(folder, root)

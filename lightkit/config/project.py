@@ -76,13 +76,17 @@ def located(path: str) -> Path:
 
 
 def project_of(place: Path) -> Path | None:
-    """Find the nearest folder from `place` upwards with `conf/` or `experiments/` that is neither a run nor in one."""
+    """Find the nearest folder from `place` upwards with `conf/` or `experiments/` that is neither a run nor in one.
+
+    Jobs of a sweep may have such names, too: their folder, and that of a sweep, makes no project.
+    """
     here, found = place.resolve(), None
     for folder in (here, *here.parents):
         if is_run(folder):
             found = None
-        elif found is None and ((folder / "conf").is_dir() or (folder / "experiments").is_dir()):
-            found = folder
+        elif found is None and not (folder / run_files.SWEEP_JOURNAL).exists():
+            places = (folder / "conf", folder / "experiments")
+            found = folder if any(each.is_dir() and not is_run(each) for each in places) else None
     return found
 
 

@@ -73,6 +73,12 @@ def test_a_node_of_another_framework_counts_by_its_innermost_name() -> None:
     assert "did you mean trainer.early_stopping.patience?" in said["trainer.callbacks.early_stopping"]
 
 
+def test_what_ends_a_run_is_not_what_ends_a_job_of_a_sweep() -> None:
+    fix = fixes(["trainer.time_limit=3"])["trainer.time_limit"]
+    assert "sweep.time_limit" not in fix
+    assert "a number of epochs or steps" in fix
+
+
 def test_nothing_is_suggested_for_what_nobody_knows() -> None:
     said = fixes(["trainer.foo_bar=3", "key=1", "zebra=2"])
     assert not said["trainer.foo_bar"]

@@ -54,6 +54,16 @@ def test_experiments_of_an_installed_package_join_those_of_the_project(
     assert str(package) not in sys.path
 
 
+@pytest.mark.parametrize("file", ["sweep.jsonl", "conf/config.yaml"], ids=["of a sweep", "a run"])
+def test_a_job_that_is_called_conf_makes_no_project_of_its_sweep(tmp_path: Path, file: str) -> None:
+    sweep = tmp_path / "project" / "outputs" / "sweep"
+    for folder in (tmp_path / "project" / "conf", sweep / "conf"):
+        folder.mkdir(parents=True)
+    assert places.project_of(sweep) == sweep
+    (sweep / file).write_text("data: {}\nmodel: {}\n")
+    assert places.project_of(sweep) == places.project_of(sweep / "conf") == tmp_path / "project"
+
+
 def test_the_folder_of_a_run_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, run = tmp_path / "project", tmp_path / "project" / "received" / "run"
     for folder in (project, run, run / "below"):
