@@ -75,32 +75,6 @@ def test_nothing_to_show(cli: Cli, project: Path) -> None:
     assert "no such folder" in cli("board", "a/b").err
 
 
-@pytest.mark.parametrize("key", ["--port", "--local-port"])
-@pytest.mark.parametrize("text", ["0", "65536", "http", "-1"])
-def test_a_port_must_be_one(cli: Cli, project: Path, key: str, text: str) -> None:
-    done = cli("board", str(project), f"{key}={text}")
-    assert done.code == 2
-    assert f"{key}: not a port" in done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--json"], "goes with --list"),
-        (["--stop", "--detach"], "--detach begins one"),
-        (["--stop"], "no board of yours shows this"),
-        (["--via", "-x"], "lightkit board"),
-        (["--via=a b"], "not a machine to jump over"),
-        (["--dettach"], "no such option"),
-    ],
-)
-def test_mistakes(cli: Cli, project: Path, words: list[str], message: str) -> None:
-    (project / "outputs").mkdir()
-    done = cli("board", *words)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_a_board_is_found_again(cli: Cli, project: Path) -> None:
     (project / "outputs").mkdir()
     files = board_files(project / "outputs", "127.0.0.1")

@@ -205,31 +205,6 @@ def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
     assert len(list((run / "checkpoints").glob("*.pt"))) == 3
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "which action?"),
-        (["inspct"], "nearest: inspect"),
-        (["inspect", "missing.pt"], "missing.pt: no such file"),
-        (["inspect", "nothing"], "no run here"),
-        (["convert", "last", "x.pt", "--to", "onnx"], "invalid choice: 'onnx'"),
-        (["convert", "last", "x.safetensor"], "nearest: .safetensors"),
-        (["convert", "last", "plain"], "an ending of these, or --to weights|safetensors|model"),
-        (["prune", "last", "--keep-last", "-1"], "--keep-last: out of range"),
-        (["prune", "last", "--keep-every", "0"], "--keep-every: out of range"),
-        (["prune", "last", "--keep-last=0", "--keep-best=0"], "no checkpoint would be left"),
-        (["prune", "x"], "not the folder of a run with checkpoints"),
-        (["diff", "last"], "SECOND is missing"),
-    ],
-)
-def test_wrong_arguments(cli: Cli, run: Path, project: Path, args: list[str], message: str) -> None:
-    (project / "x").mkdir()
-    done = cli("ckpt", *args)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_a_damaged_file_ends_with_5(cli: Cli, run: Path, project: Path) -> None:
     whole = net().state_dict()
     torch.save(whole, project / "x.pt")

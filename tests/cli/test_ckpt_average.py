@@ -87,27 +87,3 @@ def test_lora_is_merged_before(cli: Cli, project: Path) -> None:
     raw = cli("ckpt", "average", "lora1", "raw.pt", "z.pt")
     assert raw.code == 2
     assert "the mean of matrices is not the mean of what they do" in raw.err
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["run1", "x.pt"], "two models or more, and the file to write"),
-        (["run1"], "is missing"),
-        (["run1", "run2", "x.pt", "--weights", "1,2,3"], "the models cannot be weighted so"),
-        (["run1", "run2", "x.pt", "--weights", "a,b"], "--weights: not numbers"),
-        (["run1", "run2", "x.pt", "--weights", "0,0"], "the models cannot be weighted so"),
-        (["run1", "other.pt", "x.pt"], "only models of one architecture can be averaged"),
-        (["same.pt", "run1", "x.pt", "--to", "model"], "needs a run as the first of the models"),
-        (["run1", "run2", "same.pt"], "there is such a file already"),
-    ],
-)
-def test_wrong_arguments(cli: Cli, runs: list[Made], args: list[str], message: str) -> None:
-    state = runs[0].model.state_dict()
-    torch.save(state, "same.pt")
-    torch.save({"a": torch.ones(1)}, "other.pt")
-    done = cli("ckpt", "average", *args)
-    assert done.code == 2
-    assert message in done.err
-    assert not Path("x.pt").exists()

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightkit.checkpoint.delta import read_delta, write_delta
 from lightkit.checkpoint.weights import read_weights
 from lightkit.models import MLP
 from tests.cli.tuned_runs import Made, a_run, an_adapter, outputs
@@ -157,43 +156,12 @@ def test_conversion_keeps_the_names_and_points_to_merging(cli: Cli, base: Made, 
     assert "note: its LoRA matrices" in whole.out
 
 
-def test_an_adapter_file_without_its_configuration(cli: Cli, tuned: Made) -> None:
-    path = an_adapter(tuned)
-    for config in ("", "[", "text"):
-        found = read_delta(path)
-        write_delta(path, type(found)(**{**vars(found), "config": config}))
-        done = cli("ckpt", "merge", str(path), "x.pt")
-        assert done.code == 5
-        assert "there is no configuration in the adapter file" in done.err
-
-
 def test_damaged_files_end_with_5(cli: Cli, tuned: Made) -> None:
     path = an_adapter(tuned)
     os.truncate(path, 500)
     assert cli("ckpt", "merge", str(path), "x.pt").code == 5
     os.truncate(tuned.folder / "checkpoints" / "step-00000010.pt", 500)
     assert cli("ckpt", "merge", "tuned", "x.pt").code == 5
-    assert not Path("x.pt").exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["merge", "tuned"], "OUT is missing"),
-        (["merge", "tuned", "x.pt", "--to", "state"], "invalid choice: 'state'"),
-        (["merge", "tuned", "x.pt", "--base", "base"], "only an adapter file needs its base"),
-        (["merge", "free.pt", "x.pt"], "for a checkpoint in the folder of its run only"),
-        (["merge", "tuned", "free.pt"], "there is such a file already"),
-        (["convert", "tuned/adapter.pt", "x.pt"], "this is an adapter file"),
-    ],
-)
-def test_wrong_arguments(cli: Cli, tuned: Made, project: Path, args: list[str], message: str) -> None:
-    torch.save({"a": torch.ones(1)}, "free.pt")
-    adapter = str(an_adapter(tuned))
-    done = cli("ckpt", *(adapter if text == "tuned/adapter.pt" else text for text in args))
-    assert done.code == 2
-    assert message in done.err
     assert not Path("x.pt").exists()
 
 
@@ -213,18 +181,3 @@ def test_the_protocol_of_pickle_can_be_chosen(cli: Cli, base: Made, project: Pat
     expected = torch.load(project / "weights2.pt", weights_only=True)
     found = torch.load(project / "weights4.pt", weights_only=False)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("x.pt", "--pickle-protocol", "6"), "no such protocol"),
-        (("x.pt", "--pickle-protocol", "two"), "no such protocol"),
-        (("x.safetensors", "--pickle-protocol", "4"), "safetensors has no protocol of pickle to choose"),
-        (("x.pt", "--to", "state", "--pickle-protocol", "4"), "state has no protocol of pickle to choose"),
-    ],
-)
-def test_a_protocol_that_cannot_be_is_refused(cli: Cli, base: Made, words: tuple[str, ...], message: str) -> None:
-    done = cli("ckpt", "convert", str(base.folder), *words)
-    assert done.code == 2
-    assert f"--pickle-protocol: {message}" in done.err

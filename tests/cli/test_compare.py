@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,35 +84,7 @@ def test_rows_of_a_run_that_was_trained_are_predicted(cli: Cli, project: Path) -
     assert cli("compare", "outputs/0.1", "outputs/0.001", "--rows", "val").err == ""
 
 
-@pytest.mark.parametrize(
-    ("args", "what"),
-    [
-        (["--rows", "all"], "--rows: no such split"),
-        (["device.name=cpu"], "overrides are for --rows"),
-        (["--metric", "val/accurac"], "--metric: no run has this metric"),
-        (["--baseline", "nobody"], "--baseline: none of the runs that are compared"),
-        (["nobody"], "no run here"),
-    ],
-)
-def test_mistakes_are_told(cli: Cli, sweep: Path, args: list[str], what: str) -> None:
-    done = cli("compare", *args)
-    assert done.code == 2
-    assert what in done.err
-
-
 def test_without_any_run(cli: Cli, project: Path) -> None:
     done = cli("compare")
     assert done.code == 2
     assert "no sweep in" in done.err
-
-
-@pytest.mark.slow
-def test_no_torch_for_tables(project: Path, sweep: Path) -> None:
-    code = (
-        "import sys; from lightkit.cli import main\n"
-        "for args in (['runs', '--sort', 'val/accuracy'], ['compare', '--html', 'x.html', '--baseline', 'lr=0.1']):\n"
-        "    assert main(args) == 0\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

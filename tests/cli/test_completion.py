@@ -68,6 +68,12 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit find lr data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit find lr --from wi", ["wine_mlp"]),
         ("lightkit find workers --t", ["--try"]),
+        ("lightkit show ", ["data", "results", "worst"]),
+        ("lightkit show data data=wi", ["data=wine"]),
+        ("lightkit show data --ep", ["--epoch"]),
+        ("lightkit sweep ", ["resume", "status", "stop"]),
+        ("lightkit sweep status last --wat", ["--watch"]),
+        ("lightkit explain no-such", ["no-such-device", "no-such-run"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:
@@ -94,6 +100,15 @@ def test_nothing_is_said_about_what_is_wrong(cli: Cli, line: str, monkeypatch: p
     assert (done.code, done.err) == (0, "")
 
 
+def test_the_same_from_train_as_the_shell_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "lightkit train optim=ad"
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    done, top = cli("train", "-sc", "query=bash"), cli("-sc", "query=bash")
+    assert done.out == top.out
+    assert {"optim=adam", "optim=adamw"} <= set(done.out.split())
+
+
 def test_a_broken_project_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ZeroDivisionError
@@ -105,14 +120,3 @@ def test_a_broken_project_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_shell_gets_its_script(cli: Cli) -> None:
     assert "COMPREPLY" in cli("-sc", "install=bash").out
     assert "complete -c" in cli("train", "-sc", "install=fish").out
-
-
-def test_unknown_shell_or_action(cli: Cli) -> None:
-    shell = cli("-sc", "install=foo")
-    assert shell.code == 2
-    assert "no completion for this shell" in shell.err
-    assert "choices:  bash, fish, zsh" in shell.err
-    action = cli("-sc", "instal=bash")
-    assert action.code == 2
-    assert "which action?" in action.err
-    assert "nearest: install" in action.err

@@ -40,18 +40,6 @@ def test_a_users_options_are_listed(cli: Cli, project: Path) -> None:
     assert cli("config", "weather").out == "choices of weather:\n  weather=rain\n"
 
 
-def test_unknown_group(cli: Cli) -> None:
-    done = cli("config", "optmi")
-    assert done.code == 2
-    assert "nearest: optim" in done.err
-
-
-def test_wrong_override(cli: Cli) -> None:
-    done = cli("config", "trainer.epoch=5")
-    assert done.code == 2
-    assert "trainer.epochs" in done.err
-
-
 def test_keys_are_shown_with_type_default_and_meaning(cli: Cli) -> None:
     out = cli("config", "trainer").out
     assert re.search(r"^  trainer\.accumulate \(.*\) = 1\n      Number of batches whose gradients", out, re.M)

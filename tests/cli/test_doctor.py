@@ -92,12 +92,6 @@ def test_what_train_refuses_is_refused(cli: Cli, few: Path, override: str) -> No
     assert "error: " in done.err
 
 
-def test_no_such_run(cli: Cli, few: Path) -> None:
-    done = cli("doctor", "nothing")
-    assert done.code == 2
-    assert "no run here" in done.err
-
-
 @pytest.mark.parametrize("how", ["file", "dash", "redirected", "piped"])
 def test_a_traceback_in_every_way(project: Path, how: str) -> None:
     (project / "trace.txt").write_text(TRACE)
@@ -133,33 +127,6 @@ def test_an_unknown_error_has_a_status_of_its_own(cli: Cli, monkeypatch: pytest.
     done = cli("doctor", "-", "--json")
     assert done.code == 1
     assert json.loads(done.out)["message"] == "ValueError: nobody knows"
-
-
-def test_the_help_has_examples_and_needs_nothing() -> None:
-    code = (
-        "import sys; from lightkit.cli import main; main(['doctor', '-h']); print({'torch', 'yaml'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "lightkit doctor < traceback.txt" in done.stdout
-    assert done.stdout.splitlines()[-1] == "set()"
-
-
-@pytest.mark.parametrize(
-    ("word", "fix"),
-    [
-        ("flowers.csv", "lightkit doctor data=csv data.dataset.path=flowers.csv data.dataset.target=COLUMN"),
-        ("photos", "lightkit doctor data=image_folder data.dataset.root=photos model=cnn"),
-        ("wine", "lightkit doctor GROUP=wine"),
-    ],
-)
-def test_what_is_neither_run_nor_traceback_is_told_how_to_examine(
-    word: str, fix: str, cli: Cli, project: Path, few: Path
-) -> None:
-    (project / "flowers.csv").write_text("a,b\n1,2\n")
-    (project / "photos").mkdir()
-    done = cli("doctor", word)
-    assert done.code == 2
-    assert fix in done.err
 
 
 def test_no_heading_stands_above_nothing(cli: Cli, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:

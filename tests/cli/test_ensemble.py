@@ -28,34 +28,6 @@ def runs(cli: Cli, project: Path) -> Path:
     return project
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["a"], "an ensemble needs two runs"),
-        (["a", "a"], "an ensemble needs two runs"),
-        (["outputs/sweeps/2026-01-31/12-00-00-run"], "an ensemble needs two runs"),
-        (["a", "nothing"], "no run here"),
-        (["a", "b", "--method", "stacking", "ensemble.meta.optim.lrr=1"], "ensemble.meta.optim.lrr"),
-        (["a", "b", "--method", "stacking", "--meta", "nothing"], "ensemble.meta.model"),
-        (["a", "b", "--method", "stacking", "ensemble.folds=3"], "a finished run stays as it is"),
-        (["a", "b", "ensemble.meta.optim.lr=1"], "a finished run stays as it is"),
-        (["a", "b", "--meta", "mlp"], "this is of --method stacking"),
-        (["a", "b", "--method", "boosting"], "invalid choice"),
-        (["a", "b", "--weights", "1,2,3"], "2 numbers from 0 on"),
-        (["a", "b", "--weights", "0,0"], "2 numbers from 0 on"),
-        (["a", "b", "--weights", "best"], "2 numbers from 0 on"),
-        (["a", "b", "--method", "greedy", "--weights", "uniform"], "this is of --method voting"),
-        (["a", "b", "--rounds", "3"], "this is of --method greedy"),
-        (["a", "b", "--method", "greedy", "--rounds", "0"], "not a number of rounds"),
-        (["a", "b", "optim.lr=1"], "a finished run stays as it is"),
-    ],
-)
-def test_what_cannot_be_is_told_at_once(cli: Cli, runs: Path, args: list[str], message: str) -> None:
-    done = cli("ensemble", *args)
-    assert (done.code, message in done.err) == (2, True), done.err
-    assert len([*(runs / "outputs").glob("runs/*/*")]) == 2
-
-
 def test_each_run_that_is_missing_is_named(cli: Cli, runs: Path) -> None:
     one, both = cli("ensemble", "a", "nothing").err, cli("ensemble", "nothing", "nowhere").err
     assert ("'nothing'" in one, "'a'" in one, "1 problem found" in one) == (True, False, True)

@@ -84,29 +84,6 @@ def test_unwritable_output(cli: Cli) -> None:
     assert "cannot write the file" in done.err
 
 
-@pytest.mark.parametrize("command", ["eval", "predict", "resume"])
-def test_unknown_run(cli: Cli, runner: Any, command: str) -> None:
-    done = cli(command, "outputs/nothing")
-    assert done.code == 2
-    assert "no run here" in done.err
-    assert runner.asked == []
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("trained")
-def test_wrong_arguments(cli: Cli, runner: Any) -> None:
-    split = cli("eval", "last", "--split", "tset")
-    assert split.code == 2
-    assert "--split: no such split" in split.err
-    checkpoint = cli("eval", "last", "--checkpoint", "missing.pt")
-    assert checkpoint.code == 2
-    assert "no such checkpoint" in checkpoint.err
-    override = cli("eval", "last", "data.eval_batch_sze=7")
-    assert override.code == 2
-    assert "eval_batch_size" in override.err
-    assert runner.asked == []
-
-
 def test_resume_goes_on_in_the_same_folder(cli: Cli, runner: Any, trained: Path, project: Path) -> None:
     done = cli("resume", "last", "trainer.epochs=20")
     assert done.code == 0, done.err
@@ -136,13 +113,6 @@ def test_resume_leaves_a_finished_run_alone(cli: Cli, runner: Any, trained: Path
 def test_a_run_is_found_by_its_name(cli: Cli, runner: Any, trained: Path) -> None:
     assert cli("eval", "run").code == 0
     assert runner.asked == [("evaluate", trained, ("test", "best"))]
-
-
-@pytest.mark.parametrize("command", ["eval", "predict", "resume"])
-def test_usage_is_told_where_the_run_is_missing(cli: Cli, command: str) -> None:
-    done = cli(command)
-    assert done.code == 2
-    assert f"lightkit {command}: RUN is missing\n    expected: lightkit {command} RUN" in done.err
 
 
 def test_members_of_an_ensemble(cli: Cli, runner: Any, trained: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.completion import answer
 from lightkit.cli.explain import PAGE, sections
 from lightkit.common.error_families import FAMILIES
 from lightkit.config.project import shipped_docs
@@ -54,17 +53,6 @@ def test_as_json(cli: Cli) -> None:
     assert [row["slug"] for row in found] == ["unknown-key"]
     assert found[0]["text"] == sections()["LK101"]
     assert [row["code"] for row in json.loads(cli("explain", "--json").out)] == CODES
-
-
-def test_an_unknown_code_names_the_nearest(cli: Cli) -> None:
-    done = cli("explain", "unknwn-key")
-    assert done.code == 2
-    assert "(nearest: unknown-key" in done.err
-
-
-def test_completion() -> None:
-    assert answer("lightkit explain LK50") == [code for code in CODES if code.startswith("LK50")]
-    assert answer("lightkit explain no-such") == ["no-such-device", "no-such-run"]
 
 
 @pytest.mark.parametrize(

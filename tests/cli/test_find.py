@@ -148,39 +148,12 @@ def test_loader_processes(cli: Cli, project: Path, asked: list[Any]) -> None:
     assert (found["suggested"], found["plot"], found["speeds"]) == (0, None, [])
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "what to find is missing"),
-        (["rate"], "choices:  lr, batch, workers"),
-        (["lr", "data=wime"], "data: no such option"),
-        (["lr", "--low", "0"], "--low: out of range"),
-        (["lr", "--low", "1", "--high", "0.1"], "--high: the rates do not rise"),
-        (["lr", "--steps", "3"], "--steps: too few steps"),
-        (["batch", "--steps", "30"], "--steps: this is for lightkit find lr"),
-        (["lr", "--try", "1,2"], "--try: this is for lightkit find workers"),
-        (["workers", "--try", "two"], "--try: not numbers of processes"),
-        (["workers", "--try=-1"], "--try: not numbers of processes"),
-    ],
-)
-def test_what_is_refused(cli: Cli, asked: list[Any], args: list[str], message: str) -> None:
-    done = cli("find", *args)
-    assert done.code == 2
-    assert message in done.err, done.err
-    assert not asked
-
-
 @pytest.mark.thorough
 def test_a_picture_that_cannot_be_written(cli: Cli, project: Path, asked: list[Any]) -> None:
     (project / "file").write_text("")
     done = cli("find", "lr", "data=wine", "--plot", "file/lr.png")
     assert done.code == 2
     assert "--plot: cannot be written" in done.err
-
-
-def test_help_has_examples(cli: Cli) -> None:
-    done = cli("find", "--help")
-    assert "lightkit find lr experiment=digits_cnn" in done.out
 
 
 @pytest.mark.thorough

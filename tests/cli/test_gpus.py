@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ import pytest
 from lightkit.cli import gpus, logs
 from lightkit.cli.arguments import help_of
 from tests.cli.test_live import Interrupted
-from tests.conftest import ROOT, Outcome
+from tests.conftest import Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
 Cli = Callable[..., Outcome]
@@ -139,28 +137,6 @@ def test_json_has_all_that_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(cli("gpus", "--json", "--query", "uuid").out)["gpus"][0] == {"uuid": "GPU-aaaa"}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--watch", "0"), "--watch: not a time"),
-        (("--watch", "soon"), "--watch: not a time"),
-        (("--watch=inf",), "--watch: not a time"),
-        (("--query", "index,powr_w"), "--query: no such field"),
-        (("--query", " ,"), "--query: no such field"),
-        (("--query", "utilization.gpu"), "nvidia-smi's utilization.gpu is utilisation here"),
-        (("--explain", "heat"), "--explain: no such field"),
-        (("--json", "--csv"), "one form at a time"),
-        (("-q", "--query", "name"), "one form at a time"),
-        (("--jsn",), "no such option"),
-    ],
-)
-def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
-    done = cli("gpus", *arguments)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_help_names_every_field() -> None:
     assert all(f"{name}," in help_of("gpus") or name == "processes" for name in gpus.FIELDS)
 
@@ -265,9 +241,3 @@ def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.Mon
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out
-
-
-def test_torch_is_not_imported(project: Path) -> None:
-    code = "import sys; from lightkit.cli import main; main(['gpus', '--json']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

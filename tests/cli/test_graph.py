@@ -40,20 +40,5 @@ def test_without_graphviz(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPat
     assert not (project / "model.svg").exists()
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--output", "model.gif"], "--output: not a picture"),
-        (["--output", "model"], "--output: not a picture"),
-        (["--direction", "up"], "--direction: no such direction"),
-        (["--depth", "x"], "--depth: not a number of levels"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_built(cli: Cli, args: list[str], message: str) -> None:
-    done = cli("graph", "data=wine", *args)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_the_command_knows_what_can_be_written() -> None:
     assert FORMATS == graph.FORMATS

@@ -54,19 +54,3 @@ def test_ctrl_c_ends_the_following_alone(cli: Cli, project: Path, monkeypatch: p
     with locked(folder):
         done = cli("logs", "-f", "a")
     assert (done.code, done.err) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "RUN is missing"),
-        (("a", "-n", "few"), "not a number of lines"),
-        (("a", "--log", "--output"), "one of them at a time"),
-        (("b",), "no such run or sweep here"),
-    ],
-)
-def test_wrong_arguments(cli: Cli, project: Path, arguments: tuple[str, ...], message: str) -> None:
-    make_run(project)
-    done = cli("logs", *arguments)
-    assert done.code == 2
-    assert message in done.err

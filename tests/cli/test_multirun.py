@@ -110,12 +110,6 @@ def test_a_sweep_folder_that_looks_like_hydras_own_is_respected(
     assert (mine / "seed=0").is_dir()
 
 
-def test_commas_without_multirun(cli: Cli, job: type[Job]) -> None:
-    done = cli("train", "seed=0,1")
-    assert done.code == 2
-    assert "-m" in done.err
-
-
 @pytest.fixture
 def earlier(cli: Cli, project: Path) -> Path:
     """A run with a configuration that is not the default one."""
@@ -195,16 +189,6 @@ def test_one_job_is_a_sweep_too(cli: Cli, job: type[Job], project: Path) -> None
     assert "run,done" in (project / "mine" / "results.csv").read_text()
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_real_jobs(process: Callable[..., Outcome], project: Path) -> None:
-    tiny = ("data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]", "logger=quiet")
-    done = process("train", "-m", *tiny, "seed=0,1")
-    assert done.code == 0, done.err
-    assert len(list((project / "outputs").glob("sweeps/*/*/seed=*/result.json"))) == 2
-    assert done.out.partition("\njob ")[2].count("done") == 2
-
-
 def test_seeds_train_at_once(cli: Cli, project: Path) -> None:
     small = ["data=wine", "model.hidden=[8]", "trainer.epochs=1", "device=cpu", "metrics.figures=[]"]
     done = cli("train", "-m", *small, "seed=range(3)", "hydra/launcher=vectorized", "hydra.sweep.dir=mine")
@@ -267,13 +251,6 @@ def test_what_is_stored_counts_and_not_what_files_say_today(cli: Cli, job: type[
     assert "sweep:" not in find_job(sweep / "seed=1")[0].config
 
 
-def test_how_a_sweep_runs_is_no_value_to_sweep_over(cli: Cli, job: type[Job]) -> None:
-    wrong = cli("train", "-m", "seed=0,1", "sweep.retries=0,1")
-    assert wrong.code == 2
-    assert "sweep.retries: not a key to be swept over" in wrong.err
-    assert job.started == []
-
-
 def test_two_processes_cannot_run_one_sweep(cli: Cli, job: type[Job], project: Path) -> None:
     assert cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine").code == 0
     with locked(project / "mine"):
@@ -281,12 +258,6 @@ def test_two_processes_cannot_run_one_sweep(cli: Cli, job: type[Job], project: P
         assert refused.code == 75
         assert "runs this sweep" in refused.err
         assert cli("sweep", "resume", "mine").code == 75
-
-
-def test_sweeps_of_the_same_second(cli: Cli, job: type[Job], project: Path) -> None:
-    assert cli("train", "-m", "data=wine", "seed=0,1").code == 0
-    assert cli("train", "-m", "data=wine", "seed=0,1").code == 0
-    assert len(list((project / "outputs").glob("sweeps/*/*/sweep.jsonl"))) == 2
 
 
 def test_the_table_has_the_reason(cli: Cli, job: type[Job], project: Path) -> None:

@@ -60,26 +60,6 @@ def test_a_project_trains_deploys_and_predicts_by_its_own_test(cli: Cli, project
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["birds", "--from", "cvs"], "nearest: csv"),
-        (["3birds"], "not a name for a project"),
-        (["class"], "not a name for a project"),
-        (["a b"], "not a name for a project"),
-        (["torch"], "a package of this name is there already"),
-        (["tests"], "a package of this name is there already"),
-        (["json"], "a package of this name is there already"),
-        ([], "NAME is missing"),
-    ],
-)
-def test_mistakes(cli: Cli, project: Path, words: list[str], message: str) -> None:
-    done = cli("new", *words)
-    assert done.code == 2
-    assert message in done.err
-    assert [path.name for path in project.iterdir()] == ["experiments"]
-
-
 def test_nothing_is_written_over(cli: Cli, project: Path) -> None:
     (project / "birds").mkdir()
     (project / "birds" / "mine").touch()

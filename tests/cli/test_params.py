@@ -86,19 +86,3 @@ def test_an_ensemble_has_several_models(cli: Cli, project: Path) -> None:
     assert f"fix:      lightkit params {folder}/members/NAME" in done.err
     member = cli("params", str(folder / "members" / "00"))
     assert member.code == 0, member.err
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        (["nobody"], 2, "no run"),
-        (["mine", "--checkpoint", "middle"], 2, "--checkpoint: no such checkpoint"),
-        (["mine", "--match", "nothing"], 2, "--match: no such parameter"),
-        (["mine", "--output", "nowhere/x.png"], 2, "--output: cannot write the picture"),
-        ([], 2, "RUN is missing"),
-    ],
-)
-def test_mistakes(cli: Cli, run: Path, args: list[str], code: int, message: str) -> None:
-    done = cli("params", *args)
-    assert done.code == code
-    assert message in done.err

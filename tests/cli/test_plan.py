@@ -109,22 +109,6 @@ def test_needs_no_gpu_and_takes_hydra_settings(cli: Cli) -> None:
     assert values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")["phases"]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        (("optim.lrr=1",), "optim.lrr"),
-        (("finetune=freeze", "finetune.freeze=[nothing_like_it]"), "matches no parameter"),
-        (("--jsn",), "nearest: --json"),
-    ],
-)
-def test_mistakes(cli: Cli, args: tuple[str, ...], text: str) -> None:
-    done = cli("plan", *WINE, *args)
-    assert done.code == 2
-    assert text in done.err
-    assert done.out == ""
-
-
 def test_a_run_to_start_from_has_a_name(cli: Cli, project: Path) -> None:
     base = cli("train", *WINE, "name=base", "trainer.steps=2", "device=cpu", "metrics.figures=[]", "logger=quiet")
     assert base.code == 0, base.err

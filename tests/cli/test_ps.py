@@ -121,13 +121,3 @@ def test_where_not_all_fit_what_is_alive_is_shown_then_the_newest(project: Path)
         entries, _ = list_entries(project)
         assert [entry.name for entry in foremost(entries, 3)] == ["r11", "r13", "r14"]
         assert foremost(entries, 9) == entries
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(("--watch", "0"), "not a time"), (("last",), "lightkit logs last"), (("--jsn",), "no such option")],
-)
-def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
-    done = cli("ps", *arguments)
-    assert done.code == 2
-    assert message in done.err

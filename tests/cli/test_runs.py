@@ -64,13 +64,6 @@ def test_json_and_limit(cli: Cli, project: Path) -> None:
     assert len(json.loads(cli("runs", "--json", "--limit", "0").out)) == 3
 
 
-@pytest.mark.parametrize("text", ["-1", "two", "1.5"])
-def test_limit_must_be_a_number(cli: Cli, text: str) -> None:
-    done = cli("runs", f"--limit={text}")
-    assert done.code == 2
-    assert "--limit: not a number of runs" in done.err
-
-
 def test_a_run_in_a_folder_of_ones_own_choice_has_a_time(cli: Cli, project: Path) -> None:
     folder = project / "outputs" / "runs" / "demo"
     folder.mkdir(parents=True)
@@ -107,22 +100,6 @@ def test_filters_and_order(cli: Cli, project: Path) -> None:
     assert first[0]["val/accuracy"] == 0.25
     (late,) = json.loads(cli("runs", "--status", "unfinished", "--json").out)
     assert (late["best"], late["epochs"], late["metric"]) == (0.6, 3, "val/accuracy")
-
-
-@pytest.mark.parametrize(
-    ("args", "what"),
-    [
-        (["--where", "optim.learning_rate>1"], "nearest: optim.lr"),
-        (["--where", "lr"], "not a condition"),
-        (["--status", "done"], "no such status"),
-        (["--sort", "val/acc"], "nearest: val/accuracy"),
-    ],
-)
-def test_mistakes_in_filters_are_told(cli: Cli, project: Path, args: list[str], what: str) -> None:
-    a_sweep(project, {0.1: [0.5]})
-    done = cli("runs", *args)
-    assert done.code == 2
-    assert what in done.err
 
 
 def test_none_is_like_that(cli: Cli, project: Path) -> None:

@@ -4,9 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lightkit.cli.completion import answer
 from tests.conftest import Outcome
 from tests.runner.finished_runs import trained
 
@@ -34,30 +31,3 @@ def test_worst_of_a_run(cli: Cli, project: Path) -> None:
     ] * 2
     assert (project / "here" / "results-test.png").is_file()
     assert cli("show", "data", "--from", "run", "--count", "1").code == 0
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (["everything"], "choices:  data, results, worst"),
-        (["data", "--count", "0"], "expected: a whole number from 1 to 1000"),
-        (["data", "--count", "x"], "--count: not a whole number"),
-        (["data", "--epoch", "-1"], "--epoch"),
-        (["data", "--split", "vali"], "val"),
-        (["data", "dta=wine"], "dta"),
-        (["data", "--checkpoint", "last"], "data have no checkpoint"),
-        (["worst"], "expected: lightkit show worst RUN"),
-        (["worst", "last", "--from", "last"], "only `lightkit show data` takes it"),
-        (["results", "nobody"], "no run here"),
-    ],
-)
-def test_mistakes(cli: Cli, args: list[str], told: str) -> None:
-    done = cli("show", *args)
-    assert (done.code, "Traceback" in done.err) == (2, False)
-    assert told in done.err
-
-
-def test_completion() -> None:
-    assert answer("lightkit show ") == ["data", "results", "worst"]
-    assert answer("lightkit show data data=wi") == ["data=wine"]
-    assert "--epoch" in answer("lightkit show data --")

@@ -172,11 +172,3 @@ def test_waiting_goes_on_while_a_run_is_resumed_at_once(
     monkeypatch.setattr("lightkit.cli.stop.time.sleep", lambda seconds: None)
     assert cli("wait", "a").code == 0
     assert waits == [folder, folder]
-
-
-@pytest.mark.parametrize("command", ["stop", "wait"])
-def test_wrong_arguments(cli: Cli, project: Path, command: str) -> None:
-    make_run(project)
-    assert "RUN is missing" in cli(command).err
-    assert cli(command, "b").code == 2
-    assert cli(command, "--soon", "a").code == 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,34 +50,6 @@ def test_of_an_earlier_run(cli: Cli, project: Path) -> None:
     without = cli("summary", "mine")
     assert without.code == 2
     assert "fix:      --from mine" in without.err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--input", "3,x"], "--input: not a shape"),
-        (["--input", "0,8"], "--input: not a shape"),
-        (["--depth", "-1"], "--depth"),
-        (["--depth", "deep"], "--depth: not a number of levels"),
-        (["--input", "5"], "model: the model cannot be run on such inputs"),
-        (["model=nothing"], "model: no such option"),
-    ],
-)
-def test_mistakes(cli: Cli, args: list[str], message: str) -> None:
-    done = cli("summary", "data=wine", *args)
-    assert done.code == 2
-    assert message in done.err
-
-
-@pytest.mark.parametrize("command", ["summary", "graph", "params"])
-def test_help_imports_nothing_heavy(command: str) -> None:
-    code = (
-        f"import sys; from lightkit.cli import main; main([{command!r}, '--help']); "
-        "print([name for name in ('torch', 'hydra', 'yaml', 'numpy', 'rich', 'torchinfo') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "examples:" in done.stdout
-    assert done.stdout.endswith("[]\n")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.completion import answer
 from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal
@@ -122,25 +121,6 @@ def test_watching_until_it_ends(cli: Cli, sweep: Path) -> None:
     assert done.code == 0, done.err
     assert done.out.count("1 of 3 jobs finished") >= 2
     assert "nobody runs it" in done.out
-
-
-def test_mistakes(cli: Cli, sweep: Path) -> None:
-    assert "choices:  status, resume, stop" in cli("sweep", "halt", "last").err
-    assert "fix:      lightkit sweep status one\n" in cli("sweep", "one").err
-    assert "fix:      lightkit sweep status last\n" in cli("sweep", "statsu", "last").err
-    assert "SWEEP is missing" in cli("sweep", "stop").err
-    assert "no sweep here" in cli("sweep", "status", "none").err
-    assert "the jobs of a sweep are fixed" in cli("sweep", "resume", "last", "optim.lr=1").err
-    assert "sweep.slots" in cli("sweep", "resume", "last", "sweep.slots=no").err
-    assert "not a time" in cli("sweep", "status", "last", "--watch", "0").err
-    assert "one sweep at a time" in cli("sweep", "status", "last", "last").err
-    assert "nobody runs" in cli("sweep", "stop", "last").out
-
-
-def test_completion(sweep: Path) -> None:
-    assert answer("lightkit sweep ") == ["resume", "status", "stop"]
-    assert answer("lightkit sweep status ") == ["last", "outputs/sweeps/2026-01-31/12-00-00-wine_mlp"]
-    assert "--watch" in answer("lightkit sweep status last --")
 
 
 @pytest.mark.slow

@@ -134,16 +134,6 @@ def test_a_run_that_cannot_start_leaves_nothing(cli: Cli, project: Path) -> None
     assert list(project.iterdir()) == [project / "experiments"]
 
 
-def test_wrong_configuration_starts_nothing(cli: Cli, runner: Any, project: Path) -> None:
-    done = cli("train", "optim.lrr=1", "modle=cnn")
-    assert done.code == 2
-    assert "optim.lrr" in done.err
-    assert "modle" in done.err
-    assert "2 problems found" in done.err
-    assert runner.asked == []
-    assert not (project / "outputs").exists()
-
-
 def test_cfg_job_prints_what_would_run(cli: Cli, project: Path) -> None:
     done = cli("train", "--cfg", "job", "seed=7", "name=x${seed}")
     assert done.code == 0
@@ -153,35 +143,6 @@ def test_cfg_job_prints_what_would_run(cli: Cli, project: Path) -> None:
     resolved = cli("train", "seed=7", "name=x${seed}", "--cfg=job", "--resolve", "--package", "name")
     assert resolved.out == "x7\n"
     assert cli("train", "--cfg", "job", "-p", "optim").out.count("_target_: torch.optim.AdamW\n") == 1
-
-
-def test_unknown_package(cli: Cli) -> None:
-    done = cli("train", "--cfg", "job", "-p", "optm")
-    assert done.code == 2
-    assert "nearest: optim" in done.err
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["train", "--cfg", "job"],
-        ["train", "optim.lrr=1"],
-        ["config"],
-        ["config", "optim"],
-        ["runs"],
-        ["train", "-m", "optim.lrr=1,2"],
-        ["train", "--cfg", "hydra"],
-    ],
-)
-def test_nothing_but_training_imports_torch(project: Path, args: list[str]) -> None:
-    code = (
-        "import sys; from lightkit.cli import main; main(sys.argv[1:]); "
-        "sys.exit(7 if {'torch', 'torchmetrics', 'numpy', 'lightkit.runner'} & set(sys.modules) else 0)"
-    )
-    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code, *args], cwd=project, env=env, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_config_dir_joins_the_options(cli: Cli, tmp_path: Path) -> None:
@@ -238,25 +199,10 @@ def test_info_into_a_closed_pipe_is_quiet(project: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_unknown_info(cli: Cli) -> None:
-    done = cli("train", "--info", "defualts")
-    assert done.code == 2
-    assert "invalid choice: 'defualts'" in done.err
-
-
 @pytest.mark.thorough
 def test_hydras_help_and_info(cli: Cli) -> None:
     assert "override" in cli("train", "--hydra-help").out
     assert str(ROOT / "conf") in cli("train", "--info", "searchpath").out
-
-
-def test_completion(process: Callable[..., Outcome]) -> None:
-    assert "complete" in process("train", "-sc", "install=bash").out
-    line = "lightkit train optim=ad"
-    done = process("train", "-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
-    assert {"optim=adam", "optim=adamw"} <= set(done.out.split())
-    top = process("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
-    assert top.out == done.out
 
 
 @pytest.mark.thorough

@@ -76,29 +76,5 @@ def test_a_difference_is_named_with_status_1(
     assert (kept / "whole" / "result.json").exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--at", "2"], "--at: no step to kill it at"),
-        (["--at", "soon"], "--at: no step to kill it at"),
-        (["--phase", "lunch"], "invalid choice: 'lunch'"),
-        (["data=wein"], "nearest: wine"),
-        (["--kep"], "nearest: --keep"),
-    ],
-)
-def test_what_is_wrong_is_told_before_anything_runs(cli: Callable[..., Outcome], args: list[str], message: str) -> None:
-    done = cli("verify-resume", *args)
-    assert done.code == 2
-    assert message in done.err
-
-
 def test_the_phases_are_those_of_the_trace() -> None:
     assert tuple(options_of("verify-resume")["--phase"].words) == trace.PHASES
-
-
-def test_what_is_for_its_own_processes_is_not_advertised(cli: Callable[..., Outcome]) -> None:
-    done = cli("verify-resume", "--wroker", "x")
-    assert done.code == 2
-    assert "--at" in done.err
-    assert "--worker" not in done.err
