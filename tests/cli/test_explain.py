@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -106,16 +107,22 @@ def test_the_text_of_the_error_comes_first_also_with_a_traceback(cli: Cli, monke
 PASTED = "TypeError: pic should be PIL Image or ndarray. Got <class 'torch.Tensor'>"
 
 
-@pytest.mark.parametrize("how", ["quoted", "words", "file", "dash", "input"])
+@pytest.mark.parametrize("command", ["explain", "doctor"])
+@pytest.mark.parametrize("how", ["quoted", "words", "file", "dash", "redirected", "piped"])
 def test_the_text_of_an_error_is_explained_however_it_is_handed_in(
-    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, how: str, command: str
 ) -> None:
-    file = project / "error.txt"
-    file.write_text(f"Traceback (most recent call last):\n{PASTED}\n")
-    args = {"quoted": [PASTED], "words": PASTED.split(), "file": [str(file)], "dash": ["-"], "input": []}[how]
-    with file.open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        done = cli("explain", *args)
+    if command == "doctor" and how in ("quoted", "words"):
+        pytest.skip("these are overrides to the doctor")
+    file, text = project / "error.txt", f"Traceback (most recent call last):\n{PASTED}\n"
+    file.write_text(text)
+    receive, send = os.pipe()
+    os.write(send, text.encode())
+    os.close(send)
+    args = {"quoted": [PASTED], "words": PASTED.split(), "file": [str(file)], "dash": ["-"]}.get(how, [])
+    with os.fdopen(receive) as pipe, file.open() as stream:
+        monkeypatch.setattr("sys.stdin", pipe if how in ("dash", "piped") else stream)
+        done = cli(command, *args)
     assert done.code == 0
     assert "\ntransform of another kind of picture\n" in done.out
     assert "ToTensor() once" in done.out

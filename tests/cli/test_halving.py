@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightkit.runs.reading import read_jsonl
-from tests.conftest import ROOT
+from tests.conftest import Outcome
+from tests.waiting import until
+from tests.warm import Warm
 
 TINY = (
     *("data=wine", "device=cpu", "model.hidden=[4]", "logger=quiet", "logger.tensorboard.enabled=false"),
@@ -31,15 +31,6 @@ SWEEP = (
 )
 
 
-def start(folder: Path, *args: str) -> subprocess.Popen[bytes]:
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    log = (folder / "sweep.txt").open("ab")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "lightkit", *args], cwd=folder, env=variables, stdout=log, stderr=log
-        )
-
-
 def rows(folder: Path) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in row.items() if not name.startswith(("speed/", "system/", "time"))}
@@ -54,24 +45,30 @@ def results(folder: Path) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_survivors_equal_uninterrupted_runs_also_after_a_kill(project: Path) -> None:
-    assert start(project, *SWEEP, "hydra.sweep.dir=whole").wait() == 0, (project / "sweep.txt").read_text()
+def test_survivors_equal_uninterrupted_runs_also_after_a_kill(
+    process: Callable[..., Outcome], project: Path, warm: Warm
+) -> None:
+    def run(*args: str) -> None:
+        done = process(*args)
+        assert done.code == 0, done.err
+
+    run(*SWEEP, "hydra.sweep.dir=whole")
     whole = results(project / "whole")
     assert sorted(whole.values()) == [("finished", 4), ("paused", 1), ("paused", 1), ("paused", 2)]
     for name, (status, _) in whole.items():
         assert (project / "whole" / name / "checkpoints").exists() == (status == "finished")
     winner = next(name for name, (status, _) in whole.items() if status == "finished")
-    assert start(project, "train", *TINY, winner, "hydra.run.dir=alone").wait() == 0
+    run("train", *TINY, winner, "hydra.run.dir=alone")
     assert rows(project / "whole" / winner) == rows(project / "alone")
 
-    killed = start(project, *SWEEP, "hydra.sweep.dir=killed")
-    while killed.poll() is None and not any(status == "paused" for status, _ in results(project / "killed").values()):
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
+    with (project / "sweep.txt").open("w+") as log:
+        killed = warm.start([*SWEEP, "hydra.sweep.dir=killed"], project, [log.fileno()] * 3)
+    until(lambda: "paused" in {status for status, _ in results(project / "killed").values()}, "a job that has paused")
+    os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert start(project, *SWEEP, "hydra.sweep.dir=killed").wait() == 0, (project / "sweep.txt").read_text()
+    run(*SWEEP, "hydra.sweep.dir=killed")
     assert results(project / "killed") == whole
     assert rows(project / "killed" / winner) == rows(project / "alone")
     before = (project / "killed" / "sweep.jsonl").read_text()
-    assert start(project, *SWEEP, "hydra.sweep.dir=killed").wait() == 0
+    run(*SWEEP, "hydra.sweep.dir=killed")
     assert "started" not in (project / "killed" / "sweep.jsonl").read_text().removeprefix(before)
