@@ -11,7 +11,7 @@ import pytest
 
 from lightkit.cli import gpus, logs
 from lightkit.cli.arguments import help_of
-from tests.cli.test_live import Interrupted
+from tests.cli.test_logs import Interrupted
 from tests.conftest import Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
