@@ -89,8 +89,9 @@ def _fields(key: str, text: str) -> list[str]:
 
 def _explained(fields: Sequence[str]) -> str:
     """Say what fields mean, wrapped for the terminal."""
-    whole = {"subsequent_indent": "    ", "break_on_hyphens": False, "break_long_words": False}
-    wrapper = textwrap.TextWrapper(width() or 120, **whole)
+    wrapper = textwrap.TextWrapper(
+        width() or 120, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
     paragraphs = []
     for name in fields:
         field = FIELDS[name]
