@@ -292,6 +292,8 @@ def test_a_picture_of_params(cli: Cli, run: Path, project: Path) -> None:
     assert done.code == 0, done.err
     assert done.out.endswith("6 of 6 drawn: params.svg\n")
     assert (project / "params.svg").exists()
+    nowhere = cli("params", "mine", "--output", "nowhere/x.png")
+    assert (nowhere.code, "--output: cannot write the picture" in nowhere.err) == (2, True)
 
 
 def test_frozen_ones(cli: Cli, run: Path, project: Path) -> None:

@@ -107,7 +107,6 @@ MISTAKES = [
     ("params nobody", "no run"),
     ("params base --checkpoint middle", "--checkpoint: no such checkpoint"),
     ("params base --match nothing", "--match: no such parameter"),
-    ("params base --output nowhere/x.png", "--output: cannot write the picture"),
     ("params", "RUN is missing"),
     # show
     ("show everything", "choices:  data, results, worst"),
