@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from lightkit.cli.terminal import SHORTEST, fitting, json_text, table, width
+from lightkit.cli.terminal import SHORTEST, json_text, table, width
 from tests.conftest import Outcome
 
 TITLES = ("name", "best", "folder")
@@ -22,22 +22,23 @@ ROWS = [
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_a_table_fits_the_terminal(columns: int) -> None:
-    text = table(TITLES, fitting(TITLES, ROWS, columns=[0, 2], width=columns))
+    text = table(TITLES, ROWS, cut=[0, 2], columns=columns)
     assert max(map(len, text.splitlines())) <= columns
     assert "…" in text
     assert text.splitlines()[1].endswith("of_a_run")
 
 
 def test_nothing_is_cut_where_there_is_room_or_no_terminal() -> None:
-    assert fitting(TITLES, ROWS, columns=[0, 2], width=200) == ROWS
-    assert fitting(TITLES, ROWS, columns=[0, 2], width=None) == ROWS
-    assert fitting(TITLES, [], columns=[0, 2], width=10) == []
+    whole = table(TITLES, ROWS)
+    assert "…" not in whole
+    assert table(TITLES, ROWS, cut=[0, 2], columns=200) == table(TITLES, ROWS, cut=[0, 2]) == whole
+    assert table(TITLES, ROWS, columns=40) == whole
+    assert table(TITLES, [], cut=[0, 2], columns=10) == "name  best  folder"
 
 
 def test_a_tiny_terminal_still_shows_something() -> None:
-    cut = fitting(TITLES, ROWS, columns=[0, 2], width=5)
-    assert [len(cut[0][0]), len(cut[0][2])] == [SHORTEST, SHORTEST]
-    assert cut[0][1] == "0.5"
+    name, best, folder = table(TITLES, ROWS, cut=[0, 2], columns=5).splitlines()[1].split()
+    assert (len(name), best, len(folder)) == (SHORTEST, "0.5", SHORTEST)
 
 
 def test_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +93,6 @@ def test_no_control_character_of_others_reaches_the_terminal(
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed), printed
     assert "evil" in printed or "fake row" in printed
     assert "\nfake row" not in printed
-
-
-def test_a_table_cuts_itself_where_it_is_told_which_columns() -> None:
-    assert table(TITLES, ROWS, cut=[0, 2], columns=60) == table(TITLES, fitting(TITLES, ROWS, columns=[0, 2], width=60))
-    assert table(TITLES, ROWS, columns=60) == table(TITLES, ROWS)
 
 
 def test_json_has_null_for_what_is_no_number() -> None:
