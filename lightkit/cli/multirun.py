@@ -20,7 +20,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.common.signals import held
 from lightkit.common.text import counted
-from lightkit.config import compose_jobs, run_hydra
+from lightkit.config import Composed, compose_jobs, run_hydra
 from lightkit.config.loader import make_loader, split_sweep
 from lightkit.config.provenance import check_key
 from lightkit.config.schema.running import SweepConfig
@@ -42,8 +42,6 @@ from lightkit.sweep.state import STOPPED, look
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-    from lightkit.config import Composed
 
 _AT_ONCE = "vectorized"
 """The launcher that trains jobs which differ in their seed alone at once, in this process."""
