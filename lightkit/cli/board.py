@@ -266,13 +266,7 @@ class Route(NamedTuple):
     """Machines in between, as `ssh -J` takes them."""
 
     def lines(self, port: int, *, host: str, local: int) -> list[tuple[str, str]]:
-        """Return what to type or to fill in, each with the name of the program that it is for.
-
-        Args:
-            port: The port here.
-            host: The address that is listened on.
-            local: The port on the laptop.
-        """
+        """Return what to type or to fill in to get from a port of the laptop to `host:port` here, by program."""
         target = _reached(host)
         jump = f"-J {','.join(self.via)} " if self.via else ""
         by_port = "" if self.port == _SSH_PORT else f"-p {self.port} "

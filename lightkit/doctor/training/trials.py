@@ -328,14 +328,7 @@ _RATES = {
 
 
 def explained(run: ExaminedRun, split: str, judged: Finding, steps: int) -> Finding:
-    """Say why nothing was learnt, where that can be shown; otherwise return the judgement as it is.
-
-    Args:
-        run: The run.
-        split: The split that was judged by.
-        judged: What was found.
-        steps: Steps of the training.
-    """
+    """Say why nothing was learnt, where that can be shown; otherwise return the judgement as it is: by which `split` was judged, what was found, and after how many `steps`."""
     excused = run.excused(judged, _ALL_CAUSES)
     if excused is not judged:
         return excused
