@@ -25,7 +25,7 @@ from lightkit.runs.catalog import all_runs, find_run, has_members, no_project_no
 from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
-    from lightkit.runner.proving.verify import VerifyResult
+    from lightkit.runner.verify import VerifyResult
 
 
 def resume(args: list[str]) -> int:
@@ -113,9 +113,9 @@ def verify_resume(args: list[str]) -> int:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.read(args)
     if options.worker is not None:
-        from lightkit.runner.proving.job import TracedJob, run_job
+        from lightkit.runner.verify import run_job
 
-        run_job(TracedJob.read(options.worker))
+        run_job(options.worker)
         return 0
     for name in ("epochs", "steps"):
         if (value := getattr(options, name)) < 1:
@@ -128,8 +128,7 @@ def verify_resume(args: list[str]) -> int:
 
     # Told here what is wrong with it, before torch is imported.
     compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.runner.proving.job import TracedJob
-    from lightkit.runner.proving.verify import verify
+    from lightkit.runner.verify import TracedJob, verify
 
     base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))
     typed = {name: getattr(options, name) for name in ("config_dir", "config_name", "epochs", "steps", "member")}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lightkit.cli.arguments import options_of
-from lightkit.runner.proving import trace, verify
-from lightkit.runner.proving.job import TracedJob, run_job
+from lightkit.runner import trace, verify
+from lightkit.runner.verify import run_job
 from lightkit.runs.lock import boot_id
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
@@ -150,9 +150,9 @@ def test_a_configuration_from_a_checkpoint_is_trusted_no_more_than_its_file(
 QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
 
 
-def in_a_fork(job: TracedJob, file: Path, *, want: int = 0) -> None:
+def in_a_fork(file: Path, *, want: int = 0) -> None:
     """In place of a new process, which takes seconds to start."""
-    forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
+    forked(lambda: run_job(file), file.with_suffix(".log"), want=want)
 
 
 @pytest.mark.thorough

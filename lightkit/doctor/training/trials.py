@@ -328,7 +328,7 @@ _RATES = {
 
 
 def explained(run: ExaminedRun, split: str, judged: Finding, steps: int) -> Finding:
-    """Say why nothing was learnt, where that can be shown; otherwise return the judgement as it is: by which `split` was judged, what was found, and after how many `steps`."""
+    """Say why nothing was learnt in `steps`, where that can be shown; else return what was `judged` by a `split`."""
     excused = run.excused(judged, _ALL_CAUSES)
     if excused is not judged:
         return excused
