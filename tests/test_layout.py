@@ -76,7 +76,7 @@ BUDGETS = {
     "config": 6450,
     "runner": 4950,
     "doctor": 4150,
-    "cli": 4500,
+    "cli": 4150,
     "data": 4000,
     "ensemble": 3350,
     "sweep": 3050,
