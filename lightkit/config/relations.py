@@ -7,7 +7,7 @@ from typing import Any
 from lightkit.common.argument_checks import check_norm, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
-from lightkit.common.lengths import read_duration, read_length, read_slurm_time
+from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
 from lightkit.common.names import name_problem
 from lightkit.common.text import in_one_line
 from lightkit.config.schema import Config
@@ -154,7 +154,7 @@ def times_of_sweep(cfg: Config, report: Report) -> None:
         try:
             read_duration(value)
         except ValueError as error:
-            facts = {"expected": f"{EXPECTED_LENGTH}, or null", "received": value, "family": "wrong-value"}
+            facts = {"expected": f"{EXPECTED_TIME}, or null", "received": value, "family": "wrong-value"}
             report.add(("sweep", name), str(error), **facts)
 
 
