@@ -171,7 +171,7 @@ def _locked(files: BoardFiles, *, needed: bool) -> Iterator[BoardFiles]:
 
 def _warn_of_port(port: int) -> None:
     """Say that a usual port is another user's: whoever opens it sees what is not theirs, and takes it for their own."""
-    from lightkit.detached.ports import holder
+    from lightkit.detached.boards import holder
 
     found = holder(port)
     if found is None:
@@ -211,7 +211,7 @@ def _start(folder: Path, options: Namespace) -> RunningBoard | int:
 
 def _outliving_logout(command: list[str]) -> list[str]:
     """Return a command that runs another one where systemd lets it be at logout; say what does, where it will not."""
-    from lightkit.detached.systemd import LINGER, fate, scope_command
+    from lightkit.detached.detach import LINGER, fate, scope_command
 
     found = fate()
     if found == "scope":

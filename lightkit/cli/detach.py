@@ -51,7 +51,7 @@ def leave_session(command: str, args: Sequence[str]) -> None:
     if launched():
         what, fix = "torchrun waits for its processes, so none of them can leave", "device.nproc=N in place of torchrun"
         raise UserError(what, key="--detach", fix=fix, family="wrong-command")
-    from lightkit.detached.systemd import LINGER, fate, scope_command
+    from lightkit.detached.detach import LINGER, fate, scope_command
 
     found = fate()
     if found == "scope":

@@ -27,11 +27,11 @@ from lightkit.runs.folder import keep_apart, refuse_links, unwritable
 from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.reading import read_run
 from lightkit.sweep import plan
-from lightkit.sweep.build import build_engine, build_search, check_race
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_journal
+from lightkit.sweep.plan import build_engine, build_search, check_race
 from lightkit.sweep.received import adopt, check_record, check_study, counting_options
 from lightkit.sweep.state import look
 

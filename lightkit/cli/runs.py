@@ -22,7 +22,7 @@ from lightkit.runs.filters import Condition, direction_of, look_up, matching, or
 from lightkit.runs.index import all_records
 
 if TYPE_CHECKING:
-    from lightkit.detached.listing import ListedRun
+    from lightkit.detached.folders import ListedRun
 
 COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "folder")
 OF_PS = ("run", "state", "step", "left", "started", "process", "folder")
@@ -104,7 +104,7 @@ def _listed(options: Namespace, *, live: bool) -> str:
         options: Of `lightkit ps`.
         live: It has to fit the screen. What would not would be cut off at the end, where the newest are.
     """
-    from lightkit.detached.listing import list_entries
+    from lightkit.detached.folders import list_entries
 
     entries, left_out = list_entries(project(), everything=options.all)
     if options.json:

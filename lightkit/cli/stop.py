@@ -20,9 +20,8 @@ from lightkit.runs.catalog import path_from, places_of, project, runs_below
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep import limits
-from lightkit.sweep.build import survives
 from lightkit.sweep.journal import Record, read_journal
-from lightkit.sweep.plan import find_sweep
+from lightkit.sweep.plan import find_sweep, survives
 from lightkit.sweep.received import counting_options
 from lightkit.sweep.state import ENDED, is_locked
 from lightkit.sweep.state import look as look_at_job

@@ -26,10 +26,9 @@ from lightkit.loggers.wording import duration
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.build import survives
 from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
-from lightkit.sweep.plan import find_sweep
+from lightkit.sweep.plan import find_sweep, survives
 from lightkit.sweep.received import counting_options
 from lightkit.sweep.state import ENDED, JobState, look
 from lightkit.sweep.tail import JobProgress

@@ -18,7 +18,7 @@ from lightkit.config.schema.running import SweepConfig
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_result
-from lightkit.sweep.engines.together import TogetherEngine
+from lightkit.sweep.engines.base import TogetherEngine
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import find_job
 from lightkit.sweep.run_job import job_config, leave_result

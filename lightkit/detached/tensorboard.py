@@ -17,7 +17,7 @@ from typing import IO, Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import visible
-from lightkit.detached.ports import free_port
+from lightkit.detached.boards import free_port
 from lightkit.runs.catalog import dated
 
 _TRIES = 5

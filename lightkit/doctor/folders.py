@@ -30,8 +30,7 @@ from lightkit.runs.reading import (
     read_result,
     run_folders,
 )
-from lightkit.sweep.events import read_event
-from lightkit.sweep.journal import read_journal
+from lightkit.sweep.journal import read_event, read_journal
 
 MARKS = (run_files.CONFIG, run_files.SWEEP_JOURNAL)
 """Each of them makes a folder that of a run, or of a sweep."""

@@ -21,11 +21,10 @@ from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import keep_apart, refuse_links
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine
-from lightkit.sweep.job import Job, JobOutcome, Start
+from lightkit.sweep.job import Job, JobOutcome, JobSearch, Race, Start
 from lightkit.sweep.journal import Journal, Record
 from lightkit.sweep.limits import Deadline, JobWatch, forget_request
 from lightkit.sweep.queue import QUEUED
-from lightkit.sweep.search import JobSearch, Race
 from lightkit.sweep.state import ENDED, JobState, begun, is_locked, look, of_outcome, reached, read_outcome, running
 from lightkit.sweep.tail import JobProgress
 

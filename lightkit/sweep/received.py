@@ -10,8 +10,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import check_sweep
 from lightkit.config.provenance import is_ours
 from lightkit.runs.reading import read_config
-from lightkit.sweep.folders import check_folder, check_home
-from lightkit.sweep.job import Job
+from lightkit.sweep.job import Job, check_folder, check_home
 from lightkit.sweep.journal import Journal, Record
 
 HARMLESS = (

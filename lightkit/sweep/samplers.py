@@ -18,8 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.sweep.space import Space
-from lightkit.sweep.study_settings import KEY, PRUNERS, SAMPLERS, StudySettings
+from lightkit.sweep.space import KEY, PRUNERS, SAMPLERS, Space, StudySettings
 
 SEEDING = 2
 """How trials of a new study are seeded; see `SeededSampler`."""

@@ -21,13 +21,10 @@ from lightkit.config.hydra_settings import job_environment
 from lightkit.config.instantiate import instantiate
 from lightkit.config.loader import make_loader
 from lightkit.processes.files import write_whole
-from lightkit.sweep.folders import check_folder
-from lightkit.sweep.job import Job
+from lightkit.sweep.job import Job, JobSearch, check_folder
 from lightkit.sweep.journal import Record
 from lightkit.sweep.plan import is_of_sweep
-from lightkit.sweep.search import JobSearch
-from lightkit.sweep.space import Space, read_space
-from lightkit.sweep.study_settings import KEY, read_settings
+from lightkit.sweep.space import KEY, Space, read_settings, read_space
 
 if TYPE_CHECKING:
     from optuna.study import Study

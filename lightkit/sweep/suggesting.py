@@ -19,8 +19,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.samplers import SEEDING, SeededSampler, build_named, quiet, sampler_maker
-from lightkit.sweep.space import Space, as_overrides, draw
-from lightkit.sweep.study_settings import KEY, PRUNERS, StudySettings
+from lightkit.sweep.space import KEY, PRUNERS, Space, StudySettings, as_overrides, draw
 
 _LOG = logging.getLogger(__name__)
 _JOB, _SWEEP, _REASON = "job", "sweep", "reason"

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from lightkit.cli import board
-from lightkit.detached import ports, systemd
-from lightkit.detached.boards import BoardFiles, RunningBoard, board_files
-from lightkit.detached.ports import free_port
+from lightkit.detached import boards as ports
+from lightkit.detached import detach as systemd
+from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, free_port
 from tests.conftest import ROOT, Outcome
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until

@@ -9,7 +9,7 @@ import pytest
 
 from lightkit.cli import logs
 from lightkit.cli.runs import foremost
-from lightkit.detached.listing import list_entries
+from lightkit.detached.folders import list_entries
 from lightkit.runs.lock import locked
 from tests.compare.made import a_run as made_run
 from tests.compare.made import a_sweep

@@ -19,8 +19,8 @@ from lightkit.detached.liveness import look
 from lightkit.runs import lock
 from lightkit.runs.lock import boot_id, locked
 from lightkit.sweep.controller import Controller
+from lightkit.sweep.job import Grid
 from lightkit.sweep.journal import Journal, read_journal
-from lightkit.sweep.search import Grid
 from tests.conftest import Outcome
 from tests.detached.made import going_on, make_run, make_sweep
 from tests.sweep.test_controller import OPTIONS, Hanging, Seen, planned

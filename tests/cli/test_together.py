@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-import lightkit.sweep.engines.together as engine
+import lightkit.sweep.engines.base as engine
 from lightkit.common import run_files
 from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.runner.ensemble.member_files import MemberFiles

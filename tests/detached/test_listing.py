@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.detached.listing import entry_of, list_entries
+from lightkit.detached.folders import entry_of, list_entries
 from lightkit.runs.lock import locked
 from tests.detached.made import make_run, make_sweep, write_progress
 

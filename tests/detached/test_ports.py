@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.detached import ports
-from lightkit.detached.ports import Holder, free_port, holder
+from lightkit.detached import boards as ports
+from lightkit.detached.boards import Holder, free_port, holder
 from tests.waiting import PATIENCE_SECONDS
 
 SERVER = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.detached import systemd
-from lightkit.detached.systemd import Logind, ask, fate, scope_command
+from lightkit.detached import detach as systemd
+from lightkit.detached.detach import Logind, ask, fate, scope_command
 from tests.conftest import Outcome
 
 USER = pwd.getpwuid(os.getuid()).pw_name

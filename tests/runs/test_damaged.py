@@ -13,7 +13,7 @@ import pytest
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
-from lightkit.detached.listing import entry_of
+from lightkit.detached.folders import entry_of
 from lightkit.doctor.after_run import History
 from lightkit.runs.index import all_records
 from lightkit.sweep.journal import read_journal

@@ -14,12 +14,11 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.runs.lock import locked
-from lightkit.sweep.build import build_search
 from lightkit.sweep.controller import Controller
-from lightkit.sweep.job import Job, JobOutcome, Start
+from lightkit.sweep.job import Grid, Job, JobOutcome, JobSearch, Start
 from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.limits import ask_job
-from lightkit.sweep.search import Grid, JobSearch
+from lightkit.sweep.plan import build_search
 from lightkit.sweep.state import JobState, look
 
 OPTIONS = {"retries": 0, "on_error": "continue"}

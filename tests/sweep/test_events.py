@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.sweep.events import read_events
+from lightkit.sweep.journal import read_events
 
 PLANNED = {"event": "planned", "name": "a", "overrides": [], "config": "name: a\n"}
 

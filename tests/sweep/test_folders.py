@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.sweep.folders import JobPlaces, check_folder, check_home
+from lightkit.sweep.job import JobPlaces, check_folder, check_home
 
 
 def test_jobs_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.loader import make_loader
 from lightkit.sweep.job import Job, JobOutcome
-from lightkit.sweep.space import read_space
-from lightkit.sweep.study_settings import SAMPLERS, StudySettings
+from lightkit.sweep.space import SAMPLERS, StudySettings, read_space
 
 pytest.importorskip("optuna")
 from lightkit.sweep.suggesting import OptunaSearch

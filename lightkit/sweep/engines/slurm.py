@@ -19,9 +19,8 @@ from lightkit.common.exit_codes import FAILED, of_signal
 from lightkit.common.text import in_one_line
 from lightkit.processes.children import run
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command
-from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
-from lightkit.sweep.queue import Queued, ask_queue, ids_of, is_of
+from lightkit.sweep.queue import Queued, SlurmOptions, array_script, ask_queue, ids_of, is_of
 
 _LOG = logging.getLogger(__name__)
 _PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")

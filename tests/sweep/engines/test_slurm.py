@@ -11,8 +11,8 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.sweep.engines.slurm import SlurmEngine
-from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Job, Start
+from lightkit.sweep.queue import SlurmOptions, array_script
 from tests.waiting import PATIENCE_SECONDS, until
 
 STAND_IN = Path(__file__).parent / "stand_in"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import lightkit.sweep.engines.together as together
+import lightkit.sweep.engines.base as together
 from lightkit.common import run_files
-from lightkit.sweep.engines.together import TogetherEngine
+from lightkit.sweep.engines.base import TogetherEngine
 from lightkit.sweep.job import Job, Start
 
 
