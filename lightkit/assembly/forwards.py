@@ -82,7 +82,7 @@ def forwards(
         def by_task(model: nn.Module) -> Tensor:
             """Return the outputs that the task hands to the metrics, or else its loss."""
             task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
-            criterion = build_loss(cfg, info, engine)
+            criterion = build_loss(cfg.loss, info, engine)
             if isinstance(criterion, nn.Module):
                 criterion.to(_CPU)
             step = task.step(model, small_batch(train), criterion)

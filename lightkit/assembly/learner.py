@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
 from lightkit.assembly.metrics_trial import try_metrics
-from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
+from lightkit.assembly.network import Network, build_model, build_network, check_base, trained_network
 from lightkit.assembly.parts import (
     build_callbacks,
     build_engine,
@@ -121,24 +121,25 @@ def build_learner(
     if pretrained:
         start_from(cfg, made.model, engine, folder)
     model = engine.place_model(made.model)
-    task = own_task(cfg, build_task(cfg, data.info, engine, trains=trains), data.info, engine, folder)
-    criterion = build_loss(cfg, data.info, engine)
+    task = build_task(cfg.trainer.task, made.tuning if trains else None, data.info, engine, trust=to_plain(cfg.trust))
+    task = own_task(cfg, task, data.info, engine, folder)
+    criterion = build_loss(cfg.loss, data.info, engine)
     if pretrained:
         solve_for(cfg, model, data, criterion)
     with keys_under("device"):
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
-    optimizer = build_optimizer(cfg, made, timetable, engine)
-    scheduler = build_scheduler(cfg, optimizer, timetable)
+    optimizer = build_optimizer(cfg.optim, made, timetable, engine)
+    scheduler = build_scheduler(cfg.scheduler, optimizer, timetable, mode=cfg.metrics.mode)
     rehearse(
         data, model, task, criterion, engine, to_plain(cfg.model)
     )  # a model of which this process holds a part only is let pass
-    metrics = build_metrics(cfg, data.info, engine)
+    metrics = build_metrics(cfg.metrics, data.info, engine)
     if trains:
         measured = {split: part for split, part in metrics.items() if cfg.metrics[split]}
         for part in measured.values():
             part.check()  # also those of which nothing is tried: a function may have given anything
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
-        check_metrics(cfg, tried, fresh=pretrained)
+        check_metrics(cfg.metrics, tried, fresh=pretrained)
     return Learner(
         engine=engine,
         data=data,
@@ -152,8 +153,8 @@ def build_learner(
         metrics=metrics,
         made=made,
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
-        callbacks=build_callbacks(cfg),
-        store=build_store(cfg, folder) if engine.ranks.main else None,
+        callbacks=build_callbacks(cfg.trainer, monitor=cfg.metrics.monitor, mode=cfg.metrics.mode),
+        store=build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode) if engine.ranks.main else None,
     )
 
 
@@ -209,20 +210,19 @@ def build(
     return build_learner(cfg, shared, folder, pretrained=pretrained, trains=trains)
 
 
-def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
-    """Build the optimizer, over named groups in which every parameter that ever trains stands once.
+def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
+    """Build the optimizer from its node, over named groups in which every parameter that ever trains stands once.
 
-    How it steps goes by the device, unless the configuration of the optimizer says so itself.
+    How it steps goes by the device, unless the node says so itself.
     """
+    given = to_plain(node)
     settings: dict[str, Any] = {
-        "lr": cfg.optim.get("lr"),
-        "weight_decay": cfg.optim.get("weight_decay"),
-        "rules": to_plain(cfg.optim.get("rules") or []),
-        "no_decay": cfg.optim.get("no_decay", False),
-        "layer_decay": cfg.optim.get("layer_decay"),
+        **{name: given.get(name) for name in ("lr", "weight_decay", "layer_decay")},
+        "rules": given.get("rules") or [],
+        "no_decay": given.get("no_decay", False),
         "depths": made.depths,
     }
-    options, prepared = finetune_options(cfg), made.prepared
+    options, prepared = made.tuning, made.prepared
     if options is not None and prepared is not None:
         settings |= {
             "rules": [*settings["rules"], *prepared.rules],
@@ -236,33 +236,34 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
             settings |= {"layer_decay": options["layer_decay"], "layer_key": "finetune.layer_decay"}
     with keys_under("optim"):
         groups = parameter_groups(made.model, **settings)
-    own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
+    own = any(given.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
-        steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
-    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
+        steps = {} if own else engine.implementation(made.model, given["_target_"].rpartition(".")[2])
+    return instantiate(node, key="optim", expected=Optimizer, params=groups, **steps)
 
 
-def build_scheduler(cfg: DictConfig, optimizer: Optimizer, timetable: Timetable) -> Schedule:
-    """Build the schedule of the learning rates."""
+def build_scheduler(node: DictConfig, optimizer: Optimizer, timetable: Timetable, *, mode: str) -> Schedule:
+    """Build the schedule of the learning rates from its node."""
     return instantiate(
-        cfg.scheduler,
+        node,
         key="scheduler",
         optimizer=optimizer,
         total_steps=timetable.total_steps,
         steps_per_epoch=timetable.steps_per_epoch,
-        mode=cfg.metrics.mode,
+        mode=mode,
         expected=Schedule,
     )
 
 
-def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool = True) -> Task:
-    """Build the task, which turns a batch into a loss; in training, with the teacher where there is one."""
-    task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
-    options = finetune_options(cfg)
-    if options is None or not options["distill"]["teacher"] or not trains:
+def build_task(
+    node: DictConfig, tuning: Mapping[str, Any] | None, info: DataInfo, engine: Engine, *, trust: Sequence[str] = ()
+) -> Task:
+    """Build the task from its node, which turns a batch into a loss; with the teacher where fine-tuning has one."""
+    task: Task = instantiate(node, key="trainer.task", expected=Task)
+    distill = tuning["distill"] if tuning is not None else {}
+    if not distill.get("teacher"):
         return task
-    distill = options["distill"]
-    run, trust, key = located(distill["teacher"]), to_plain(cfg.trust), "finetune.distill.teacher"
+    run, key = located(distill["teacher"]), "finetune.distill.teacher"
     if is_ensemble(run):
         teacher: nn.Module = trained_ensemble(run, info, engine, trust=trust, key=key)
     else:

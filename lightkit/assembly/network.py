@@ -69,9 +69,9 @@ def build_network(
     Raises:
         UserError: A part of it cannot be built or loaded, or does not fit.
     """
-    options = finetune_options(cfg)
     check_joint(cfg)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
+    options = made.tuning
     by_depth = _asks_for_depths(cfg, options) and (timetable is not None or run is not None)
     depths: Depths = layer_depths
     notes: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def build_base(
     with keys_under("finetune.head"):
         head = known or (find_head(model, wanted["name"], samples) if options else None)
     if not pretrained or not weights.get("path"):
-        return Network(model, head=head)
+        return Network(model, head=head, tuning=options)
     found = _read(weights, info, engine, to_plain(cfg.trust))
     if embeds_tokens(model, info, found.state):
         check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
@@ -129,7 +129,7 @@ def build_base(
         do = "reset"
     chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
     report = load_weights(model, found, **chosen, head_name=head.parts if head else None)
-    return Network(model, report, head)
+    return Network(model, report, head, tuning=options)
 
 
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:

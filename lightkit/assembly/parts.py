@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.metrics_trial import Tried
@@ -29,16 +29,7 @@ from lightkit.data.sources import as_source
 from lightkit.device import Engine, Parallel, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
-from lightkit.loggers import (
-    ConsoleLogger,
-    JsonlLogger,
-    Logger,
-    Loggers,
-    LogLogger,
-    OwnLogger,
-    ProgressFile,
-    TensorBoardLogger,
-)
+from lightkit.loggers import ConsoleLogger, Logger, Loggers, OwnLogger
 from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
@@ -160,26 +151,26 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
     return replace(table, log_steps=cfg.logger.every_steps or min(table.log_steps, table.steps_per_epoch))
 
 
-def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
-    """Build the loss; one with tensors of its own (class weights) goes to the device."""
-    loss: Criterion = engine.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
+def build_loss(node: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
+    """Build the loss from its node; one with tensors of its own (class weights) goes to the device."""
+    loss: Criterion = engine.place_loss(instantiate(node, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 
 def build_metrics(
-    cfg: DictConfig, info: DataInfo, engine: Engine, *, alone: bool = False
+    metrics: DictConfig, info: DataInfo, engine: Engine, *, alone: bool = False
 ) -> dict[str, SplitMetrics | SharedMetrics]:
     """Build the metrics of every split; torchmetrics is imported when the first results come in.
 
     Args:
-        cfg: The configuration.
+        metrics: The node of each split.
         info: Facts about the data.
         engine: Tells the device, and the processes that share the batches.
         alone: This process sees all results, and asks no other.
     """
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
-        nodes, sizes = cfg.metrics[split], info.sizes()
+        nodes, sizes = metrics[split], info.sizes()
 
         def make() -> dict[str, Any]:
             named = ((str(name), node) for name, node in nodes.items() if node is not None)
@@ -191,50 +182,47 @@ def build_metrics(
     return {split: made(split) for split in ("train", "val", "test")}
 
 
-def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -> None:
+def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -> None:
     """Refuse a monitored value that the metrics do not give, or whose metric says the opposite of its mode.
 
     Args:
-        cfg: The configuration.
+        metrics: The node of the metrics: what is monitored, and how.
         tried: What came of trying the metrics, by split.
         fresh: The run has not begun: one that has keeps the mode it was trained with.
 
     Raises:
         UserError: The value or its mode is wrong.
     """
-    monitor = cfg.metrics.monitor
+    monitor, mode = metrics.monitor, metrics.mode
     found = tried.get(monitor.partition("/")[0])
     if found is None:
         return
     if monitor not in found.values:
         raise UserError("no such value", key="metrics.monitor", received=monitor, choices=found.values)
     higher = found.meter.higher_is_better(monitor)
-    if fresh and higher is not None and MODES[higher] != cfg.metrics.mode:
+    if fresh and higher is not None and MODES[higher] != mode:
         what = f"contradicts metrics.monitor: {'larger' if higher else 'smaller'} values of {monitor} are better"
         fix = f"metrics.mode={MODES[higher]}"
-        raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix, family="missing-value")
+        raise UserError(what, key="metrics.mode", received=mode, fix=fix, family="missing-value")
 
 
-def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
+def build_callbacks(trainer: DictConfig, *, monitor: str, mode: str) -> dict[str, Callback]:
     """Build early stopping where asked for, the user's callbacks in order, and what keeps states to roll back to."""
-    stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
+    stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None:
-        callbacks["early_stopping"] = EarlyStopping(
-            cfg.metrics.monitor, cfg.metrics.mode, patience=stopping.patience, min_delta=stopping.min_delta
-        )
-    for name, node in cfg.trainer.callbacks.items():
+        callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
+    for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
-    if cfg.trainer.overfit.samples is not None:
-        callbacks[OVERFIT] = Overfit(cfg.trainer.overfit.loss)
-    if cfg.trainer.nonfinite.action == "rollback":
+    if trainer.overfit.samples is not None:
+        callbacks[OVERFIT] = Overfit(trainer.overfit.loss)
+    if trainer.nonfinite.action == "rollback":
         callbacks[KEPT] = Kept()
     return callbacks
 
 
-def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
-    """Build the store of checkpoints; None where they are off."""
-    options = cfg.checkpoint
+def build_store(options: DictConfig, folder: Path, *, mode: str) -> CheckpointStore | None:
+    """Build the store of checkpoints of a run's folder; None where they are off."""
     if not options.enabled:
         return None
     kind = BackgroundStore if options.asynchronous else CheckpointStore
@@ -244,14 +232,30 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
             keep_last=options.keep_last,
             keep_best=options.keep_best,
             keep_every=options.keep_every,
-            mode=cfg.metrics.mode,
+            mode=mode,
         )
+
+
+_LOGGERS = {
+    "log": ("LogLogger", run_files.LOG),
+    "metrics": ("JsonlLogger", run_files.METRICS),
+    "progress": ("ProgressFile", run_files.PROGRESS),
+    "tensorboard": ("TensorBoardLogger", None),
+}
+"""The loggers of lightkit's own beside the console, with the file that each writes."""
+
+
+def _shipped(kind: str, **arguments: Any) -> Any:
+    """Make the node of one of lightkit's own loggers, which no configuration names."""
+    node = {"_target_": f"lightkit.loggers.{kind}", **arguments}
+    return OmegaConf.create({"trust": ["lightkit.loggers"], "node": node}).node
 
 
 def build_console(cfg: DictConfig) -> ConsoleLogger:
     """Build the logger of the console."""
-    with keys_under("logger.console"):
-        return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
+    node, options = _shipped("ConsoleLogger"), to_plain(cfg.logger.console)
+    made: ConsoleLogger = instantiate(node, key="logger.console", expected=ConsoleLogger, **options)
+    return made
 
 
 def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None, strict: bool = True) -> Loggers:
@@ -266,21 +270,16 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     Raises:
         UserError: A logger of the user's cannot be built.
     """
-    goal = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
-    more = {f"logger.more.{name}": node for name, node in (cfg.logger.get("more") or {}).items()}
-    return Loggers(
-        [
-            console or build_console(cfg),
-            LogLogger(folder / run_files.LOG),
-            JsonlLogger(folder / run_files.METRICS),
-            ProgressFile(folder / run_files.PROGRESS),
-            *([TensorBoardLogger(folder, **goal)] if cfg.logger.tensorboard.enabled else []),
-            *(
-                OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, folder=folder, **goal), strict)
-                for key, node in more.items()
-            ),
-        ]
-    )
+    given = {"folder": folder, "monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+    loggers: list[Logger] = [console or build_console(cfg)]
+    for name, (kind, file) in _LOGGERS.items():
+        if cfg.logger.get(name, {}).get("enabled", True):
+            node = _shipped(kind, **({"path": folder / file} if file else {}))
+            loggers.append(instantiate(node, key=f"logger.{name}", expected=Logger, **given))
+    for name, node in (cfg.logger.get("more") or {}).items():
+        key = f"logger.more.{name}"
+        loggers.append(OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, **given), strict))
+    return Loggers(loggers)
 
 
 def check_fit(cfg: DictConfig, data: Data) -> None:

@@ -185,7 +185,7 @@ class RateSteps(TrialSteps):
         super().__init__(cfg)
         learner, self._configured = self.learner, float(cfg.optim.lr)
         doubled = with_values(cfg, {"optim.lr": 2 * self._configured})
-        other = build_optimizer(doubled, learner.made, learner.timetable, learner.engine)
+        other = build_optimizer(doubled.optim, learner.made, learner.timetable, learner.engine)
         twice, self._own = [float(group["lr"]) for group in other.param_groups], learner.scheduler.own_rates
         self._follows = [(after - before) / self._configured for before, after in zip(self._own, twice, strict=True)]
         if not any(self._follows):

@@ -123,8 +123,8 @@ class TrainedEnsemble:
             raise UserError("as many targets as inputs are needed", argument="y", received=len(target))
         target = target.long() if self.info.task == "multiclass" else target.float() / self._unit
         target, device = target.to(self._engine.device), self._engine.device
-        metrics = build_metrics(self._cfg, self.info, self._engine)["test"]
-        criterion = build_loss(self._cfg, self.info, self._engine)
+        metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
+        criterion = build_loss(self._cfg.loss, self.info, self._engine)
         output = fit_shape(as_logits(predictions.to(device), self.info.task), target)
         metrics.update(output, target, criterion(output, target), len(target))
         return {name.partition("/")[2]: value for name, value in metrics.compute().items()}

@@ -227,7 +227,7 @@ def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> N
 
 def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved | None]:
     """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
-    found = newest(build_store(cfg, place.path), ranks)
+    found = newest(build_store(cfg.checkpoint, place.path, mode=cfg.metrics.mode), ranks)
     # Its members have the checkpoints, if one got so far before it was killed.
     plans = cfg.ensemble._target_ != NO_ENSEMBLE or (place.path / run_files.TOGETHER).is_dir()
     if found is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):

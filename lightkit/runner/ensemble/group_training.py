@@ -68,7 +68,7 @@ class GroupTraining:
         self.folder = run.place.path / run_files.TOGETHER / self.members[0].name
         """Where the state of all is kept while they train."""
         self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
-        self.saves = build_store(self.cfg, run.place.path) is not None
+        self.saves = build_store(self.cfg.checkpoint, run.place.path, mode=self.cfg.metrics.mode) is not None
         self._written, self._began = -1, time.monotonic()
 
     def prepare(self) -> bool:
@@ -249,6 +249,6 @@ class GroupTraining:
             logger.close()
         if self.cfg.checkpoint.export != "none" and self.saves:
             cfg = member_config(run.cfg, own)
-            store = build_store(cfg, folder)
+            store = build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode)
             assert store is not None, "it saves"
             export_run(cfg, folder, replace(part.learner, store=store))

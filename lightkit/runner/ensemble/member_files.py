@@ -105,7 +105,7 @@ class MemberFiles:
         self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), "total_steps": self.total_steps, "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        self._store = build_store(cfg, run.place.path)
+        self._store = build_store(cfg.checkpoint, run.place.path, mode=cfg.metrics.mode)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
         self._together: Path | None = None
         self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)

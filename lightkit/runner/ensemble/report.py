@@ -119,8 +119,8 @@ class SplitMeter:
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
         # One process has all rows.
-        self._metrics: Any = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
-        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+        self._metrics: Any = build_metrics(cfg.metrics, shared.data.info, shared.engine, alone=True)[self._kind]
+        self._criterion = build_loss(cfg.loss, shared.data.info, shared.engine)
         loader = shared.data.loaders().get(split)
         self._batch = None if loader is None else loader.batch_size
 

@@ -229,10 +229,10 @@ class TorchEnsembleEngine:
     def _optimizer(self, parts: Sequence[_Part], number: int) -> Optimizer:
         """Build the optimizer of a member, whose schedule moves on with each of its steps."""
         part = parts[number]
-        optimizer = build_optimizer(part.cfg, part.made, part.timetable, part.shared.engine)
+        optimizer = build_optimizer(part.cfg.optim, part.made, part.timetable, part.shared.engine)
         own_rates = self.method == "Snapshot" or (self.method == "FastGeometric" and number > 0)
         if not own_rates:
-            schedule = build_scheduler(part.cfg, optimizer, part.timetable)
+            schedule = build_scheduler(part.cfg.scheduler, optimizer, part.timetable, mode=part.cfg.metrics.mode)
             optimizer.register_step_post_hook(lambda *_: schedule.step())
         return optimizer
 
