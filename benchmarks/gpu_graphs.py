@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.gpu import SAME, Case, Work, arguments, by_hand, judge, lightkit
 from benchmarks.harness import Sample, check_same, interleave, show
-from lightkit.device import compiling
+from lightkit.device import switches as compiling
 
 EAGER, GRAPHS, COMPILED = "lightkit", "lightkit, CUDA graphs", "lightkit, reduce-overhead"
 HAND, HAND_COMPILED = "by hand", "by hand, reduce-overhead"

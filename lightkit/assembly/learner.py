@@ -12,10 +12,9 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.optim import Optimizer
 
-from lightkit.assembly.dry_run import rehearse
+from lightkit.assembly.dry_run import rehearse, try_metrics
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
-from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_model, build_network, check_base, trained_network
 from lightkit.assembly.parts import (
     build_callbacks,
@@ -35,8 +34,8 @@ from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
-from lightkit.device.implementation import FLAGS
 from lightkit.device.ranks import Ranks
+from lightkit.device.stepping import FLAGS
 from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule

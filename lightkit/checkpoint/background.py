@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.files import to_plain
 from lightkit.checkpoint.store import CheckpointStore
 
 _LOG = logging.getLogger(__name__)

@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.compare import bits, same_bits
-from lightkit.checkpoint.files import write_atomically
+from lightkit.checkpoint.files import to_plain, write_atomically
 from lightkit.checkpoint.fitting import LoadReport, check_finite
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
-from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.content import upgrade
-from lightkit.checkpoint.files import HashingFile, write_atomically
+from lightkit.checkpoint.files import HashingFile, to_plain, write_atomically
 from lightkit.checkpoint.fitting import fit
-from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import LABEL, reason
 from lightkit.common import run_files
 from lightkit.common.errors import UserError

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size
-from lightkit.checkpoint.foreign import foreign_format
+from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size, foreign_format
 from lightkit.checkpoint.reading import DamagedError, check_bytes, entry_of, reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE

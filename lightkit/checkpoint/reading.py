@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 import lightkit.checkpoint.manifest as manifest
-from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_content
+from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_content, foreign_format
 from lightkit.checkpoint.files import sha256
-from lightkit.checkpoint.foreign import foreign_format
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.common import run_files
 from lightkit.common.errors import UserError

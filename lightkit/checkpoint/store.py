@@ -26,10 +26,9 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import torch
 
 import lightkit.checkpoint.manifest as manifest
-from lightkit.checkpoint.files import draft, write_atomically
+from lightkit.checkpoint.files import draft, to_plain, write_atomically
 from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
-from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import LABEL, DamagedError, all_damaged, has_files, open_checked, read, reason, rebuild
 from lightkit.common import run_files
 from lightkit.common.errors import UserError

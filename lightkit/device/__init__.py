@@ -9,13 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip
     from lightkit.device.engine import Engine
     from lightkit.device.parallel import DataParallel, Parallel, make_parallel
     from lightkit.device.placement import Placement, choose
     from lightkit.device.precision import Bf16, Precision, make_precision
-    from lightkit.device.process import configure_process
-    from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
+    from lightkit.device.process import MicroSeed, configure_process, seed_everything, set_threads, use_deterministic
+    from lightkit.device.stepping import Clip, ClipNorm, ClipValue, make_clip
     from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 
 __all__ = [
@@ -43,14 +42,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "device.clip": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
+    "device.stepping": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
     "device.engine": ("Engine",),
     "device.parallel": ("DataParallel", "Parallel", "make_parallel"),
     "device.placement": ("Placement", "choose"),
     "device.precision": ("Bf16", "Precision", "make_precision"),
-    "device.process": ("configure_process",),
     "monitor.monitor": ("Monitor", "NoMonitor", "Watch"),
-    "device.seed": ("MicroSeed", "seed_everything", "set_threads", "use_deterministic"),
+    "device.process": ("MicroSeed", "configure_process", "seed_everything", "set_threads", "use_deterministic"),
 }
 
 

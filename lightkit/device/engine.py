@@ -14,16 +14,14 @@ from torch.optim import Optimizer
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.device.casting import ChannelsLast, weights_channels_last
-from lightkit.device.clip import make_clip
-from lightkit.device.compiling import make_compiler
-from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Parallel, make_parallel
 from lightkit.device.placement import Placement, choose
 from lightkit.device.precision import make_precision
+from lightkit.device.process import MicroSeed, seed_everything
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recompute
-from lightkit.device.seed import MicroSeed, seed_everything
-from lightkit.device.switches import Switches
+from lightkit.device.stepping import arguments, implementation_of, make_clip
+from lightkit.device.switches import Switches, make_compiler
 
 
 class Notes:

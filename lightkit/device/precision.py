@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
-from lightkit.device.clip import Clip
-from lightkit.device.stepping import begin_momentum, take_step
+from lightkit.device.stepping import Clip, begin_momentum, take_step
 
 MATMUL = ("highest", "high", "medium")
 """How exact products of fp32 matrices may be; see `set_matmul`."""

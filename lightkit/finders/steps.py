@@ -23,7 +23,7 @@ from lightkit.assembly.phases import phases_of
 from lightkit.common.errors import UserError
 from lightkit.config import with_values
 from lightkit.data.loaders import Loader
-from lightkit.device.compiling import Compiler
+from lightkit.device.switches import Compiler
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.finders.lr import LossAtRate, ShortTraining
 from lightkit.finetune.tuning import NoTuning, Tuning

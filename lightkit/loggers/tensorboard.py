@@ -12,12 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import lightkit.loggers.rewind as rewind
+import lightkit.loggers.events as rewind
 from lightkit.common import run_files
 from lightkit.common.ledger import FACTS
 from lightkit.loggers.base import Logger
-from lightkit.loggers.events import leave_failures_to_the_writer
-from lightkit.loggers.layout import TAG, Layout, layouts
+from lightkit.loggers.events import TAG, Layout, layouts, leave_failures_to_the_writer
 from lightkit.processes.files import sync_file
 
 FLUSH_SECONDS = 10

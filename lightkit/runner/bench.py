@@ -19,8 +19,8 @@ from lightkit.common.failures import is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
-from lightkit.device.compiling import Compiler
 from lightkit.device.engine import Batches
+from lightkit.device.switches import Compiler
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import MARGIN, memory_of
 from lightkit.finders.child import MeasuringProcess, begin, failure

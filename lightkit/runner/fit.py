@@ -11,9 +11,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
-from lightkit.assembly.matches import matches_of
 from lightkit.assembly.origin import notes_on_base
-from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_plan
+from lightkit.assembly.phases import build_plan_of, build_tuning, matches_of, notes_on_plan
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.modules import is_shard

@@ -11,7 +11,7 @@ from lightkit.assembly import Learner, build
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.device.casting import FullLoss
-from lightkit.device.implementation import implementation_of
+from lightkit.device.stepping import implementation_of
 
 
 def built(folder: Path, *overrides: str) -> Learner:

@@ -16,8 +16,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
-from lightkit.assembly import metrics_trial as trial
-from lightkit.assembly.metrics_trial import Tried, try_metrics
+from lightkit.assembly import dry_run as trial
+from lightkit.assembly.dry_run import Tried, try_metrics
 from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, TensorData, build_data
 from lightkit.device import Engine

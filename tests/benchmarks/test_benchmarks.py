@@ -24,7 +24,7 @@ from benchmarks import (
     watch,
 )
 from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
-from lightkit.device import compiling
+from lightkit.device import switches as compiling
 
 
 @pytest.fixture(autouse=True)

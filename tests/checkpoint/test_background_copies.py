@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.background import HostBuffers
-from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.files import to_plain
 
 
 def pointers(plain: dict) -> list[int]:

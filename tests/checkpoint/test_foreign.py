@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.checkpoint.foreign import foreign_format
+from lightkit.checkpoint.bounds import foreign_format
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.reading import read
 from lightkit.common.errors import UserError

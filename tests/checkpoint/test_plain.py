@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.files import to_plain
 
 
 class Loud(str):

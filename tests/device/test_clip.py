@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device.clip import Clip, ClipNorm, ClipValue, each_norm, make_clip, total_norm
 from lightkit.device.precision import Precision
+from lightkit.device.stepping import Clip, ClipNorm, ClipValue, each_norm, make_clip, total_norm
 from tests.device.engines import gradients, parts
 
 CPU = torch.device("cpu")

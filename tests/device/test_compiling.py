@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.device import compiling
-from lightkit.device.compiling import Compiled, Compiler, NoCompiler, make_compiler
+from lightkit.device import switches as compiling
 from lightkit.device.parallel import Parallel
-from lightkit.device.switches import Switches
+from lightkit.device.switches import Compiled, Compiler, NoCompiler, Switches, make_compiler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device import Engine, compiling
-from lightkit.device.clip import ClipNorm, ClipValue
-from lightkit.device.compiling import Compiled
+from lightkit.device import Engine
+from lightkit.device import switches as compiling
 from lightkit.device.engine import Notes
-from lightkit.device.switches import Switches
+from lightkit.device.stepping import ClipNorm, ClipValue
+from lightkit.device.switches import Compiled, Switches
 from tests.device.engines import configured
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.device.implementation import arguments, implementation_of
+from lightkit.device.stepping import arguments, implementation_of
 
 CPU, GPU, APPLE = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
 

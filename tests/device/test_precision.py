@@ -8,8 +8,8 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.casting import full
-from lightkit.device.clip import Clip, ClipNorm, make_clip
 from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision, precision_named, set_matmul
+from lightkit.device.stepping import Clip, ClipNorm, make_clip
 from tests.device.engines import parts
 
 CPU = torch.device("cpu")

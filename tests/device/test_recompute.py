@@ -159,7 +159,7 @@ def test_parametrized_modules():
 
 
 def test_it_compiles():
-    from lightkit.device.compiling import Compiled
+    from lightkit.device.switches import Compiled
 
     torch._dynamo.reset()
     plain, model = (nn.Sequential(Network().blocks[0].linear, nn.Dropout(0.0), nn.Linear(6, 2)) for _ in range(2))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
+from lightkit.device.process import MicroSeed, seed_everything, set_threads, use_deterministic
 
 
 def draws() -> tuple:

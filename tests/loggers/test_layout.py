@@ -7,8 +7,7 @@ import pytest
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout as Proto
 
 from lightkit.loggers import TensorBoardLogger
-from lightkit.loggers.events import read_events, repeated
-from lightkit.loggers.layout import CATEGORIES, TAG, Layout
+from lightkit.loggers.events import CATEGORIES, TAG, Layout, read_events, repeated
 
 ROWS = [
     {"step": 2, "epoch": 0, "train/loss_step": 0.9, "grad/norm": 2.0, "lr/decay": 0.1, "lr/no_decay": 0.1},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.device import compiling
+from lightkit.device import switches as compiling
 from tests.resume.harness import BASE, Case, configured, foreign_draws
 from tests.resume.sets import text_file
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import lightkit.device.compiling as compiling
+import lightkit.device.switches as compiling
 import lightkit.runner.bench as bench
 from lightkit.common.errors import UserError
 from lightkit.config import compose

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightkit.config import compose
-from lightkit.device import compiling
+from lightkit.device import switches as compiling
 from lightkit.runner import Runner
 
 SMALL = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu", "device.threads=1", "metrics.figures=[]",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint import content
-from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.files import to_plain
 from lightkit.common.errors import UserError
 from lightkit.trainer import StepOutput, Supervised
 from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, bad_parameter, copied

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightkit.assembly.compatibility import check_hooks
+from lightkit.assembly.parts import check_hooks
 from lightkit.checkpoint import content
 from lightkit.device import Engine
 from lightkit.trainer import Trainer
