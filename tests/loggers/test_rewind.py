@@ -16,7 +16,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from lightkit.loggers import TensorBoardLogger, events
+from lightkit.loggers import TensorBoardLogger
+from lightkit.loggers import events as rewind
 from lightkit.loggers.events import repeated
 
 
@@ -49,7 +50,7 @@ def raw(folder: Path) -> Counter[tuple[str, int]]:
         for file in folder.glob("events.out.tfevents.*")
         for event in LegacyEventFileLoader(str(file)).Load()
         for value in event.summary.value
-        if value.tag != events.TAG
+        if value.tag != rewind.TAG
     )
 
 
@@ -57,7 +58,7 @@ def shown(folder: Path, events: EventAccumulator | None = None) -> dict[str, lis
     """The steps of each curve, picture and text in TensorBoard."""
     events = events or opened(folder)
     events.Reload()
-    names = [name for name in events.Tags()["tensors"] if name != events.TAG]
+    names = [name for name in events.Tags()["tensors"] if name != rewind.TAG]
     return {name: [point.step for point in events.Tensors(name)] for name in names}
 
 
@@ -158,7 +159,7 @@ def test_files_of_another_writer_lose_only_what_is_repeated(tmp_path: Path) -> N
     assert [counted["mine/x", step] for step in range(1, 30)] == [1] * 20 + [0] * 9
     assert [counted["mine/h", step] for step in range(1, 30)] == [1] * 20 + [0] * 9
     assert shown(tmp_path)["mine/x"] == list(range(1, 21))
-    assert events.TAG in opened(tmp_path).Reload().Tags()["tensors"]
+    assert rewind.TAG in opened(tmp_path).Reload().Tags()["tensors"]
 
 
 def test_files_of_which_all_stays_are_not_touched(tmp_path: Path) -> None:
@@ -239,10 +240,10 @@ def test_a_large_file_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatc
         writer.file_writer.add_summary(Summary(value=[value]), step)
     writer.close()
     sizes: list[int] = []
-    monkeypatch.setattr(events, "_BLOCK_BYTES", 4096)
-    real = events.Cut._copy
+    monkeypatch.setattr(rewind, "_BLOCK_BYTES", 4096)
+    real = rewind.Cut._copy
 
-    def copied(self: events.Cut, target: Any) -> None:
+    def copied(self: rewind.Cut, target: Any) -> None:
         class Target:
             def write(self, block: bytes) -> None:
                 sizes.append(len(block))
@@ -250,7 +251,7 @@ def test_a_large_file_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatc
 
         real(self, Target())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(events.Cut, "_copy", copied)
+    monkeypatch.setattr(rewind.Cut, "_copy", copied)
     logger = TensorBoardLogger(tmp_path)
     logger.start(5, [])
     logger.close()
