@@ -255,11 +255,11 @@ def build_scheduler(node: DictConfig, optimizer: Optimizer, timetable: Timetable
 
 
 def build_task(
-    node: DictConfig, tuning: Mapping[str, Any] | None, info: DataInfo, engine: Engine, *, trust: Sequence[str] = ()
+    node: DictConfig, tuning: Mapping[str, object] | None, info: DataInfo, engine: Engine, *, trust: Sequence[str] = ()
 ) -> Task:
     """Build the task from its node, which turns a batch into a loss; with the teacher where fine-tuning has one."""
     task: Task = instantiate(node, key="trainer.task", expected=Task)
-    distill = tuning["distill"] if tuning is not None else {}
+    distill: Any = tuning["distill"] if tuning is not None else {}
     if not distill.get("teacher"):
         return task
     run, key = located(distill["teacher"]), "finetune.distill.teacher"

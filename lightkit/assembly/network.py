@@ -71,7 +71,7 @@ def build_network(
     """
     check_joint(cfg)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
-    options = made.tuning
+    options: Any = made.tuning
     by_depth = _asks_for_depths(cfg, options) and (timetable is not None or run is not None)
     depths: Depths = layer_depths
     notes: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -44,7 +43,7 @@ class Network:
     """What was loaded from a file; None where nothing was."""
     head: Head | None = None
     """The output layer; None where there is none, and in plain training."""
-    tuning: Mapping[str, Any] | None = None
+    tuning: Mapping[str, object] | None = None
     """Settings of the fine-tuning, each with its value; None in plain training."""
     prepared: Prepared | None = None
     """What fine-tuning made of it; None in plain training."""
