@@ -10,13 +10,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
 from lightkit.assembly.origin import check_same_classes, fitted_before, scaling_of_base
 from lightkit.assembly.run_rows import known_rows
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, UserErrors, keys_under
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.lengths import read_length
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
@@ -302,120 +303,3 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
         has_val=data.val is not None,
         logs=not cfg.trainer.task["_target_"].startswith("lightkit."),
     )
-
-
-LOSS_TASKS = {
-    "torch.nn.CrossEntropyLoss": ("multiclass",),
-    "lightkit.losses.SupervisedContrastive": ("multiclass",),
-    "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
-    "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
-    "torch.nn.BCEWithLogitsLoss": ("multilabel", "binary"),
-    "torch.nn.MSELoss": ("regression",),
-    "torch.nn.L1Loss": ("regression",),
-    "torch.nn.HuberLoss": ("regression",),
-}
-"""Kinds of target each loss is for; nothing is said of a loss that is not listed."""
-METRIC_TASKS = {
-    "torchmetrics.classification.Multiclass": "multiclass",
-    "torchmetrics.classification.Multilabel": "multilabel",
-    "torchmetrics.classification.Binary": "binary",
-    "torchmetrics.regression.": "regression",
-    "torchmetrics.text.": "language_modeling",
-    "lightkit.metrics.language.": "language_modeling",
-}
-"""The kind of target that metrics whose path begins so are for."""
-OPTIONS = {
-    "multiclass": ("cross_entropy", "multiclass"),
-    "binary": ("bce_with_logits", "binary"),
-    "multilabel": ("bce_with_logits", "multilabel"),
-    "regression": ("mse", "regression"),
-    "language_modeling": ("token_cross_entropy", "language_modeling"),
-}
-"""The options of `loss` and `metrics` for each kind of target."""
-
-Metrics = Mapping[str, Mapping[str, str]]
-
-
-def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool = False) -> None:
-    """Refuse losses and metrics for another kind of target, which would fail late or, worse, give numbers.
-
-    Args:
-        task: Kind of the targets the data set has.
-        loss: Path of the loss.
-        metrics: Path of every metric, by split and name.
-        two_classes: Whether the data set has two classes, and can give them as one yes or no, too.
-
-    Raises:
-        UserError: The loss or a metric does not suit the targets; one report about both.
-    """
-    suits = LOSS_TASKS.get(loss, (task,))
-    strangers = [
-        (f"metrics.{split}.{name}", path, needs)
-        for split, named in metrics.items()
-        for name, path in named.items()
-        if (needs := _needed(path, task)) != task
-    ]
-    fix = "a task class of your own (trainer.task._target_) that knows these targets"
-    if task in OPTIONS:
-        suited = zip(("loss", "metrics"), OPTIONS[task], (task not in suits, bool(strangers)), strict=True)
-        fix = " ".join(f"{group}={option}" for group, option, wrong in suited if wrong)
-    if two_classes and ("binary" in suits or any(needs == "binary" for *_, needs in strangers)):
-        fix += "; or, with one output, data.dataset.binary=true loss=bce_with_logits metrics=binary"
-    errors = []
-    if task not in suits:
-        what = f"this loss is for {' or '.join(suits)} targets; the data set has {task} targets"
-        errors.append(UserError(what, key="loss", received=loss, fix=fix))
-    if strangers:
-        key, path, needs = strangers[0]
-        more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
-        what = f"this metric is for {needs} targets; the data set has {task} targets{more}"
-        errors.append(UserError(what, key=key, received=path, fix=fix))
-    if errors:
-        raise errors[0] if len(errors) == 1 else UserErrors(errors)
-
-
-def _needed(path: str, task: str) -> str:
-    return next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
-
-
-def check_monitor(monitor: str, metrics: Metrics, *, has_val: bool, logs: bool = False) -> None:
-    """Refuse a monitored value that will not exist.
-
-    Args:
-        monitor: Name of the value, `<split>/loss` or `<split>/<metric>`.
-        metrics: The metrics by split and name.
-        has_val: Whether there are validation rows.
-        logs: Whether the task may log numbers of its own, which only trying it tells.
-
-    Raises:
-        UserError: There is no such value, or no such split.
-    """
-    names = [f"{split}/{name}" for split in ("train", "val") for name in ("loss", *metrics[split])]
-    if not logs and not any(monitor == name or monitor.startswith(f"{name}/") for name in names):
-        raise UserError("no such value", key="metrics.monitor", received=monitor, choices=names)
-    if monitor.startswith("val/") and not has_val:
-        raise UserError(
-            "there is no validation split to take it from",
-            key="metrics.monitor",
-            received=monitor,
-            fix="data.split.val=0.1, or metrics.monitor=train/loss",
-        )
-
-
-def check_hooks(callback: Any, *, key: str) -> None:
-    """Refuse a callback with a hook that nothing would ever call.
-
-    Raises:
-        UserError: It has a method `on_...` that is none of the hooks.
-    """
-    hooks = [name for name in dir(Callback) if name.startswith("on_")]
-    for name in dir(type(callback)):
-        if name.startswith("on_") and name not in hooks and callable(getattr(type(callback), name)):
-            raise UserError(
-                f"{type(callback).__name__}.{name} would never be called: there is no such hook",
-                key=key,
-                received=name,
-                choices=hooks,
-                fix=f"rename it; a method that is no hook is better named _{name}",
-                family="wrong-value",
-            )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.assembly.parts import LOSS_TASKS, OPTIONS, check_hooks, check_monitor, check_targets
+from lightkit.assembly.compatibility import LOSS_TASKS, OPTIONS, check_hooks, check_monitor, check_targets
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.trainer import Callback
 from lightkit.trainer.callbacks import EarlyStopping
