@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from lightkit.assembly import Learner
-    from lightkit.assembly.matches import Match
+    from lightkit.assembly.phases import Match
     from lightkit.finetune.plan import Plan
 
 # What imports torch is imported inside the functions: it takes seconds, and a wrong configuration is told before.
@@ -67,9 +67,8 @@ def plan(args: list[str]) -> int:
     """Print what would be trained."""
     options = Parser("plan", "overrides*").read(args)
     with built_model(options) as (cfg, parts):
-        from lightkit.assembly.matches import matches_of
         from lightkit.assembly.origin import notes_on_base
-        from lightkit.assembly.phases import build_plan_of, notes_on_plan
+        from lightkit.assembly.phases import build_plan_of, matches_of, notes_on_plan
 
         found, matches, notes = build_plan_of(parts), matches_of(cfg, parts), [*notes_on_plan(cfg, parts)]
         content, all_notes = _facts_of_plan(found, matches, parts), [*parts.data.notes, *notes]
@@ -85,7 +84,7 @@ def plan(args: list[str]) -> int:
 
 def _lines_of_plan(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> Iterator[str]:
     """Yield the plan as tables and lines."""
-    from lightkit.assembly.matches import COLUMNS
+    from lightkit.assembly.phases import COLUMNS
 
     titles, rows = found.table(long=long)
     last = len(titles) - 1
