@@ -13,8 +13,9 @@ from lightkit.common.errors import UserError
 from lightkit.common.modules import part
 from lightkit.common.strategies import STRATEGIES
 from lightkit.device.engine import Engine
-from lightkit.device.parallel import Sharded, layers, make_parallel, shard
+from lightkit.device.parallel import Sharded, make_parallel
 from lightkit.device.ranks import joined
+from lightkit.device.sharding import layers, shard
 from lightkit.device.stepping import arguments, implementation_of
 from lightkit.finetune.peft.injected import Injected
 from tests.runner.processes import together
