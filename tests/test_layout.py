@@ -84,7 +84,7 @@ BUDGETS = {
     "trainer": 2550,
     "checkpoint": 2350,
     "assembly": 1850,
-    "device": 1750,
+    "device": 1800,
     "common": 1650,
     "metrics": 1500,
     "diagnostics": 1500,
