@@ -74,6 +74,7 @@ def queue(sweep: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
     names = [f"seed={seed}" for seed in range(3)]
     (sweep / "slurm" / "000.json").write_text(json.dumps({"id": "101", "names": names}))
     (state / "101").mkdir()
+    (state / "101" / "command").write_text(f"{sweep.resolve() / 'slurm' / '000.sh'}\n")
     for task, word in enumerate(("PENDING", "RUNNING", "CANCELLED")):
         (state / "101" / f"state.{task}").write_text(f"{word}\n")
     for seed in range(3):
