@@ -78,16 +78,23 @@ def located(path: str) -> Path:
 def project_of(place: Path) -> Path | None:
     """Find the nearest folder from `place` upwards with `conf/` or `experiments/` that is neither a run nor in one.
 
-    Jobs of a sweep may have such names, too: their folder, and that of a sweep, makes no project.
+    Jobs of a sweep may have such names, too: their folders make no project.
     """
     here, found = place.resolve(), None
     for folder in (here, *here.parents):
         if is_run(folder):
             found = None
-        elif found is None and not (folder / run_files.SWEEP_JOURNAL).exists():
-            places = (folder / "conf", folder / "experiments")
-            found = folder if any(each.is_dir() and not is_run(each) for each in places) else None
+        elif found is None:
+            found = folder if any(map(_is_of_project, (folder / "conf", folder / "experiments"))) else None
     return found
+
+
+def _is_of_project(folder: Path) -> bool:
+    """Tell whether a folder holds configurations, rather than being that of a job that has begun or is to begin."""
+    if not folder.is_dir() or is_run(folder):
+        return False
+    beside_journal = (folder.parent / run_files.SWEEP_JOURNAL).exists()
+    return not beside_journal or any(file.name != run_files.OVERRIDES for file in folder.rglob("*.yaml"))
 
 
 def beside(name: str) -> str | None:

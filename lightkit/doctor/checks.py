@@ -5,12 +5,13 @@ No check is imported before its turn.
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -32,6 +33,7 @@ from lightkit.doctor.traceback import failure
 from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.runner.ensemble.run import checked_method
 
+_METRICS = logging.getLogger("lightkit.metrics")
 _ONE_PROCESS: dict[str, Any] = {
     "device.parallel": "none",
     "device.nproc": 1,
@@ -153,8 +155,14 @@ def examined(
         UserError: A run of this configuration would be refused.
     """
     deadline, single = time.monotonic() + seconds, with_values(cfg, _ONE_PROCESS)
-    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name, warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name,
+        warnings.catch_warnings(),
+        ExitStack() as stack,
+    ):
         warnings.filterwarnings("ignore", "Using a target size")  # a finding says so, once
+        stack.callback(_METRICS.setLevel, _METRICS.level)
+        _METRICS.setLevel(logging.ERROR)  # the few rows of a trial may be of one class
         shared = build_shared(single, Path(name), report=report)
         with closing(shared.data):
             checked_method(cfg, shared)

@@ -24,7 +24,8 @@ def replacing(path: Path, *, scratch: str | None = None, forced: bool = False) -
         OSError: The disk is full, or the folder cannot be written; `path` is as it was.
     """
     unfinished = path.with_name(scratch or f".{path.name}.{secrets.token_hex(4)}")
-    unfinished.unlink(missing_ok=True)
+    with suppress(OSError):  # whoever opens it is told why it cannot
+        unfinished.unlink(missing_ok=True)
     try:
         yield unfinished
         if forced:
