@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.nesting import shape_of
+from lightkit.common.modules import shape_of
 from lightkit.data import Data, Loader
 from lightkit.data.loaders import small_batch, whole_batch
 from lightkit.device import Engine

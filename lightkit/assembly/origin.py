@@ -16,8 +16,7 @@ from torch import nn
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
-from lightkit.common.reading import yaml_or_nothing
-from lightkit.common.shapes import TEXTS
+from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lightkit.common.errors import UserError
-from lightkit.common.foreign_names import in_place_of
+from lightkit.common.suggest import in_place_of
 from lightkit.runs.catalog import project, with_run_folders
 
 COMMAND_GROUPS = {

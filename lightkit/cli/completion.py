@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from lightkit.cli.arguments import COMMANDS, help_of, options_of
 from lightkit.cli.terminal import say
-from lightkit.common.error_families import FAMILIES
-from lightkit.common.errors import UserError
+from lightkit.common.errors import FAMILIES, UserError
 from lightkit.monitor.gpus import FIELDS
 from lightkit.runs.catalog import all_runs, project, run_name
 from lightkit.runs.filters import STATUSES

@@ -11,9 +11,8 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import report
-from lightkit.common.processes import usable_cpus
 from lightkit.monitor import host
-from lightkit.processes.children import output_of
+from lightkit.processes.children import output_of, usable_cpus
 from lightkit.runs.catalog import project
 
 VARIABLES = (

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import report, table, width
-from lightkit.common.error_families import FAMILIES, Family
-from lightkit.common.errors import UserError
+from lightkit.common.errors import FAMILIES, Family, UserError
 from lightkit.common.exit_codes import DONE, FAILED
 from lightkit.doctor import traceback
 

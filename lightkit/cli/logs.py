@@ -55,9 +55,9 @@ def logs(args: list[str]) -> int:
 def attach(args: list[str]) -> int:
     """Show a run until it ends or Ctrl-C is pressed."""
     options = Parser("attach", "run").read(args)
-    from lightkit.detached.ending import exit_status
     from lightkit.detached.folders import find_folder, is_alive, is_sweep
     from lightkit.detached.following import attach as show
+    from lightkit.detached.following import exit_status
     from lightkit.detached.liveness import look
     from lightkit.loggers.console import ConsoleLogger
 

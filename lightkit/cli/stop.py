@@ -13,8 +13,8 @@ from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.detached.ending import ask_to_end, exit_status, forget_request
 from lightkit.detached.folders import find_folder, is_sweep
+from lightkit.detached.following import ask_to_end, exit_status, forget_request
 from lightkit.detached.liveness import ALIVE, look, wait_until_free
 from lightkit.runs.catalog import path_from, places_of, project, runs_below
 from lightkit.runs.folder import unwritable

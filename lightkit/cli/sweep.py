@@ -18,7 +18,7 @@ from lightkit.cli.terminal import complain, json_text, number, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
-from lightkit.common.shapes import TEXTS
+from lightkit.common.reading import TEXTS
 from lightkit.common.suggest import nearest
 from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
@@ -30,8 +30,7 @@ from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep, survives
 from lightkit.sweep.received import counting_options
-from lightkit.sweep.state import ENDED, JobState, look
-from lightkit.sweep.tail import JobProgress
+from lightkit.sweep.state import ENDED, JobProgress, JobState, look
 
 ACTIONS = ("status", "resume", "stop")
 TITLES = ("job", "status", "epoch", "step", "best", "left", "where")

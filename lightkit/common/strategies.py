@@ -1,12 +1,14 @@
 """The strategies to train one model on several devices, and what the rest of lightkit may ask of them.
 
 Whoever has to know what a strategy does asks it here instead of comparing its name. PyTorch is not imported: the rules
-between configuration keys ask too. The classes that wrap a model have their entry as `strategy`; which names stand for
-them, and how a project adds its own, is told by `lightkit.common.doors`.
+between configuration keys ask too, and what `device.gpus` may hold. The classes that wrap a
+model have their entry as `strategy`; which names stand for them, and how a project adds its own, is told
+by `lightkit.common.doors`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,3 +128,51 @@ _OWN = Strategy("", processes=True, splits_batches=False)
 def strategy_of(chosen: object) -> Strategy:
     """Return what is known of a value of `device.parallel` before its class is imported."""
     return STRATEGIES.get(chosen, _OWN) if isinstance(chosen, str) else _OWN
+
+
+EXPECTED_GPUS = "a list of GPU numbers such as [0, 2], or of UUIDs, or auto:N for the N with the most free memory"
+_UUID = re.compile(r"(GPU|MIG)-[\w/.-]+")
+_AUTO = re.compile(r"auto(?::([1-9]\d*))?")
+
+
+def read_gpus(value: Any) -> tuple[int | str, ...] | int:
+    """Read the numbers or UUIDs of the GPUs that are meant, or how many are.
+
+    Raises:
+        ValueError: It is neither; the text says what is wrong with it.
+    """
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return (value,)
+    if isinstance(value, str):
+        found = _AUTO.fullmatch(value)
+        if found is None:
+            raise ValueError("not a choice of GPUs")
+        return int(found[1] or 1)
+    numbers = tuple(value)
+    if not numbers:
+        raise ValueError("this chooses no GPU")
+    # A UUID may be that of a GPU or of a MIG instance, or the beginning of one.
+    named = (_UUID.fullmatch(item) if isinstance(item, str) else type(item) is int and item >= 0 for item in numbers)
+    if not all(named):
+        raise ValueError("not the numbers or UUIDs of GPUs")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("a GPU is named twice")
+    return numbers
+
+
+def own_part(size: int, replica: int, replicas: int) -> tuple[int, int]:
+    """Return which samples of a batch one of several replicas of a model computes.
+
+    The parts are neighbours in the order of the replicas and differ by one sample at most; where there are fewer
+    samples than replicas, the last ones have none.
+
+    Args:
+        size: Samples in the batch.
+        replica: Number of the replica, from 0.
+        replicas: Number of replicas.
+
+    Returns:
+        Position of the first sample in the batch, and the number of samples.
+    """
+    base, rest = divmod(size, replicas)
+    return replica * base + min(replica, rest), base + (replica < rest)

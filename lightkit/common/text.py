@@ -1,11 +1,15 @@
-"""Text that somebody else may have written: made safe to show, and characters that only look like ASCII."""
+"""Text that somebody else may have written: made safe to show, without secrets and look-alikes of ASCII.
+
+Values that came from the environment may be secrets: no message shows them.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import unicodedata
-
-from lightkit.common.secrets import without_secrets
+from pathlib import Path
 
 _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line break, those that turn the direction of writing, and halves of pairs."""
@@ -78,3 +82,50 @@ def slug(text: str) -> str:
     """
     name = re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120]
     return name.encode()[:_MOST_BYTES].decode(errors="ignore") or "run"
+
+
+_SHORTEST = 5
+"""Characters; what is shorter is part of too many words."""
+_PLAIN_WORD = 8
+"""Characters; a folder or a word that is shorter may be, or be part of, a word of a message."""
+_NAMES: dict[str, str] = {}  # value → variable, as global as the environment
+
+
+def remember(variable: str, value: str) -> None:
+    """Let no message show a value, but for numbers, short words and folders that exist.
+
+    Args:
+        variable: The environment variable that it came from.
+        value: Its value.
+    """
+    text = value.strip()
+    if len(text) >= _SHORTEST and not re.fullmatch(r"[\d.]{1,8}", text) and not _is_folder(text):
+        folders = [str(place) for place in Path(text).parents]  # a message may name the first that is missing
+        for part in (text, *(place for place in folders if len(place) >= _PLAIN_WORD and not _is_folder(place))):
+            quoted = shlex.quote(part).removeprefix("'").removesuffix("'")
+            forms = (part, repr(part)[1:-1], json.dumps(part)[1:-1], quoted)
+            _NAMES.update(dict.fromkeys(forms, variable))
+
+
+def forget() -> None:
+    """Begin anew, where a command does."""
+    _NAMES.clear()
+
+
+def without_secrets(text: str) -> str:
+    """Write what came from the environment as it stands in the configuration: `${oc.env:TOKEN}`."""
+    for value in sorted(_NAMES, key=len, reverse=True):
+        if value in text:
+            # A short word is something else inside of a longer one: `train` in `trainer`.
+            is_word = value.isalpha() and len(value) < _PLAIN_WORD
+            pattern = rf"(?<![^\W_]){value}(?![^\W_])" if is_word else re.escape(value)
+            text = re.sub(pattern, f"${{oc.env:{_NAMES[value]}}}".replace("\\", r"\\"), text)
+    return text
+
+
+def _is_folder(text: str) -> bool:
+    """Tell whether a value is a place on this machine, which the names of files are made of."""
+    try:
+        return Path(text).is_absolute() and Path(text).is_dir()
+    except (OSError, ValueError):
+        return False

@@ -9,8 +9,7 @@ import typing
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Optional, Union
 
-from lightkit.common.secrets import without_secrets
-from lightkit.common.text import is_number, look_alike, plain_letters
+from lightkit.common.text import is_number, look_alike, plain_letters, without_secrets
 
 
 class Built:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Literal
 
-from lightkit.common import foreign_names
+from lightkit.common import suggest
 from lightkit.common.suggest import nearest
 from lightkit.config.annotations import UNKNOWN, becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
@@ -180,10 +180,10 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
     left_over = _is_left_over(name, key, report)
     close = [] if left_over else nearest(name, [*special, *choices], count=1)
-    meant = None if left_over else foreign_names.meaning(dotted(place))
+    meant = None if left_over else suggest.meaning(dotted(place))
     if meant and f"{dotted(place)}?" in meant:  # of another option of this group, which is named with the value
         meant = None
-    close = [] if meant and close != [foreign_names.own_name(name)] else close
+    close = [] if meant and close != [suggest.own_name(name)] else close
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant or f"{REMOVE}{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
         fix += f"; {EMPTY[dotted(key)]} starts without any"

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.common import foreign_names
+from lightkit.common import suggest
 from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
@@ -202,7 +202,7 @@ class _Checker:
             lost = isinstance(item, dict) and "_target_" not in item
             close = nearest(name, others, count=1) if lost else []
             is_value = class_in(kind) is not None and isinstance(item, (bool, int, float, str))
-            meant = foreign_names.meaning(dotted((*key, name))) if is_value or (lost and class_in(kind)) else None
+            meant = suggest.meaning(dotted((*key, name))) if is_value or (lost and class_in(kind)) else None
             if close or meant:
                 fix = f"did you mean {dotted((*key, close[0]))}?" if close else meant
                 self.report.add(

@@ -16,8 +16,7 @@ import yaml
 
 from lightkit.common.doors import SHIPPED
 from lightkit.common.errors import UserError
-from lightkit.common.foreign_names import in_place_of
-from lightkit.common.suggest import nearest
+from lightkit.common.suggest import in_place_of, nearest
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.origins import Key, absolute, dotted, entries, included, nodes, options_of, shown, words_of
 from lightkit.config.project import shipped_conf

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.common.strategies import WITH_PROCESSES, strategy_of
+from lightkit.common.strategies import EXPECTED_GPUS, WITH_PROCESSES, read_gpus, strategy_of
 from lightkit.config.schema import Config
 from lightkit.config.signatures import read_known
 from lightkit.config.tree import Node, Report, rules_in
@@ -94,7 +93,7 @@ def visible_gpus(cfg: Config, report: Report) -> None:
     try:
         found = read_gpus(gpus)
     except ValueError as error:
-        report.add(("device", "gpus"), str(error), expected=EXPECTED, received=gpus, family="no-such-device")
+        report.add(("device", "gpus"), str(error), expected=EXPECTED_GPUS, received=gpus, family="no-such-device")
         return
     count, name = found if isinstance(found, int) else len(found), cfg.device.name
     if name.startswith("cuda:") and name[5:].isdigit() and int(name[5:]) >= count:

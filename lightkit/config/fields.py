@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightkit.config.schema as schema
-from lightkit.common import foreign_names
+from lightkit.common import suggest
 from lightkit.common.argument_checks import Range
 from lightkit.common.doors import SHIPPED
 from lightkit.common.suggest import nearest
@@ -168,9 +168,9 @@ def meant_by(name: str, value: Any, valid: list[str], key: Key) -> str | None:
     near = nearest(plain_letters(name), valid, count=1)
     beside = f"did you mean {dotted((*key, near[0]))}?" if near else None
     is_nested = len(key) > 1 and len(way) == 1
-    if is_nested and near == [foreign_names.own_name(name)]:  # `lr` of a rule for `learning_rate` there
+    if is_nested and near == [suggest.own_name(name)]:  # `lr` of a rule for `learning_rate` there
         return beside
-    foreign = (foreign_names.meaning(dotted((*key, *way[:count]))) for count in range(len(way), 0, -1))
+    foreign = (suggest.meaning(dotted((*key, *way[:count]))) for count in range(len(way), 0, -1))
     namesakes = [other for other in keys_named(name) if other.count(".") <= 1]
     elsewhere = f"did you mean {namesakes[0]}?" if len(namesakes) == 1 else None
     return next(filter(None, foreign), None) or beside or elsewhere

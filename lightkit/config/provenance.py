@@ -25,7 +25,6 @@ from typing import Any, Literal, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common import run_files
-from lightkit.common.disk import belongs_to_us, make_user_state, user_state
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, opened, parse_json
 from lightkit.config.fields import default_of, marked_fields
@@ -36,7 +35,7 @@ from lightkit.config.project import project_of, project_root
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import USER_ONLY
 from lightkit.config.tree import Silent, plain_tree
-from lightkit.processes.files import put_in_place, write_whole
+from lightkit.processes.files import belongs_to_us, make_user_state, put_in_place, user_state, write_whole
 
 Origin = Literal["ours", "changed", "foreign", "unsigned"]
 BY_OVERRIDE = "trust=[{}] if you know who made it"

@@ -15,9 +15,8 @@ from omegaconf.resolvers import oc
 
 from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError
-from lightkit.common.foreign_names import in_place_of
-from lightkit.common.secrets import remember, without_secrets
-from lightkit.common.suggest import nearest
+from lightkit.common.suggest import in_place_of, nearest
+from lightkit.common.text import remember, without_secrets
 from lightkit.config.annotations import UNKNOWN, choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config

@@ -14,7 +14,6 @@ from torch import Tensor
 
 import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
-from lightkit.common.processes import usable_cpus
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
 from lightkit.data.groups import join_equal, marks_of, row_groups
@@ -27,6 +26,7 @@ from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import Taker, TensorData
+from lightkit.processes.children import usable_cpus
 
 PROGRESS_SECONDS = 10.0
 """How often a line tells how far the reading of the training rows is."""

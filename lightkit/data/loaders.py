@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.processes import own_part
 from lightkit.common.randomness import mix
+from lightkit.common.strategies import own_part
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker

@@ -16,8 +16,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import is_stopped
 from lightkit.data.prepare import LoaderOptions
+from lightkit.processes.children import is_stopped
 
 FIRST_SECONDS = 60.0
 """How long a batch is waited for before a line says so; each further line takes twice as long as the one before."""

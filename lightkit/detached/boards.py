@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.disk import make_user_state, user_state
 from lightkit.common.errors import UserError
 from lightkit.common.reading import parse_object, read_file
+from lightkit.processes.files import make_user_state, user_state
 
 _LOCK, _FACTS, _END, _LOG, _RUNS = run_files.LOCK, ".json", ".end", ".log", ".runs"
 _LOOK_SECONDS = 0.1

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 
 HALVES = (torch.bfloat16, torch.float16)
 

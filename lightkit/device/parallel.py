@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
 from lightkit.device.casting import WrappedLoss
 from lightkit.device.ranks import Ranks

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.common.nesting import rebuilt
+from lightkit.common.modules import rebuilt
 from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 

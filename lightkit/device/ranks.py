@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import own_part
-from lightkit.common.strategies import WITH_PROCESSES, Strategy
+from lightkit.common.strategies import WITH_PROCESSES, Strategy, own_part
 from lightkit.device.visible import show_only
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import is_out_of_memory
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.device.precision import MATMUL
 
 COMPILE = ("none", "default", "reduce-overhead", "max-autotune")

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from lightkit.common.disk import make_user_state, user_state
 from lightkit.common.errors import UserError
-from lightkit.common.gpu_choice import EXPECTED, read_gpus
+from lightkit.common.strategies import EXPECTED_GPUS, read_gpus
 from lightkit.common.text import counted
 from lightkit.device.about import why_no_cuda
 from lightkit.monitor.gpus import (
@@ -33,6 +32,7 @@ from lightkit.monitor.gpus import (
     used_share,
 )
 from lightkit.monitor.nvml import open_source
+from lightkit.processes.files import make_user_state, user_state
 from lightkit.processes.locks import take
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -77,7 +77,7 @@ def candidates(source: Source, wanted: Any) -> tuple[list[GpuFacts], int]:
         names = read_gpus(wanted)
     except (ValueError, TypeError) as error:
         raise UserError(
-            str(error), argument="gpus", expected=EXPECTED, received=wanted, family="no-such-device"
+            str(error), argument="gpus", expected=EXPECTED_GPUS, received=wanted, family="no-such-device"
         ) from error
     if not source.gpus:
         raise UserError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightkit.common.nesting import tensors
+from lightkit.common.modules import tensors
 from lightkit.device.recompute import recompute, recomputes
 from lightkit.finetune.tables import state_sizes
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightkit.common.nesting import tensors
+from lightkit.common.modules import tensors
 from lightkit.diagnostics.footprint import on_copy
 
 Shape = tuple[int, ...]

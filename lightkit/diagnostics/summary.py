@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.nesting import tensors
+from lightkit.common.modules import tensors
 from lightkit.common.text import counted
 from lightkit.diagnostics.flops import Flops, ModuleRule, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes

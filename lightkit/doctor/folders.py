@@ -9,14 +9,12 @@ from itertools import chain, count
 from pathlib import Path
 
 from lightkit.common import run_files
-from lightkit.common.disk import belongs_to_us
 from lightkit.common.errors import UserError
-from lightkit.common.reading import UnreadableError
-from lightkit.common.shapes import read_row
+from lightkit.common.reading import UnreadableError, read_row
 from lightkit.config.provenance import origin_of
 from lightkit.doctor.finding import Finding, Status
 from lightkit.loggers.files import write_json
-from lightkit.processes.files import write_whole
+from lightkit.processes.files import belongs_to_us, write_whole
 from lightkit.runs.folder import refuse_links
 from lightkit.runs.index import all_records, index_damage, read_record
 from lightkit.runs.lock import lock_holder, locked

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from lightkit.assembly import Learner
-from lightkit.common.processes import usable_cpus
 from lightkit.data.tensors import Taker
 from lightkit.device.about import torch_facts
 from lightkit.diagnostics.memory import available_memory, in_gib
@@ -25,6 +24,7 @@ from lightkit.loggers.wording import duration
 from lightkit.monitor.gpus import GpuFacts, Source
 from lightkit.monitor.nvml import open_source
 from lightkit.monitor.usage import workers_for
+from lightkit.processes.children import usable_cpus
 
 _SHARED = Path("/dev/shm")
 _SMALL_SHARED = 1 << 30

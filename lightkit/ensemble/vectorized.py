@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from omegaconf import DictConfig
 
-from lightkit.common.processes import usable_cpus
 from lightkit.common.text import counted, three_digits
 from lightkit.finders.child import finder_process, single_process
+from lightkit.processes.children import usable_cpus
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import Loader

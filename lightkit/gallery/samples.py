@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.nesting import mapped, tensors
+from lightkit.common.modules import mapped, tensors
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.gallery.views import InputView, TextView, view_of
 from lightkit.trainer.evaluate import in_unit

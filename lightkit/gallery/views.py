@@ -15,7 +15,7 @@ from matplotlib.image import imsave
 from torch import Tensor
 
 from lightkit.common.drawing import BLUE, COLOURS, FAINT, INK, short, style
-from lightkit.common.nesting import shape_of
+from lightkit.common.modules import shape_of
 from lightkit.data import Data
 
 _SMALLEST = 96

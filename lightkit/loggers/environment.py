@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.processes import usable_cpus
-from lightkit.processes.children import output_of
+from lightkit.processes.children import output_of, usable_cpus
 
 PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",
             "omegaconf", "tensorboard", "timm", "optuna")  # fmt: skip

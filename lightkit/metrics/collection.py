@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
-from lightkit.common.nesting import shape_of
+from lightkit.common.modules import shape_of
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lightkit.common.nesting import mapped, tensors
+from lightkit.common.modules import mapped, tensors
 
 _NOTHING = torch.empty(0)
 """Stands where a tensor is sent by itself."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
-from lightkit.common.nesting import mapped, tensors
+from lightkit.common.modules import mapped, tensors
 from lightkit.metrics.collection import Collection, keeps_more, outlasts
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
 

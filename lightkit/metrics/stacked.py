@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.metrics.collection import MetricGroup, load, share, state_of
 from lightkit.metrics.inputs import convert
 from lightkit.metrics.results import Shaped, flatten

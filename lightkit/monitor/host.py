@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.processes import usable_cpus
+from lightkit.processes.children import usable_cpus
 
 _GIB, _MB = 2**30, 1e6
 _CGROUP = Path("/sys/fs/cgroup")

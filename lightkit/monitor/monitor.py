@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Protocol
 
 from lightkit.common.errors import UserError
-from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
 from lightkit.monitor.host import Host
 from lightkit.monitor.nvml import open_source, preload
 from lightkit.monitor.usage import GpuTally, Tally, Totals
+from lightkit.processes.children import usable_cpus
 
 PREFIX = "system/"
 """First part of the names of all values."""

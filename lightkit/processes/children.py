@@ -1,4 +1,7 @@
-"""Starting other processes, with what they say, and ending them; programs that are asked one question."""
+"""Starting other processes, with what they say, and ending them; programs that are asked one question.
+
+Also how many may run at once, and which is stopped.
+"""
 
 from __future__ import annotations
 
@@ -122,3 +125,16 @@ def output_of(command: Sequence[str], *, timeout: float = 10.0) -> str | None:
         done = run(command, timeout=timeout)
         return done.stdout if done.returncode == 0 else None
     return None
+
+
+def usable_cpus() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped (SIGSTOP, Ctrl-Z) until somebody lets it go on; False where that is unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, ValueError, IndexError):
+        return False

@@ -16,7 +16,7 @@ from lightkit.assembly.phases import build_plan_of, build_tuning, matches_of, no
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.modules import is_shard
-from lightkit.common.shapes import OBJECTS
+from lightkit.common.reading import OBJECTS
 from lightkit.config import to_plain, to_yaml
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.finetune.plan import Plan

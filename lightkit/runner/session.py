@@ -20,7 +20,7 @@ from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
-from lightkit.common.secrets import without_secrets
+from lightkit.common.text import without_secrets
 from lightkit.config import to_plain
 from lightkit.config.provenance import is_ours, refuse_foreign_targets, without_user_only
 from lightkit.data import Data

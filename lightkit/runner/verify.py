@@ -18,8 +18,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import build_engine, build_splits, build_timetable
-from lightkit.common.error_families import POINTER
-from lightkit.common.errors import UserError, keys_under
+from lightkit.common.errors import POINTER, UserError, keys_under
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.randomness import mix
 from lightkit.config import compose, load_run

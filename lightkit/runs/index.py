@@ -19,8 +19,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
-from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
-from lightkit.common.shapes import OBJECT, TEXT, TEXTS, Shape
+from lightkit.common.reading import OBJECT, TEXT, TEXTS, Shape, UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
 from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict

@@ -16,15 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.reading import (
-    UnreadableError,
-    opened,
-    parse_json,
-    parse_object,
-    read_file,
-    read_text,
-    refuse_blank,
-)
-from lightkit.common.shapes import (
     NAMED_TEXTS,
     NUMBER,
     OBJECT,
@@ -34,8 +25,15 @@ from lightkit.common.shapes import (
     TEXTS,
     WHOLE,
     Shape,
+    UnreadableError,
     fitting,
+    opened,
+    parse_json,
+    parse_object,
+    read_file,
     read_row,
+    read_text,
+    refuse_blank,
 )
 
 if TYPE_CHECKING:

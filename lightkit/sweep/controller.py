@@ -25,8 +25,18 @@ from lightkit.sweep.job import Job, JobOutcome, JobSearch, Race, Start
 from lightkit.sweep.journal import Journal, Record
 from lightkit.sweep.limits import Deadline, JobWatch, forget_request
 from lightkit.sweep.queue import QUEUED
-from lightkit.sweep.state import ENDED, JobState, begun, is_locked, look, of_outcome, reached, read_outcome, running
-from lightkit.sweep.tail import JobProgress
+from lightkit.sweep.state import (
+    ENDED,
+    JobProgress,
+    JobState,
+    begun,
+    is_locked,
+    look,
+    of_outcome,
+    reached,
+    read_outcome,
+    running,
+)
 
 _LOG = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.25

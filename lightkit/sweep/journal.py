@@ -18,8 +18,21 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.reading import UnreadableError, opened, parse_object
-from lightkit.common.shapes import FLAG, JOB_STATUS, NAMED_TEXTS, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, fitting
+from lightkit.common.reading import (
+    FLAG,
+    JOB_STATUS,
+    NAMED_TEXTS,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Shape,
+    UnreadableError,
+    fitting,
+    opened,
+    parse_object,
+)
 from lightkit.config.provenance import RunSignature, is_ours, read_signature, sign
 from lightkit.sweep.job import Job, JobOutcome, JobPlaces
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import NOT_FINITE
-from lightkit.common.modules import is_shard
-from lightkit.common.nesting import tensors
+from lightkit.common.modules import is_shard, tensors
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner

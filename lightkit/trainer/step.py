@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner

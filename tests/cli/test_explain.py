@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.explain import PAGE, sections
-from lightkit.common.error_families import FAMILIES
+from lightkit.common.errors import FAMILIES
 from lightkit.config.project import shipped_docs
 from tests.conftest import Outcome
 

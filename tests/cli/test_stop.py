@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lightkit.cli.stop import find_sweep_job
-from lightkit.detached.ending import ask_to_end
+from lightkit.detached.following import ask_to_end
 from lightkit.detached.liveness import look
 from lightkit.runs import lock
 from lightkit.runs.lock import boot_id, locked

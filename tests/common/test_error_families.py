@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import lightkit
-from lightkit.common.error_families import FAMILIES, family_named, usual_family
-from lightkit.common.errors import UserError, UserErrors, keys_under
+from lightkit.common.errors import FAMILIES, UserError, UserErrors, family_named, keys_under, usual_family
 from lightkit.common.exit_codes import (
     AUDIT_FAILED,
     FAILED,

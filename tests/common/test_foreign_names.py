@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.common.errors import UserErrors
-from lightkit.common.foreign_names import meaning, names_by
+from lightkit.common.suggest import meaning, names_by
 from lightkit.config import compose
 from lightkit.config.describe import describe_arguments
 from lightkit.config.fields import valid_keys

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.gpu_choice import read_gpus
+from lightkit.common.strategies import read_gpus
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.nesting import mapped, tensors
+from lightkit.common.modules import mapped, tensors
 
 Pair = namedtuple("Pair", "a b")
 

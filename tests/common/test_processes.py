@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.processes import own_part, usable_cpus
+from lightkit.common.strategies import own_part
+from lightkit.processes.children import usable_cpus
 
 
 @pytest.mark.parametrize(("size", "ranks"), [(8, 2), (7, 2), (7, 3), (2, 3), (1, 4), (5, 5)])

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.common.secrets import forget, remember, without_secrets
-from lightkit.common.text import visible
+from lightkit.common.text import forget, remember, visible, without_secrets
 
 
 @pytest.fixture(autouse=True)

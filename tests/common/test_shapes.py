@@ -4,8 +4,18 @@ from typing import Any
 
 import pytest
 
-from lightkit.common.reading import UnreadableError
-from lightkit.common.shapes import FLAG, NUMBER, OBJECTS, STATUS, TEXT, TEXTS, WHOLE, fitting, read_row
+from lightkit.common.reading import (
+    FLAG,
+    NUMBER,
+    OBJECTS,
+    STATUS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    UnreadableError,
+    fitting,
+    read_row,
+)
 
 SHAPE = {"a": TEXT, "b": {"*": NUMBER}, "c": TEXTS, "d": WHOLE, "e": FLAG, "f": OBJECTS, "g": STATUS}
 

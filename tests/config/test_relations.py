@@ -198,6 +198,7 @@ def test_what_a_queue_is_told_may_be_a_number(project: Path, typed: list[str]) -
         ("sweep.engine=slurm sweep.slurm.save_before=3600", "less than the 3600 seconds of sweep.slurm.time=60"),
         ("sweep.engine=slurm sweep.slurm.time=1:00 sweep.slurm.save_before=60", "sweep.slurm.save_before"),
         ("sweep.time_limit=soon", "sweep.time_limit: not a length of time"),
+        ("sweep.time_limit=soon", "seconds above 0, or a text such as 90s, 30m, 2h, 1d, 1h30m or 1:30:00, or null"),
         ("sweep.stall_limit=0", "sweep.stall_limit: not a length of time"),
         ("sweep.budget=-1h", "sweep.budget: not a length of time"),
     ],

@@ -10,7 +10,7 @@ from omegaconf.errors import InterpolationResolutionError
 
 from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError
-from lightkit.common.secrets import forget, without_secrets
+from lightkit.common.text import forget, without_secrets
 from lightkit.config.origins import Sources
 from lightkit.config.tree import Node, Report, Silent, UnusableError, watch_environment
 

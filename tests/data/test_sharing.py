@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.processes import own_part
+from lightkit.common.strategies import own_part
 from lightkit.data import DataInfo, TensorData, build_data
 from lightkit.data.transforms import GaussianNoise
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.detached import ending
-from lightkit.detached.ending import ask_to_end, exit_status, forget_request
+from lightkit.detached import following
+from lightkit.detached.following import ask_to_end, exit_status, forget_request
 from lightkit.detached.liveness import look, wait_until_free
 from tests.detached.made import going_on, make_run
 
@@ -80,14 +80,14 @@ def test_a_process_of_another_user(project: Path, monkeypatch: pytest.MonkeyPatc
 
     folder = make_run(project)
     with going_on(folder), monkeypatch.context() as patch:
-        patch.setattr(ending.signal, "pidfd_send_signal", refuse, raising=False)
-        patch.setattr(ending.os, "kill", refuse)
+        patch.setattr(following.signal, "pidfd_send_signal", refuse, raising=False)
+        patch.setattr(following.os, "kill", refuse)
         with pytest.raises(UserError, match="belongs to another user"):
             ask_to_end(look(folder))
 
 
 def test_a_system_without_handles_of_processes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ending.os, "pidfd_open", raising=False)
+    monkeypatch.delattr(following.os, "pidfd_open", raising=False)
     folder = make_run(project)
     with going_on(folder):
         assert ask_to_end(look(folder))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]

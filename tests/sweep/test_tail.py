@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lightkit.sweep.job import Job
-from lightkit.sweep.tail import JobProgress
+from lightkit.sweep.state import JobProgress
 
 
 def row(step: int, **values: float) -> str:

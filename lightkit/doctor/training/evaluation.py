@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightkit.assembly import Learner
 from lightkit.common.failures import in_short
-from lightkit.common.nesting import tensors
+from lightkit.common.modules import tensors
 from lightkit.data.loaders import Loader
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, able, named, percent, sized

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.assembly import Learner
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.data.loaders import Loader
 from lightkit.trainer.tasks import StepOutput
 

@@ -14,7 +14,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.facts import size_text
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.diagnostics.memory import release
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, able, named

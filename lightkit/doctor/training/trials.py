@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from lightkit.assembly import Learner
-from lightkit.common.nesting import mapped
+from lightkit.common.modules import mapped
 from lightkit.common.randomness import mix
 from lightkit.data.loaders import Loader
 from lightkit.doctor.checks import ExaminedRun

@@ -17,15 +17,12 @@ import torch
 
 from lightkit.assembly import Shared, build_learner, build_own
 from lightkit.common import run_files
-from lightkit.common.error_families import POINTER
-from lightkit.common.errors import UserError
+from lightkit.common.errors import POINTER, UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import usable_cpus
-from lightkit.common.reading import UnreadableError, parse_json, read_file
-from lightkit.common.shapes import TEXTS
+from lightkit.common.reading import TEXTS, UnreadableError, parse_json, read_file
 from lightkit.config import to_yaml
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path
+from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path, usable_cpus
 from lightkit.runner.ensemble.group_training import GroupTraining
 from lightkit.runner.ensemble.member_files import is_own, leaves
 from lightkit.runner.ensemble.trained import member_config

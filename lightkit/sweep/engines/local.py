@@ -14,11 +14,10 @@ from typing import IO, Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY, of_process
-from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
-from lightkit.processes.children import Child
+from lightkit.processes.children import Child, usable_cpus
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
 from lightkit.sweep.job import Job, Start, content_of, section_of
