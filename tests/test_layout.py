@@ -85,7 +85,7 @@ BUDGETS = {
     "checkpoint": 2350,
     "assembly": 1850,
     "device": 1800,
-    "common": 1650,
+    "common": 1600,
     "metrics": 1500,
     "diagnostics": 1500,
     "loggers": 1350,
