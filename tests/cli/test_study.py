@@ -62,6 +62,7 @@ def test_a_mistake_in_a_study_starts_nothing(cli: Cli, project: Path, typed: str
     assert not (project / "outputs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_sweep_goes_through_the_queue_of_slurm(
     cli: Cli, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

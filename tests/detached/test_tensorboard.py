@@ -180,6 +180,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @needs_browser
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_layout_draws_training_and_validation_in_one_chart(address: str, page: Page) -> None:
     charts = ("loss", "accuracy", "learning rate", "gradient norm", "samples per second", "GPU: utilisation (%)")

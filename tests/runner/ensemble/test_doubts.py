@@ -46,6 +46,7 @@ def run(folder: Path, near: float, *options: str) -> dict[str, Any]:
     return Runner(compose(texts).cfg, folder).run()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("near", [0.0, 0.001])
 def test_near_copies_in_several_folds_are_told_of_and_equal_rows_stay_in_one(
     near: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -155,6 +155,7 @@ def test_fine_tuned_members_share_one_base(base: Path, tmp_path: Path) -> None:
     assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_what_learns_from_predictions_is_not_fine_tuned(base: Path, tmp_path: Path) -> None:
     tuned = ("finetune=lora", "finetune.lora.rank=2", f"finetune.weights.path={base}")
     kinds = "ensemble.members=[{finetune.lora.rank: 1}, {finetune.lora.rank: 3}]"

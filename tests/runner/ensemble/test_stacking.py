@@ -124,6 +124,7 @@ def test_the_inputs_of_the_meta_model_are_those_of_scikit_learn(whole: Path) -> 
         np.testing.assert_allclose(own[rows], stack.transform(inputs[rows]), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [

@@ -62,7 +62,7 @@ def containers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("data", ["wine", "diabetes"])
+@pytest.mark.parametrize("data", ["wine", pytest.param("diabetes", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_becomes_an_ensemble_like_all(
     method: str, data: str, cli: Cli, project: Path, containers: list[Any]

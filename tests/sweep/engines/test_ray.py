@@ -110,6 +110,7 @@ def test_jobs_run_end_stop_and_leave_nothing_listening_outside(
         sweep.engine.close()
 
 
+@pytest.mark.thorough
 def test_a_job_whose_node_is_lost_saves_and_goes_on_elsewhere(
     tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
