@@ -78,7 +78,7 @@ class Option(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """What can be typed word for word: `best` and `last` of `best|last|FILE`."""
+        """Return what can be typed as it stands: `best` and `last` of `best|last|FILE`."""
         alternatives = self.value.strip("[]").split("|")
         return [word for word in alternatives if re.fullmatch("[a-z][a-z-]*", word)] if alternatives[1:] else []
 
