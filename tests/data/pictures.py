@@ -45,7 +45,7 @@ def in_memory() -> TensorData:
     return TensorData(x, torch.arange(ROWS) % 3)
 
 
-DATA = {"memory": in_memory, "samples": Images, "drawn": lambda: Shapes(8, ROWS, 0, 0, cache=False)}
+DATA: dict[str, Any] = {"memory": in_memory, "samples": Images, "drawn": lambda: Shapes(8, ROWS, 0, 0, cache=False)}
 
 
 def make(dataset: Any, **settings: Any) -> Data:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv as plain
+import os
 import random
-import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,12 @@ from typing import Any
 import pytest
 
 from lightkit.common.csv_lines import open_csv
-from lightkit.common.errors import UserError
 from lightkit.data import csv_reader
-from lightkit.data.csv_columns import NameColumn
 from lightkit.data.csv_file import csv
 from lightkit.data.csv_reader import read_table
 from tests.conftest import Outcome
 from tests.data.csv_cells import SETTINGS, cells_of, check, mixed, read_all
+from tests.refused import refused
 
 FILES = {
     "plain": b"a,b\n1,2\n3,4\n",
@@ -66,89 +66,55 @@ def test_awkward_files(content: bytes, tmp_path: Path, parser: str) -> None:
     try:
         cells_of(path)
     except (UnicodeError, plain.Error) as error:
-        with pytest.raises(UserError, match=re.escape(str(error))):
-            read_all(path)
+        refused(lambda: read_all(path), str(error))
     else:
         check(path)
 
 
-def calls(function: Callable[[], Any]) -> int:
-    """How often anything is called while a function runs, functions written in C included."""
-    count = 0
-
-    def called(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(called)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_nothing_is_done_row_by_row(tmp_path: Path) -> None:
-    rows = 20_000
+    rows, calls = 20_000, list[str]()
     path = mixed(tmp_path / "t.csv", rows)
     csv(path, **SETTINGS)
-    assert calls(lambda: csv(path, **SETTINGS)) < rows / 5
+    sys.setprofile(lambda _frame, event, _argument: calls.append(event))
+    try:
+        csv(path, **SETTINGS)
+    finally:
+        sys.setprofile(None)
+    assert calls.count("call") + calls.count("c_call") < rows / 5
 
 
-@pytest.mark.parametrize("row", [0, 1, 7, 8, 1999])
 @pytest.mark.parametrize(
-    ("cell", "problem"),
+    ("row", "cell", "problem"),
     [
-        ("oops", "holds text"),
-        ("1e5x", "holds text"),
-        ("NA", "has no value"),
-        ("-inf", "is infinite"),
-        ('"a\nb"', "text"),
+        (0, "oops", "holds text"),
+        (1, "1e5x", "holds text"),
+        (7, "NA", "has no value"),
+        (8, "-inf", "is infinite"),
+        (1999, '"a\nb"', "text"),
     ],
 )
 def test_a_bad_cell_is_named_by_file_line_and_column(tmp_path: Path, row: int, cell: str, problem: str) -> None:
     path = mixed(tmp_path / "t.csv", 2000, bad=(row, cell))
-    line = next(
-        i for i, text in enumerate(Path(path).read_text().split("\n"), 1) if text.startswith(cell.split("\n")[0])
-    )
+    lines = Path(path).read_text().split("\n")
+    line = 1 + next(i for i, text in enumerate(lines) if text.startswith(cell.split("\n")[0]))
     line += cell.count("\n") + (row % 1000 == 7)  # as the csv module counts: where the row ends
-    with pytest.raises(UserError) as caught:
-        csv(path, **SETTINGS)
-    message = str(caught.value)
-    assert f"{path}, line {line}: column 'x' " in message
-    assert problem in message
-    assert f"{cell.strip(chr(34))!r}" in message
-
-
-def test_bad_cells_of_names_are_named_by_line(tmp_path: Path) -> None:
-    path = mixed(tmp_path / "t.csv", 50)
-    other = tmp_path / "other.csv"
-    other.write_text('x,y,z,note,colour,kind\n1,2,3,"a\n\nb",red,a\n\n1,2,3,n,red,c\n')
-    with pytest.raises(UserError, match=r"other\.csv, line 6: a class that the training rows lack[\s\S]*'c'"):
-        csv(path, test_path=str(other), **SETTINGS)
-    other.write_text('x,y,part\n1,2,"train"\n\n1,3,"te\nst"\n')
-    with pytest.raises(UserError, match=r"other\.csv, line 5: not a split"):
-        csv(str(other), "y", split_column="part")
+    place = f"{path}, line {line}: column 'x' "
+    refused(lambda: csv(path, **SETTINGS), f"{place} … {problem} … {cell.strip(chr(34))!r}")
 
 
 def test_text_in_a_row_that_is_left_out_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x,y,kind\noops,NA,a\n1,2,a\n3,4,b\nbad,5,b\n")
-    with pytest.raises(UserError, match=r"line 5: column 'x' holds text[\s\S]*'bad'"):
-        csv(str(path), "kind", missing="drop")
+    refused(lambda: csv(str(path), "kind", missing="drop"), "line 5: column 'x' holds text … 'bad'")
     path.write_text("x,y,kind\noops,NA,a\n1,2,a\n3,4,b\n")
     assert csv(str(path), "kind", missing="drop").x.tolist() == [[1, 2], [3, 4]]
 
 
 def test_a_file_that_can_be_read_once(tmp_path: Path) -> None:
-    import os
-    import threading
-
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("x,kind\n1,a\noops,b\n"))
     writer.start()
-    with pytest.raises(UserError, match=r"pipe, line 3: column 'x' holds text[\s\S]*'oops'"):
-        csv(str(tmp_path / "pipe"), "kind")
+    refused(lambda: csv(str(tmp_path / "pipe"), "kind"), "pipe, line 3: column 'x' holds text … 'oops'")
     writer.join()
 
 
@@ -157,32 +123,8 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
     path.write_text("x\n1\noops\n")
     table = read_table(open_csv(path, delimiter=","), numbers=["x"], names=[])
     path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"path: the file was changed while it was being read"):
-        table.cell(int(table.numbers("x").text.argmax()), "x")
-
-
-def test_an_encoding_that_is_none_of_text(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"encoding: no such encoding[\s\S]*'rot13'"):
-        open_csv(path, delimiter=",", encoding="rot13")
-
-
-def test_the_task_of_large_and_of_close_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x,y,z\n1,16777217.5,1\n2,1,0\n3,2,1.00000000001\n")
-    assert csv(str(path), "y").info.task == "regression"
-    assert csv(str(path), ["x", "z"]).info.task == "regression"
-    path.write_text("x,y\n" + "".join(f"{i},{i % 21}\n" for i in range(100)))
-    assert csv(str(path), "y").info.task == "regression"
-    path.write_text("x,y\n" + "".join(f"{'NA' if i % 21 == 20 else i},{i % 21}\n" for i in range(100)))
-    assert csv(str(path), "y", missing="drop").info.num_classes == 20, "classes are those of the rows that stay"
-
-
-def test_classes_of_the_same_number(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x,y\n1,1.0\n2,1\n3,0\n4,10\n")
-    assert csv(str(path), "y").info.class_names == ("0", "1", "1.0", "10")
+    place = int(table.numbers("x").text.argmax())
+    refused(lambda: table.cell(place, "x"), "path: the file was changed while it was being read")
 
 
 def test_arrow_is_imported_for_tables_only(
@@ -235,8 +177,7 @@ def test_random_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             cells_of(path)
         except plain.Error as error:
-            with pytest.raises(UserError, match=re.escape(str(error))):
-                read_all(path)
+            refused(lambda: read_all(path), str(error))
         else:
             check(path)
             good += 1
@@ -244,21 +185,16 @@ def test_random_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "encoding", ["utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "shift_jis", "utf-7"]
-)
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", " ", "§"])
+    ("encoding", "delimiter"),
+    [("utf-8", "\t"), ("latin-1", ";"), ("cp1252", "§"), ("utf-16", ","), ("utf-16-le", "|"), ("utf-32", " "),
+     ("shift_jis", ","), ("utf-7", ";"), ("utf-8", "§"), ("utf-8", " ")],
+)  # fmt: skip
 def test_encodings_and_delimiters(encoding: str, delimiter: str, tmp_path: Path) -> None:
-    if encoding == "shift_jis" and delimiter == "|":
-        pytest.skip("not a case of its own")
     text = "größe,b\n1,é x\n2,é\n" if encoding != "shift_jis" else "漢字,b\n1,ソ\n2,表\n"
     path = tmp_path / "t.csv"
     path.write_text(text.replace(" ", "_").replace(",", delimiter), encoding=encoding)
     check(path, delimiter=delimiter, encoding=encoding)
-
-
-def test_spaces_as_delimiters(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes(b"a b\n1 2\n3  4\n")
+    path.write_text("a b\n1 2\n3  4\n")
     check(path, delimiter=" ")
 
 
@@ -288,21 +224,9 @@ NUMBERS = [
 """Numbers, what looks like one, and what stands for none."""
 
 
-def test_cells_that_look_like_numbers(tmp_path: Path, parser: str) -> None:
+def test_cells_that_look_like_numbers(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for cells in (NUMBERS, *([cell, "1.5", cell] for cell in NUMBERS), *(["2", "NA", cell] for cell in NUMBERS)):
         with path.open("w", newline="", encoding="utf-8") as stream:
             plain.writer(stream, quoting=plain.QUOTE_ALL).writerows([["a", "b"], *([cell, "0"] for cell in cells)])
         check(path)
-
-
-def test_a_table_is_arrays(tmp_path: Path) -> None:
-    file = open_csv(mixed(tmp_path / "t.csv", 3000), delimiter=",")
-    table = read_table(file, numbers=["x", "y"], names=["colour"])
-    held = {
-        name: column.codes if isinstance(column, NameColumn) else column.values
-        for name, column in table.columns.items()
-    }
-    assert {name: (array.dtype.name, array.shape) for name, array in held.items()} == {
-        "x": ("float32", (3000,)), "y": ("float32", (3000,)), "colour": ("int32", (3000,)),
-    }  # fmt: skip

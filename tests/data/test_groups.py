@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.groups import check_whole, cut_in_order, deal, join_equal, marks_of, row_groups
 from lightkit.data.tensors import TensorData
+from tests.refused import refused
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(60, 3, generator=GENERATOR), torch.arange(60) % 2
 PATIENTS = torch.arange(60) // 4
+TEXTS = [f"p{number}" for number in PATIENTS.tolist()]
 
 
 class Samples(Dataset[Any]):
@@ -33,81 +34,74 @@ class Samples(Dataset[Any]):
         return X[row], int(Y[row])
 
 
-def in_one_split(data: Any) -> bool:
-    """Tell whether every patient is in one split, and every split is there."""
+def pair() -> Any:
+    made: Any = TensorDataset(X, Y)
+    made.groups = PATIENTS
+    return made
+
+
+def in_one_split(dataset: Any, **split: Any) -> bool:
+    """Tell whether every patient is in one split, and every split is there, of about its size."""
+    data = build_data(dataset=dataset, split=split)
     parts = [set(PATIENTS[rows].tolist()) for rows in data.rows.values()]
+    assert not split.get("val") or all(abs(len(data.rows[name]) - 12) <= 4 for name in ("val", "test"))
     return len(parts) == 3 and sum(map(len, parts)) == len(set().union(*parts)) == 15
 
 
-def named(form: str) -> Any:
-    texts = [f"p{number}" for number in PATIENTS.tolist()]
-    if form == "tensors":
-        pair = TensorDataset(X, Y)
-        pair.groups = PATIENTS  # type: ignore[attr-defined]
-        return pair
-    forms: dict[str, Any] = {"list": texts, "tuple": (*texts,), "numpy": np.array(texts), "numbers": PATIENTS.double()}
-    return Samples(groups=forms[form]) if form != "numbers" else TensorData(X, Y, groups=forms[form])
+FORMS = [Samples(groups=TEXTS), Samples(groups=(*TEXTS,)), Samples(groups=np.array(TEXTS)), pair(),
+         TensorData(X, Y, groups=PATIENTS.double())]  # fmt: skip
 
 
 @pytest.mark.parametrize("by", ["random", "stratified", "ordered", "fold"])
-@pytest.mark.parametrize("form", ["list", "tuple", "numpy", "numbers", "tensors"])
-def test_groups_of_a_data_set_stay_together_in_splits(form: str, by: str) -> None:
-    data = build_data(dataset=named(form), split={"by": by, "val": 0.2})
-    assert in_one_split(data)
-    sizes = {name: len(rows) for name, rows in data.rows.items()}
-    assert abs(sizes["val"] - 12) <= 4
-    assert abs(sizes["test"] - 12) <= 4
+@pytest.mark.parametrize("dataset", FORMS, ids=["list", "tuple", "numpy", "tensors", "numbers"])
+def test_groups_of_a_data_set_stay_together_in_splits(dataset: Any, by: str) -> None:
+    assert in_one_split(dataset, by=by, val=0.2)
 
 
 def test_another_attribute_a_feature_and_none_are_named_by_a_key() -> None:
-    assert in_one_split(build_data(dataset=Samples(patient=PATIENTS), split={"groups": "patient"}))
-    x = torch.cat([X, PATIENTS[:, None]], 1)
-    table = TensorData(x, Y, feature_names=["a", "b", "c", "patient"])
-    assert in_one_split(build_data(dataset=table, split={"groups": "patient"}, normalize="standard"))
+    assert in_one_split(Samples(patient=PATIENTS), groups="patient")
+    table = TensorData(torch.cat([X, PATIENTS[:, None]], 1), Y, feature_names=["a", "b", "c", "patient"])
+    assert in_one_split(table, groups="patient")
     one_hot = TensorData(torch.eye(15)[PATIENTS], Y, feature_names=[f"patient={i}" for i in range(15)])
-    assert in_one_split(build_data(dataset=one_hot, split={"groups": "patient"}))
-    assert not in_one_split(build_data(dataset=Samples(groups=PATIENTS), split={"groups": None}))
+    assert in_one_split(one_hot, groups="patient")
+    assert not in_one_split(Samples(groups=PATIENTS), groups=None)
     assert build_data(dataset=Samples(groups=lambda: 1), split={}).groups is None
 
 
+HALVES = torch.arange(60) // 30
+TORN = {"train": torch.arange(38), "val": torch.arange(38, 48), "test": torch.arange(48, 60)}
+
+
 @pytest.mark.parametrize(
-    ("groups", "words"),
+    ("groups", "more", "split", "text"),
     [
-        (PATIENTS[:-1], "has to name one group for each row"),
-        (PATIENTS[:, None], "has to name one group for each row"),
-        (7, "has to name one group for each row"),
-        ([None, *PATIENTS.tolist()[1:]], "row 0 has no group"),
-        ([*PATIENTS.tolist()[:-1], float("nan")], "row 59 has no group"),
-        (torch.arange(60) // 30, r"fewer groups \(2\) than splits \(3\)"),
+        (PATIENTS[:-1], {}, {}, "has to name one group for each row"),
+        (PATIENTS[:, None], {}, {}, "has to name one group for each row"),
+        (7, {}, {}, "has to name one group for each row"),
+        ([None, *PATIENTS.tolist()[1:]], {}, {}, "row 0 has no group"),
+        ([*PATIENTS.tolist()[:-1], float("nan")], {}, {}, "row 59 has no group"),
+        (HALVES, {}, {}, "fewer groups (2) than splits (3)"),
+        (HALVES, {}, {"by": "fold"}, "fewer groups than folds"),
+        (PATIENTS, {"splits": TORN}, {"by": "file"}, "rows 36 and 38 are of one group, but one is in train … 1 of 15"),
+        # From its training rows the validation rows are drawn.
+        (PATIENTS, {"splits": {"test": torch.arange(38, 60)}}, {"val": 0.2}, "one is in t … and one in t"),
     ],
-)
-def test_what_names_no_groups_is_refused(groups: Any, words: str) -> None:
-    with pytest.raises(UserError, match=words) as told:
-        build_data(dataset=Samples(groups=groups), split={})
-    assert told.value.argument == "split.groups"
-    with pytest.raises(UserError, match="fewer groups than folds"):
-        build_data(dataset=Samples(groups=torch.arange(60) // 30), split={"by": "fold"})
+)  # fmt: skip
+def test_what_names_no_groups_is_refused(groups: Any, more: Any, split: Any, text: str) -> None:
+    told = refused(lambda: build_data(dataset=Samples(groups=groups, **more), split=split), text)
+    assert told.argument == ("split.folds" if split == {"by": "fold"} else "split.groups")
+
+
+def test_given_splits_that_are_whole_are_kept() -> None:
+    splits = {"train": torch.arange(40), "test": torch.arange(40, 60)}
+    assert in_one_split(Samples(groups=PATIENTS, splits=splits), by="random")
+    check_whole(splits, PATIENTS)
 
 
 def test_an_unknown_name_has_choices() -> None:
-    with pytest.raises(UserError, match="no such attribute and no such feature") as told:
-        row_groups(TensorData(X, Y, feature_names=["a", "b", "kind=x"]), "patient")
-    assert told.value.choices == ("groups", "a", "b", "kind")
-
-
-def test_given_splits_that_tear_groups_are_refused() -> None:
-    splits = {"train": torch.arange(38), "val": torch.arange(38, 48), "test": torch.arange(48, 60)}
-    with pytest.raises(UserError, match="rows 36 and 38 are of one group, but one is in train and one in val") as told:
-        build_data(dataset=Samples(groups=PATIENTS, splits=splits), split={"by": "file"})
-    assert told.value.argument == "split.groups"
-    assert told.value.received == "1 of 15 groups in both"
-    torn = {"train": torch.arange(38), "test": torch.arange(38, 60)}  # from which the validation rows are drawn
-    with pytest.raises(UserError, match="one is in (train|test) and one in (train|test)"):
-        build_data(dataset=Samples(groups=PATIENTS, splits=torn), split={"by": "random", "val": 0.2})
-    whole = {"train": torch.arange(40), "test": torch.arange(40, 60)}
-    drawn = build_data(dataset=Samples(groups=PATIENTS, splits=whole), split={"by": "random"})
-    assert in_one_split(drawn)
-    check_whole(whole, PATIENTS)
+    data = TensorData(X, Y, feature_names=["a", "b", "kind=x"])
+    told = refused(lambda: row_groups(data, "patient"), "no such attribute and no such feature")
+    assert told.choices == ("groups", "a", "b", "kind")
 
 
 def test_rows_with_equal_inputs_join_groups() -> None:
@@ -115,24 +109,21 @@ def test_rows_with_equal_inputs_join_groups() -> None:
     assert marks is not None
     assert join_equal(torch.arange(8), torch.arange(1, 7), marks).tolist() == [0, 1, 2, 3, 3, 2, 6, 7]
     # A chain: groups 0 and 2 have a row in common, and 2 and 3.
-    groups = torch.tensor([0, 0, 1, 2, 2, 3])
-    marks = torch.tensor([10, 11, 12, 11, 14, 14])
+    groups, marks = torch.tensor([0, 0, 1, 2, 2, 3]), torch.tensor([10, 11, 12, 11, 14, 14])
     assert join_equal(groups, torch.arange(6), marks).tolist() == [0, 0, 1, 0, 0, 0]
     assert marks_of([{"a": 1}]) is None
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_training_rows_with_equal_inputs_belong_together(sampled: bool) -> None:
-    x = torch.cat([X[:30], X[:30]])
+    x, splits = torch.cat([X[:30], X[:30]]), {"train": torch.arange(50), "test": torch.arange(50, 60)}
 
     class Twice(Samples):
         def __getitem__(self, row: int) -> Any:
             return x[row], int(Y[row])
 
-    splits = {"train": torch.arange(50), "test": torch.arange(50, 60)}
-    data = build_data(
-        dataset=Twice(splits=splits) if sampled else TensorData(x, Y, splits=splits), split={"by": "file", "val": 0}
-    )
+    dataset = Twice(splits=splits) if sampled else TensorData(x, Y, splits=splits)
+    data = build_data(dataset=dataset, split={"by": "file", "val": 0})
     together = data.together()
     assert together is not None
     assert torch.equal(together[:20], together[30:50])
@@ -142,41 +133,37 @@ def test_training_rows_with_equal_inputs_belong_together(sampled: bool) -> None:
     assert build_data(dataset=TensorData(X, Y), split={}).together() is None
 
 
-SHARES = [0.7, 0.1, 0.2]
+SHARES = torch.tensor([0.7, 0.1, 0.2])
 
 
-def drawn(count: int, most: int, seed: int = 0) -> torch.Tensor:
+def off(groups: torch.Tensor, classes: torch.Tensor | None, seed: int) -> float:
+    """Deal groups out, none of them torn, and return by how much a share is missed at most, of each class alone."""
+    part = deal(groups, classes, SHARES.tolist(), seed)
+    assert all(len(part[groups == group].unique()) == 1 for group in groups.unique())
+    of_class = [part] if classes is None else [part[classes == own] for own in classes.unique()]
+    return float(max((own.bincount(minlength=3) / len(own) - SHARES).abs().max() for own in of_class))
+
+
+def drawn(count: int, most: int) -> torch.Tensor:
     """Groups of 1 to `most` rows."""
-    sizes = torch.randint(1, most + 1, (count,), generator=torch.Generator().manual_seed(seed))
+    sizes = torch.randint(1, most + 1, (count,), generator=torch.Generator().manual_seed(0))
     return torch.arange(count).repeat_interleave(sizes)
 
 
-@pytest.mark.parametrize("most", [1, 3, 40])
-def test_no_group_is_torn_and_shares_hold(most: int) -> None:
-    groups = drawn(300, most)
-    part = deal(groups, None, SHARES, 3)
-    for group in groups.unique():
-        assert len(part[groups == group].unique()) == 1
-    sizes = part.bincount(minlength=3) / len(groups)
-    assert (sizes - torch.tensor(SHARES)).abs().max() <= 0.01
-    assert torch.equal(deal(groups, None, SHARES, 3), part)
-    assert not torch.equal(deal(groups, None, SHARES, 4), part)
-
-
-def test_classes_keep_their_shares() -> None:
+def test_no_group_is_torn_and_shares_hold() -> None:
+    assert max(off(drawn(300, most), None, 3) for most in (1, 3, 40)) <= 0.01
     groups = drawn(400, 3)
     classes = (torch.rand(len(groups), generator=torch.Generator().manual_seed(1)) < 0.15).long()
-    part = deal(groups, classes, SHARES, 0)
-    for own in (0, 1):
-        sizes = part[classes == own].bincount(minlength=3) / (classes == own).sum()
-        assert (sizes - torch.tensor(SHARES)).abs().max() <= 0.03
+    assert off(groups, classes, 0) <= 0.03
+    parts = [deal(groups, None, SHARES.tolist(), seed) for seed in (3, 3, 4)]
+    assert torch.equal(parts[0], parts[1])
+    assert not torch.equal(parts[0], parts[2])
 
 
 def test_a_large_group_goes_to_the_large_part_and_no_part_stays_empty() -> None:
-    groups = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
-    assert deal(groups, None, SHARES, 0)[0] == 0
+    assert deal(torch.tensor([0] * 60 + [1] * 30 + [2] * 10), None, SHARES.tolist(), 0)[0] == 0
     for seed in range(5):
-        assert len(deal(torch.arange(3).repeat_interleave(20), None, SHARES, seed).unique()) == 3
+        assert len(deal(torch.arange(3).repeat_interleave(20), None, SHARES.tolist(), seed).unique()) == 3
 
 
 def test_single_rows_are_dealt_out_at_once_and_evenly() -> None:
@@ -190,9 +177,6 @@ def test_cuts_in_order_move_to_the_next_border_of_groups() -> None:
     assert cut_in_order(groups, [10, 4, 6]) == [7, 5, 8]
     assert cut_in_order(torch.arange(20), [14, 2, 4]) == [14, 2, 4]
     assert cut_in_order(torch.tensor([0, 0, 1, 2, 2, 2]), [4, 1, 1]) == [2, 1, 3]
-
-
-def test_groups_that_stand_mixed_cannot_be_cut_in_order() -> None:
-    with pytest.raises(UserError, match="without tearing groups apart") as told:
-        cut_in_order(torch.tensor([0, 1, 0, 1, 2]), [3, 1, 1])
-    assert told.value.argument == "split.groups"
+    mixed = torch.tensor([0, 1, 0, 1, 2])
+    told = refused(lambda: cut_in_order(mixed, [3, 1, 1]), "without tearing groups apart")
+    assert told.argument == "split.groups"

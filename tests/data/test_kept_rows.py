@@ -58,25 +58,19 @@ class Whole:
 @pytest.mark.parametrize("make", [tensors, Sampled, lambda numbers: Sampled(numbers, repeated=True)])
 def test_what_is_kept_comes_back(make: Any) -> None:
     kept = KeptRows.of(as_source(make([*range(10)])), ROWS)
-    found = KeptRows.from_bytes(kept.to_bytes())
-    assert {name: rows.tolist() for name, rows in found.rows().items()} == {n: r.tolist() for n, r in ROWS.items()}
-    assert (found.names, found.fingerprint, found.drawn) == (kept.names, kept.fingerprint, False)
-    assert (found.marks is None) == (kept.marks is None)
+    again = KeptRows.from_bytes(kept.to_bytes())
+    assert {name: rows.tolist() for name, rows in again.rows().items()} == {n: r.tolist() for n, r in ROWS.items()}
+    assert (again.names, again.fingerprint, again.drawn) == (kept.names, kept.fingerprint, False)
+    assert (again.marks is None) == (kept.marks is None)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04", b"\x93NUMPY", KeptRows(torch.zeros(3).byte(), "").to_bytes()[:-9]]
-)
-def test_other_bytes_are_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
-        KeptRows.from_bytes(content)
-
-
-def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        KeptRows(torch.zeros(3).byte(), "", marks=torch.zeros(2).long())
-    with pytest.raises(ValueError, match="do not fit"):
-        KeptRows(torch.tensor([0, 4]).byte(), "")
+def test_what_holds_no_rows_is_refused() -> None:
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", KeptRows(torch.zeros(3).byte(), "").to_bytes()[:-9]):
+        with pytest.raises(ValueError, match="."):
+            KeptRows.from_bytes(content)
+    for splits, marks in (([0, 0, 0], torch.zeros(2).long()), ([0, 4], None)):
+        with pytest.raises(ValueError, match="do not fit"):
+            KeptRows(torch.tensor(splits).byte(), "", marks=marks)
 
 
 @pytest.mark.parametrize("make", [tensors, Sampled, Whole])
@@ -86,25 +80,21 @@ def test_changed_data_have_their_old_numbers(make: Any) -> None:
     now = kept.find(source)
     assert now is not None
     assert now.tolist() == [-1, *range(9, 0, -1)]
-    found = renumbered(source, now, kept.fingerprint)
-    assert (len(found), found.info.fingerprint, isinstance(found, Taker)) == (
-        10,
-        kept.fingerprint,
-        isinstance(source, Taker),
-    )
-    data = build_data(dataset=found, split={}, rows={"train": torch.arange(1, 8), "test": torch.tensor([9])})
+    old = renumbered(source, now, kept.fingerprint)
+    assert (len(old), old.info.fingerprint) == (10, kept.fingerprint)
+    assert isinstance(old, Taker) == isinstance(source, Taker)
+    data = build_data(dataset=old, split={}, rows={"train": torch.arange(1, 8), "test": torch.tensor([9])})
     inputs, targets = next(iter(data.evaluation("train").epoch(0)))  # type: ignore[union-attr]
     assert inputs[:, 0].tolist() == [*range(1, 8)]
     assert targets.tolist() == [1, 0, 1, 0, 1, 0, 1]
     data.close()
     if make is not tensors:
         with pytest.raises(IndexError, match="row 0 is no longer"):
-            found[0] if make is Sampled else found.take(torch.tensor([0]))
+            old[0] if make is Sampled else old.take(torch.tensor([0]))
 
 
 def test_attributes_of_each_row_are_in_the_old_order() -> None:
-    base = Sampled([5, 6, 7])
-    seen = copy.copy(Renumbered(base, torch.tensor([2, 0, 1, 0])))
+    seen = copy.copy(Renumbered(Sampled([5, 6, 7]), torch.tensor([2, 0, 1, 0])))
     assert seen.groups == ["g7", "g5", "g6", "g5"]
     assert seen.patients.tolist() == [7, 5, 6, 5]
     assert seen.targets.tolist() == [1, 1, 0, 1]
@@ -120,12 +110,10 @@ def test_rows_are_told_apart_by_all_of_their_bits(dtype: torch.dtype) -> None:
     x[:, 6] += (torch.arange(40) % 2).to(dtype)
     kept = KeptRows.of(as_source(TensorData(x, torch.arange(40) % 2, DataInfo("multiclass", (7,), 2))), {})
     assert kept.marks is not None
-    equal = {(*tuple(row), i % 2) for i, row in enumerate(x.tolist())}
-    assert len(kept.marks.unique()) == len(equal)
+    assert len(kept.marks.unique()) == len({(*tuple(row), i % 2) for i, row in enumerate(x.tolist())})
 
 
 def test_equal_rows_are_paired_one_by_one() -> None:
-    kept = KeptRows.of(tensors([4, 4, 5, 4]), {})
-    now = kept.find(tensors([4, 6, 4]))
+    now = KeptRows.of(tensors([4, 4, 5, 4]), {}).find(tensors([4, 6, 4]))
     assert now is not None
     assert now.tolist() == [0, 2, -1, -1]

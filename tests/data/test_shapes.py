@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.shapes import KINDS, Shapes
 
@@ -28,7 +27,8 @@ def test_any_size(settings: dict[str, Any]) -> None:
     data = Shapes(train=50, val=5, test=6, **settings)
     x, y = data.take(torch.arange(61))
     assert x.shape == (61, *data.info.input_shape)
-    assert (x.min() >= 0, x.max() <= 1, x.std() > 0.1) == (True, True, True)
+    assert 0 <= float(x.min()) < float(x.max()) <= 1
+    assert x.std() > 0.1
     assert int(y.max()) < data.info.num_classes == len(data.info.class_names)
 
 
@@ -39,8 +39,9 @@ def test_splits_differ_and_do_not_depend_on_each_other() -> None:
     assert torch.equal(parts["train"], large.take(large.splits["train"])[0][:10])
     assert len(torch.cat(list(parts.values())).flatten(1).unique(dim=0)) == 30
     assert not torch.equal(parts["train"], Shapes(12, 10, 10, 10, seed=1).take(torch.arange(10))[0])
-    data = build_data(dataset=small, split={"by": "file"})
-    assert [loader.num_samples for loader in data.loaders().values()] == [10, 10, 10]
+    two = Shapes(12, 60, 10, 10, classes=2)
+    data = build_data(dataset=two, split={"by": "file", "per_class": 4}, batch_size=4, seed=0)
+    assert [loader.num_samples for loader in data.loaders().values()] == [8, 10, 10]
 
 
 def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
@@ -50,28 +51,7 @@ def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
     for outline in KINDS.values():
         assert outline(1.03 * turn.cos(), 1.03 * turn.sin()).min() > 0
         u, v = torch.rand(2, 5000) * 2 - 1
-        share = (outline(u, v) < 0).float().mean()
-        assert 0.1 < share < 0.6
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"size": 4}, r"size: out of range\n.*8 to 4096"),
-        ({"train": 0}, "train: out of range"),
-        ({"channels": 2}, r"channels: out of range\n.*1 or 3"),
-        ({"classes": 9}, r"classes: out of range\n.*2 to 8"),
-        ({"noise": -0.1}, "noise: out of range"),
-        ({"distractors": -1}, "distractors: out of range"),
-        ({"classes": ["ring", "rung"]}, r"no such shape[\s\S]*ring"),
-        ({"classes": ["ring", "ring"]}, "a shape twice"),
-        ({"classes": ["ring"]}, "classes: out of range"),
-        ({"classes": []}, "classes: out of range"),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        Shapes(**settings)
+        assert 0.1 < (outline(u, v) < 0).float().mean() < 0.6
 
 
 def test_classes_by_name() -> None:
@@ -85,12 +65,3 @@ def test_classes_by_name() -> None:
     assert torch.equal(number.take(torch.arange(60))[0], named.take(torch.arange(60))[0])
     assert number.info == named.info
     assert not torch.equal(x, number.take(torch.arange(60))[0])
-
-
-def test_so_many_pictures_of_each_shape() -> None:
-    split = {"by": "file", "per_class": 4}
-    data = build_data(
-        dataset=Shapes(16, 400, 20, 20, classes=["ring", "bar", "star"]), split=split, batch_size=4, seed=0
-    )
-    assert data.train.num_samples == 12
-    data.close()

@@ -1,4 +1,4 @@
-"""What is found out about any data set."""
+"""What is found out about any data set, and what a data set in memory says of itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ X = torch.zeros(2, 3)
         (Rows([(X, 0), (X, 2), (X, 1)]), "multiclass", (2, 3), 3),
         (Rows([(X, 0)] * 3, classes=["a", "b"]), "multiclass", (2, 3), 2),
         (Rows([(X, 0)] * 3, classes=4), "multiclass", (2, 3), 4),
-        (Rows([{"x": X, "y": 0}] * 3), "custom", (), 0),
         (Rows([{"x": X, "y": 0}] * 3, classes=["a", "b"]), "custom", (), 2),
         (Rows([(X, 0)] * 3, targets=[0, 4, 0]), "multiclass", (2, 3), 5),
         (Rows([(X.numpy(), np.int64(1))] * 3), "multiclass", (2, 3), 2),
@@ -52,16 +51,34 @@ X = torch.zeros(2, 3)
     ],
 )
 def test_facts_are_found_out(dataset: Any, task: str, shape: tuple[int, ...], outputs: int) -> None:
-    info = as_source(dataset).info
-    assert (info.task, info.input_shape, info.num_classes) == (task, shape, outputs)
-    data = build_data(dataset=dataset, split={"val": 0, "test": 0})
-    batch = next(data.train.epoch(0))
-    if task == "regression":
-        assert batch[1].dtype == torch.float32
+    source = as_source(dataset)
+    assert (source.info.task, source.info.input_shape, source.info.num_classes) == (task, shape, outputs)
+    assert isinstance(source, TensorData) == isinstance(dataset, TensorDataset)
+    batch = next(build_data(dataset=dataset, split={"val": 0, "test": 0}).train.epoch(0))
+    assert task != "regression" or batch[1].dtype == torch.float32
 
 
-def test_two_tensors_become_in_memory_data() -> None:
-    assert isinstance(as_source(TensorDataset(torch.zeros(3, 2), torch.zeros(3))), TensorData)
+def test_facts_of_tensors_are_found_out() -> None:
+    x, y = torch.zeros(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    assert TensorData(x, y).info.num_classes == 3
+    assert TensorData(x, torch.zeros(6)).info.sizes()["task"] == "regression"
+    assert TensorData(x, torch.zeros(6, 4)).info.num_classes == 4
+    assert TensorData(x, y.to(torch.uint8)).y.dtype == torch.int64
+    assert TensorData(torch.zeros(6, 3, 4, 5), y).info.sizes() == {
+        "task": "multiclass", "num_classes": 3, "num_labels": 3, "input_shape": (3, 4, 5), "in_channels": 3,
+        "in_features": 60,
+    }  # fmt: skip
+    mark, other = TensorData(x, y).info.fingerprint, x.clone()
+    assert TensorData(other, y.clone()).info.fingerprint == mark != TensorData(x, y.flip(0)).info.fingerprint
+    other[0, 0] = 1.0
+    assert TensorData(other, y).info.fingerprint != mark
+
+
+def test_bytes_come_out_as_shares() -> None:
+    data = TensorData(torch.tensor([[0], [51], [255]], dtype=torch.uint8), torch.arange(3))
+    assert torch.equal(data.take(torch.tensor([2, 1]))[0], torch.tensor([[1.0], [0.2]]))
+    x, y = data[1]
+    assert (x.tolist(), int(y)) == ([pytest.approx(0.2)], 1)
 
 
 def test_a_first_sample_that_raises_is_named() -> None:
@@ -69,25 +86,10 @@ def test_a_first_sample_that_raises_is_named() -> None:
         def __getitem__(self, row: int) -> Any:
             raise KeyError("no such key")
 
-    with pytest.raises(
-        UserError, match=r"sample 0 of the data set .*KeyError[\s\S]*at: .*test_sources\.py:\d+"
-    ) as caught:
+    text = r"sample 0 of the data set .*KeyError[\s\S]*at: .*test_sources\.py:\d+"
+    with pytest.raises(UserError, match=text) as caught:
         as_source(Broken([(X, 0)]))
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "text"),
-    [
-        (object(), r"not a data set[\s\S]*'object'"),
-        (Rows([]), "the data set is empty"),
-        (Rows([(X, 0)] * 10_001), "too many to read"),
-        (Rows([(X, 0)] * 3, targets=[0, 1, 2], classes=["a", "b"]), "the label of row 2 is out of range"),
-    ],
-)
-def test_bad_data_sets(dataset: Any, text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        as_source(dataset)
 
 
 def test_a_stream_is_refused_in_its_own_words(cli: Callable[..., Any], project: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.text import ASCII, UNKNOWN, Text
+from tests.refused import refused
 
 
 @pytest.fixture
@@ -30,12 +29,17 @@ def test_targets_are_the_next_characters(file: Path) -> None:
     assert text.decode(text.take(torch.tensor([0]))[0][0]) == "abcdefghijabcdef"
 
 
-def test_parts_do_not_overlap_and_vocabulary_is_of_training(file: Path) -> None:
-    text = Text(str(file), context_length=16, val=0.1, test=0.1)
-    assert text.vocabulary == (UNKNOWN, *"abcdefghij")
-    spans = [set((text._starts[rows][:, None] + torch.arange(17)).flatten().tolist()) for rows in text.splits.values()]
+def test_parts_do_not_overlap_and_vocabulary_is_of_training(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    letters = [chr(number) for number in range(0x4E00, 0x4E00 + 1000)]  # each of them once
+    file.write_text("".join(letters), encoding="utf-8")
+    text = Text(str(file), context_length=16, val=0.1, test=0.1, vocabulary="".join(letters))
+    spans = [{*torch.cat(text.take(rows)).flatten().tolist()} for rows in text.splits.values()]
     assert not spans[0] & spans[1]
     assert not spans[1] & spans[2]
+    file.write_text("abcdefghij" * 80 + "é" * 100 + "x" * 100, encoding="utf-8")
+    text = Text(str(file), context_length=16, val=0.1, test=0.1)
+    assert text.vocabulary == (UNKNOWN, *"abcdefghij")
     assert text.take(text.splits["val"])[0].max() == 0, "characters unknown to training are one token"
     assert text.encode("aé").tolist() == [1, 0]
     assert (text.info.vocab_size, text.info.num_classes, text.info.context_length) == (11, 11, 16)
@@ -50,18 +54,22 @@ def test_stride_min_count_and_limit(file: Path) -> None:
     assert len(Text(str(file), context_length=8, max_chars=90).tokens) == 90
 
 
-def test_folder_is_read_in_an_order_of_its_names(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        for number in range(30) if folder == "one" else reversed(range(30)):
-            path = tmp_path / folder / "sub" / f"{number}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"<{number}>" * 20)
+def test_folder_is_read_in_an_order_of_its_names_or_given_in_place_of_files(tmp_path: Path) -> None:
+    texts = {f"sub/{number}.txt": f"<{number}>" * 20 for number in range(30)}
+    for folder, names in (("one", [*texts]), ("two", [*reversed(texts)])):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).write_text(texts[name])
     one, two = (Text(str(tmp_path / folder), "**/*.txt", 8) for folder in ("one", "two"))
+    given = Text(context_length=8, texts=texts)
     assert torch.equal(one.tokens, two.tokens)
-    assert one.info.fingerprint == two.info.fingerprint
+    assert torch.equal(one.tokens, given.tokens)
+    assert one.info == two.info == given.info
     for rows in one.splits.values():
-        first = one.tokens[one._starts[rows[0]]]
+        first = one.take(rows[:1])[0][0, 0]
         assert one.vocabulary[int(first)] == "<", "cut inside a file"
+    short = Text(str(tmp_path / "one"), "**/*.txt", 8, max_chars=2000)
+    assert short.info == Text(context_length=8, texts=texts, max_chars=2000).info
 
 
 def test_texts_that_share_a_model_have_one_vocabulary(file: Path) -> None:
@@ -75,59 +83,10 @@ def test_texts_that_share_a_model_have_one_vocabulary(file: Path) -> None:
     assert Text(str(file), context_length=8, vocabulary="cabé").vocabulary == (UNKNOWN, *"abcé")
 
 
-def test_texts_can_be_given_in_place_of_files(tmp_path: Path) -> None:
-    texts = {f"sub/{number}.txt": f"<{number}>" * 20 for number in range(30)}
-    for name, text in texts.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    read, given = Text(str(tmp_path), "**/*.txt", 8), Text(context_length=8, texts=texts)
-    assert torch.equal(read.tokens, given.tokens)
-    assert read.info == given.info
-    short = [Text(str(tmp_path), "**/*.txt", 8, max_chars=2000), Text(context_length=8, texts=texts, max_chars=2000)]
-    assert short[0].info == short[1].info
-
-
 def test_default_is_the_standard_library() -> None:
     text = Text(max_chars=300_000)
-    data = build_data(dataset=text, split={"by": "file", "val": 0.1, "test": 0.1})
-    x, _ = next(data.train.epoch(0))
+    x, _ = next(build_data(dataset=text, split={"by": "file", "val": 0.1, "test": 0.1}).train.epoch(0))
     assert x.shape == (64, 128)
     assert (x > 0).all()
     assert "import" in text.decode(text.tokens)
-    with pytest.raises(UserError, match="cut in order, not into folds"):
-        build_data(dataset=text, split={"by": "fold"})
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"path": "/no/such"}, "path: there is no such file or folder"),
-        ({"pattern": "*.none"}, "pattern: no file in"),
-        ({"context_length": 0}, "context_length: too small"),
-        ({"stride": 0}, "stride: too small"),
-        ({"max_chars": 0}, "max_chars: too small"),
-        ({"val": 0.5, "test": 0.5}, "no text is left to train on"),
-        ({"context_length": 100}, "the val part is shorter than one window"),
-        ({"min_count": 10_000}, "no character is that frequent"),
-        ({"vocabulary": ""}, "vocabulary: no character is in it"),
-        ({"vocabulary": "ascii", "min_count": 2}, "min_count: a given vocabulary does not depend on"),
-        ({"texts": {"a": ""}}, "texts: there is no text"),
-    ],
-)
-def test_bad_input(file: Path, settings: dict[str, Any], text: str) -> None:
-    path = str(file.parent if "pattern" in settings else file)
-    with pytest.raises(UserError, match=text):
-        Text(**{"path": path, **settings})
-
-
-def test_binary_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 10)
-    with pytest.raises(UserError, match=r"path: a file holds NUL bytes[\s\S]*a\.bin"):
-        Text(str(tmp_path / "a.bin"))
-
-
-def test_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    with pytest.raises(UserError, match="there is no text"):
-        Text(str(tmp_path / "a.txt"))
+    refused(lambda: build_data(dataset=text, split={"by": "fold"}), "cut in order, not into folds")

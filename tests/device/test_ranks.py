@@ -14,8 +14,9 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.strategies import STRATEGIES
 from lightkit.device.engine import Engine
-from lightkit.device.parallel import Distributed, make_parallel, synchronized
-from lightkit.device.ranks import DistributedRanks, Ranks, _packed, _room, _unpacked, is_lost, joined
+from lightkit.device.parallel import Distributed, Sharded, make_parallel, synchronized
+from lightkit.device.ranks import DistributedRanks, Ranks, is_lost, joined
+from tests.refused import refused
 from tests.runner.processes import together
 
 CPU = torch.device("cpu")
@@ -32,16 +33,6 @@ def test_alone_nothing_is_asked() -> None:
     assert not is_lost(RuntimeError("gloo"))
 
 
-def test_tensors_of_all_kinds_are_packed_into_bytes() -> None:
-    tensors = [torch.tensor(True), torch.zeros(0, 3), torch.randn(3, 5).T, torch.tensor(7), torch.ones(3).bfloat16()]
-    tensors += [torch.randn(1, 3)[:, ::3], torch.randn(4)[::2], torch.randn(2, 1).expand(2, 3)]  # with strides
-    head = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    flat = _packed(tensors, sum(_room(*entry) for entry in head) + 32, CPU)
-    for tensor, other in zip(tensors, _unpacked(flat, head), strict=True):
-        assert tensor.dtype == other.dtype
-        assert torch.equal(tensor, other)
-
-
 def test_three_processes(tmp_path: Path) -> None:
     def job() -> None:
         with joined(STRATEGIES["ddp"], "cpu", batch_size=8) as ranks:
@@ -56,8 +47,14 @@ def test_three_processes(tmp_path: Path) -> None:
                 "same batch": [(same := DistributedRanks(CPU, splits_batches=False)).own(8), same.leads_replica],
                 "united": ranks.unite(["both", f"from {number}"]),
             }
-            found = ranks.gather([torch.full((number,), float(number)), torch.tensor(number)], f"from {number}")
-            facts["gathered"] = [[note, [tensor.tolist() for tensor in tensors]] for note, tensors in found]
+            kinds = [torch.tensor(True), torch.zeros(0, 3), torch.randn(3, 5).T, torch.ones(3).bfloat16()]
+            kinds += [torch.randn(1, 3)[:, ::3], torch.randn(4)[::2], torch.randn(2, 1).expand(2, 3)]  # with strides
+            mine = [torch.full((number,), float(number)), torch.tensor(number), *kinds]
+            gathered = ranks.gather(mine, f"from {number}")
+            facts["gathered"] = [[note, [tensor.tolist() for tensor in tensors[:2]]] for note, tensors in gathered]
+            for sent, come in zip(mine, gathered[0][1] if gathered else mine, strict=True):
+                assert sent.dtype == come.dtype
+                assert torch.equal(sent, come)
             with pytest.raises(UserError, match="not here"):
                 ranks.shared(refuse)
             (tmp_path / f"{number}.json").write_text(json.dumps(facts))
@@ -81,40 +78,39 @@ def test_three_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "settings", "message"),
+    ("count", "settings", "text"),
     [
-        (2, {"parallel": "none"}, r"device\.parallel: a launcher started 2 processes (.|\n)*ddp"),
-        (1, {"nproc": 2}, r"device\.nproc: these processes are started by the command line(.|\n)*torchrun"),
-        (4, {"nproc": 2}, r"device\.nproc: torchrun started 4 here"),
-        (9, {"batch_size": 8}, r"data\.batch_size: 9 processes share each batch"),
-        (2, {"name": "cuda", "gpus": "auto:2"}, r"device\.gpus: each process would choose for itself"),
-        (2, {"name": "cuda", "gpus": [0, 1]}, r"device\.gpus: there is no NVIDIA GPU here"),
-        (2, {"name": "cuda"}, r"device\.nproc: 1 processes or more are here for 0 GPUs"),
+        (2, {"parallel": "none"}, "device.parallel: a launcher started 2 processes … ddp"),
+        (1, {"nproc": 2}, "device.nproc: these processes are started by the command line … torchrun"),
+        (4, {"nproc": 2}, "device.nproc: torchrun started 4 here"),
+        (9, {"batch_size": 8}, "data.batch_size: 9 processes share each batch"),
+        (2, {"name": "cuda", "gpus": "auto:2"}, "device.gpus: each process would choose for itself"),
+        (2, {"name": "cuda", "gpus": [0, 1]}, "device.gpus: there is no NVIDIA GPU here"),
+        (2, {"name": "cuda"}, "device.nproc: 1 processes or more are here for 0 GPUs"),
     ],
 )
-def test_what_was_started_has_to_fit(
-    count: int, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_started_has_to_fit(count, settings, text, monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(count))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    given: dict[str, Any] = {"parallel": "ddp", "name": "cpu", "batch_size": 16} | settings
-    with pytest.raises(UserError, match=message), joined(STRATEGIES[given.pop("parallel")], given.pop("name"), **given):
-        pass
+    given = {"parallel": "ddp", "name": "cpu", "batch_size": 16} | settings
+    strategy, name = STRATEGIES[given.pop("parallel")], given.pop("name")
+    refused(lambda: joined(strategy, name, **given).__enter__(), text)
 
 
 def test_one_process_is_the_plain_case() -> None:
     model = nn.Linear(2, 1)
-    parallel = make_parallel("ddp", CPU, Ranks(), {"sync_batchnorm": True})
-    assert isinstance(parallel, Distributed)
-    assert parallel.wrap(model) is model
-    with parallel.accumulating(model, True):
-        pass
-    assert parallel.describe() == ", DistributedDataParallel over 1"
-
-
-def test_batch_norm_over_processes_needs_gpus() -> None:
-    with pytest.raises(UserError, match=r"ddp\.sync_batchnorm: PyTorch computes batch norm over several"):
-        synchronized(nn.BatchNorm1d(2), CPU)
+    for name, kind, text in (
+        ("ddp", Distributed, ", DistributedDataParallel over 1"),
+        ("fsdp", Sharded, ", FSDP2 over 1"),
+    ):
+        parallel = make_parallel(name, CPU, Ranks(), {"sync_batchnorm": True} if name == "ddp" else {})
+        assert isinstance(parallel, kind)
+        assert parallel.wrap(model) is model
+        with parallel.accumulating(model, True):
+            pass
+        assert parallel.describe() == text
+    text = "ddp.sync_batchnorm: PyTorch computes batch norm over several"
+    refused(lambda: synchronized(nn.BatchNorm1d(2), CPU), text)
 
 
 def test_a_replica_follows_what_is_frozen_and_keeps_the_names(tmp_path: Path) -> None:
@@ -142,13 +138,12 @@ def test_a_replica_follows_what_is_frozen_and_keeps_the_names(tmp_path: Path) ->
         assert ("0.weight" in first) != frozen
 
 
-@pytest.mark.parametrize("options", [{"static_graph": True}, {"find_unused": True}])
-def test_options_of_the_replica(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_graph_that_stays_the_same(tmp_path: Path) -> None:
     def job() -> None:
         with joined(STRATEGIES["ddp"], "cpu", batch_size=8) as ranks:
-            engine = Engine("cpu", parallel="ddp", ranks=ranks, parallel_options=options)
-            model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-            network = engine.wrap(model)
+            engine = Engine("cpu", parallel="ddp", ranks=ranks, parallel_options={"static_graph": True})
+            network = engine.wrap(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)))
             for _ in range(3):
                 network(torch.ones(2, 3)).sum().backward()
 

@@ -1,3 +1,5 @@
+"""A step of an optimizer on the short way, and which kernel makes it."""
+
 from __future__ import annotations
 
 import copy
@@ -8,18 +10,20 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightkit.device.stepping import leave_compiler_out, take_step
+from lightkit.device.stepping import arguments, implementation_of, leave_compiler_out, take_step
 from tests.waiting import PATIENCE_SECONDS
 
+CPU, GPU, APPLE = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
 KINDS = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam"]
 
 
 class Plain(torch.optim.Optimizer):
     """Written as many optimizers outside of PyTorch are."""
 
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.5})
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -31,7 +35,7 @@ class Plain(torch.optim.Optimizer):
 def trained(kind, advance) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
-    optimizer = kind(model.parameters(), lr=0.1) if kind is not Plain else Plain(model.parameters())
+    optimizer = kind(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         model(torch.randn(8, 4)).square().sum().backward()
@@ -52,15 +56,19 @@ def one(**options) -> tuple[nn.Parameter, torch.optim.SGD]:
     return weight, torch.optim.SGD([weight], lr=0.1, **options)
 
 
-@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
-def test_hooks_are_called(register):
+def test_hooks_are_called():
     calls: list[str] = []
     _, optimizer = one()
-    handle = getattr(optimizer, register)(lambda *_: calls.append(register))
-    take_step(optimizer)
-    handle.remove()
-    take_step(optimizer)
-    assert calls == [register]
+    handles = [
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before")),
+        optimizer.register_step_post_hook(lambda *_: calls.append("after")),
+        register_optimizer_step_post_hook(lambda *_: calls.append("of all")),
+    ]
+    for expected in (["before", "after", "of all"], ["after", "of all"], ["of all"], []):
+        calls.clear()
+        take_step(optimizer)
+        assert sorted(calls) == sorted(expected)
+        handles.pop(0).remove() if handles else None
 
 
 @pytest.mark.parametrize("step", [take_step, lambda optimizer: optimizer.step()], ids=["short", "usual"])
@@ -78,31 +86,17 @@ def test_a_hook_may_change_the_call(step):
     assert seen == [(True, ["closure"])]
 
 
-def test_hooks_on_all_optimizers_are_called():
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    calls: list[str] = []
-    _, optimizer = one()
-    handle = register_optimizer_step_post_hook(lambda *_: calls.append("global"))
-    take_step(optimizer)
-    handle.remove()
-    take_step(optimizer)
-    assert calls == ["global"]
-
-
-def test_a_scheduler_of_pytorchs_sees_the_step():
-    _, optimizer = one()
+def test_schedulers_and_profilers_see_the_step():
+    weight, optimizer = one()
     scheduler = StepLR(optimizer, 1)
-    take_step(optimizer)
-    scheduler.step()  # warns, and a warning is an error here, where it saw none
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-
-
-def test_a_profiler_sees_the_step():
-    _, optimizer = one()
     with torch.autograd.profiler.profile() as profile:
         take_step(optimizer)
+    scheduler.step()  # warns, and a warning is an error here, where it saw none
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
     assert any(event.key.startswith("Optimizer.step#SGD") for event in profile.key_averages())
+    before, weight.grad = weight.tolist(), None
+    take_step(optimizer)
+    assert weight.tolist() == before, "without gradients"
 
 
 def test_a_differentiable_optimizer_keeps_its_graph():
@@ -113,13 +107,6 @@ def test_a_differentiable_optimizer_keeps_its_graph():
     take_step(optimizer)
     moved.sum().backward(inputs=[weight])
     assert weight.grad.tolist() == pytest.approx([0.8, 0.8])
-
-
-def test_a_step_without_gradients_changes_nothing():
-    weight, optimizer = one()
-    weight.grad = None
-    take_step(optimizer)
-    assert weight.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.thorough
@@ -148,3 +135,51 @@ def test_methods_still_work_where_the_compiler_was_left_out():
     copied = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     copied.load_state_dict(optimizer.state_dict())
     assert torch.equal(copied.state[weight]["momentum_buffer"], torch.ones(2))
+
+
+def with_parameter(parameter) -> nn.Module:
+    model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    model.other = nn.Parameter(parameter)
+    return model
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Linear(2, 2), {"fused": True}),
+        (with_parameter(torch.rand(4, 5).t()), {"fused": True}),
+        (with_parameter(torch.zeros(2, 6)[:, ::2]), {}),  # its elements do not fill its memory
+        (with_parameter(torch.zeros(2, dtype=torch.complex64)), {}),
+        (nn.Embedding(3, 2, sparse=True), {}),
+        (nn.LazyLinear(2), {}),
+    ],
+)
+def test_auto_takes_one_kernel_where_it_is_right(device, model, expected):
+    assert arguments("auto", model, device) == expected
+    assert arguments("auto", model, APPLE) == {}
+
+
+def test_what_is_chosen_by_name_has_it():
+    for name, expected in (("fused", {"fused": True}), ("foreach", {"foreach": True}), ("loop", {"foreach": False})):
+        model = nn.Linear(2, 2)
+        assert arguments(name, model, GPU) == expected
+        assert implementation_of(torch.optim.AdamW(model.parameters(), **expected)) == name
+    for kind in (torch.optim.SGD, Plain):
+        assert implementation_of(kind(model.parameters())) == ""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_one_kernel_steps_as_the_loop_does(kind):
+    models = []
+    for options in ({"foreach": False}, {"fused": True}):
+        torch.manual_seed(0)
+        model = with_parameter(torch.rand(4, 5).t())
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.rand(2, 2, 5, 5)).square().mean() + model.other.square().sum()).backward()
+            optimizer.step()
+        models.append(model)
+    for left, right in zip(*(model.parameters() for model in models)):
+        torch.testing.assert_close(left, right)

@@ -26,10 +26,10 @@ class Terminal:
 
     def text(self):
         self.stream.flush()
-        found = b""
+        written = b""
         while select.select([self.master], [], [], 0.1)[0]:
-            found += os.read(self.master, 65536)
-        return found.decode()
+            written += os.read(self.master, 65536)
+        return written.decode()
 
     def close(self):
         with contextlib.suppress(OSError):

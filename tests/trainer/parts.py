@@ -63,16 +63,14 @@ def trainer(
     **changes: Any,
 ) -> Trainer:
     """A trainer over `rows` regression rows, 20 % of them for validation; `changes` are of any of its parts."""
-    data = build_data(
-        dataset=points(rows), split={"by": "random", "val": 0.2, "test": 0.0}, batch_size=batch_size, seed=seed
-    )
+    split = {"by": "random", "val": 0.2, "test": 0.0}
+    data = build_data(dataset=points(rows), split=split, batch_size=batch_size, seed=seed)
     if not changes.pop("validates", True):
         data = replace(data, val=None)
     model = model or network()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    times = Timetable(
-        data.train.epoch_samples, data.train.batch_size, **{"epochs": 2, "log_steps": 1} | (timetable or {})
-    )
+    options = {"epochs": 2, "log_steps": 1} | (timetable or {})
+    times = Timetable(data.train.epoch_samples, data.train.batch_size, **options)
     scheduler = Schedule(optimizer, total_steps=max(times.total_steps, 1), steps_per_epoch=times.steps_per_epoch)
     hooks = {str(index): callback for index, callback in enumerate(changes.pop("callbacks", ()))}
     parts: dict[str, Any] = {
@@ -105,3 +103,26 @@ def changed(run: Trainer, **changes: Any) -> Trainer:
     learner = replace(run.learner, **_taken(changes, Learner))
     services = replace(run.services, **_taken(changes, Services))
     return Trainer(learner, services, **{"monitor": run.monitor, "mode": run.mode, "guard": run.guard} | changes)
+
+
+def stateful(run: Trainer) -> dict[str, Any]:
+    """What a checkpoint gathers and applies."""
+    return {
+        "model": run.model,
+        "optimizer": run.optimizer,
+        "scheduler": run.scheduler,
+        "precision": run.engine.precision,
+        "callbacks": {},
+        "metrics": {"train": run.learner.metrics["train"]},
+        "state": run.state,
+    }
+
+
+def same_weights(one: Trainer, other: Trainer) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one.model), weights(other.model), strict=True))
+
+
+def saving(run: Trainer) -> tuple[Trainer, list[tuple[int, float | None]]]:
+    """The same trainer, and the steps and values that it asks a checkpoint for."""
+    saved: list[tuple[int, float | None]] = []
+    return changed(run, save=lambda value: saved.append((run.state.step, value))), saved

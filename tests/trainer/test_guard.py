@@ -14,7 +14,7 @@ from lightkit.checkpoint.files import to_plain
 from lightkit.common.errors import UserError
 from lightkit.trainer import StepOutput, Supervised
 from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, bad_parameter, copied
-from tests.trainer.parts import CPU, changed, network, trainer
+from tests.trainer.parts import CPU, changed, network, saving, stateful, trainer
 
 NAN, INF = float("nan"), float("inf")
 
@@ -48,22 +48,25 @@ def lazy(guard: Guard) -> Guard:
 
 
 def rollback(run: Any, **options: Any) -> RollbackGuard:
-    parts = {
-        "model": run.model,
-        "optimizer": run.optimizer,
-        "scheduler": run.scheduler,
-        "precision": run.engine.precision,
-        "callbacks": {},
-        "metrics": {"train": run.learner.metrics["train"]},
-        "state": run.state,
-    }
     return RollbackGuard(
         CPU,
-        gather=lambda: content.gather(**parts),
-        apply=lambda saved: content.apply(saved, **parts),
+        gather=lambda: content.gather(**stateful(run)),
+        apply=lambda saved: content.apply(saved, **stateful(run)),
         purge=lambda: None,
         **{"limit": 3, "every": 2, "factor": 0.5} | options,
     )
+
+
+def going_back(task: Bad, **options: Any) -> Any:
+    run = bad_run(task, **options.pop("changes", {}))
+    return changed(run, guard=rollback(run, **options))
+
+
+def ended(run: Any, text: str) -> UserError:
+    with pytest.raises(UserError, match=text) as caught:
+        run.fit()
+    assert caught.value.exit_code == 3
+    return caught.value
 
 
 def finite(run: Any) -> bool:
@@ -72,19 +75,11 @@ def finite(run: Any) -> bool:
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_bad_loss_ends_the_run_with_the_weights_of_the_step_before(value: float) -> None:
-    run = bad_run(Bad(3, value=value))
-    other = trainer(timetable={"steps": 2})
-    with pytest.raises(UserError, match=r"no longer finite at step 3 \(epoch 1, samples from 20 on\)") as caught:
-        run.fit()
-    assert caught.value.exit_code == 3
+    run, other = bad_run(Bad(3, value=value)), trainer(timetable={"steps": 2})
+    ended(run, r"the loss is no longer finite at step 3 \(epoch 1, samples from 20 on\)")
     other.fit()
     for mine, theirs in zip(run.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-
-
-class Reciprocal(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 1 / (x - x)
 
 
 def spoilt(run: Any, position: int, tensor: int) -> None:
@@ -104,8 +99,7 @@ def test_skipped_steps_are_counted_and_leave_no_trace_in_weights_or_buffers() ->
     run = trainer(guard=SkipGuard(CPU, limit=5))
     spoilt(run, 10, 0)
     run.fit()
-    assert run.state.skipped == 2
-    assert run.state.step == 8
+    assert (run.state.skipped, run.state.step) == (2, 8)
     assert finite(run)
 
 
@@ -121,17 +115,12 @@ def test_a_window_with_one_bad_batch_is_left_out_as_a_whole() -> None:
 
 def test_skipping_ends_at_its_limit() -> None:
     run = bad_run(Bad(2, 3, 4), SkipGuard(CPU, limit=2))
-    with pytest.raises(UserError, match=r"at step 4 [\s\S]*; after 2 skipped steps") as caught:
-        run.fit()
-    assert caught.value.exit_code == 3
+    ended(run, r"at step 4 [\s\S]*; after 2 skipped steps")
     assert run.state.skipped == 2
 
 
 def test_going_back_takes_a_state_that_is_old_enough() -> None:
-    task = Bad(6, times=1)
-    run = bad_run(task)
-    run = changed(run, guard=rollback(run, every=2))
-    rates = []
+    run, rates = going_back(Bad(6, times=1), every=2), []
     run = changed(run, save=lambda value: rates.append((run.state.step, run.optimizer.param_groups[0]["lr"])))
     run.fit()
     assert (run.state.step, run.state.rollbacks) == (8, 1)
@@ -155,6 +144,11 @@ def test_states_to_go_back_to_are_plain_and_come_back() -> None:
     assert torch.equal(other.states[0]["model"]["0.weight"], kept.states[0]["model"]["0.weight"])
     other.load_state_dict({})
     assert held_steps(other) == []
+    tensor = torch.zeros(2)
+    made = copied({"a": [tensor, (tensor, 3)], "b": "x"})
+    tensor += 1
+    assert made["a"][0].tolist() == made["a"][1][0].tolist() == [0, 0]
+    assert (made["a"][1][1], made["b"]) == (3, "x")
 
 
 def test_a_run_that_goes_on_keeps_the_state_it_begins_with_once_and_only_where_it_is_due() -> None:
@@ -166,43 +160,25 @@ def test_a_run_that_goes_on_keeps_the_state_it_begins_with_once_and_only_where_i
         assert held_steps(kept) == expected
 
 
-def test_each_time_the_rates_are_lower() -> None:
-    run = bad_run(Bad(3, times=2))
-    run = changed(run, guard=rollback(run, factor=0.1))
+def test_each_time_the_rates_are_lower_up_to_a_limit() -> None:
+    run = going_back(Bad(3, times=2), factor=0.1)
     run.fit()
     assert run.state.rollbacks == 2
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.1**2)
-
-
-def test_going_back_ends_at_its_limit() -> None:
-    run = bad_run(Bad(3))
-    run = changed(run, guard=rollback(run, limit=2))
-    with pytest.raises(UserError, match=r"at step 3 [\s\S]*went back 2 times before") as caught:
-        run.fit()
-    assert caught.value.exit_code == 3
+    ended(going_back(Bad(3), limit=2), r"at step 3 [\s\S]*went back 2 times before")
 
 
 def test_going_back_to_the_same_step_again_and_again_ends_before_the_limit() -> None:
-    run = bad_run(Bad(3))
-    run = changed(run, guard=rollback(run, limit=1000))
-    with pytest.raises(UserError, match=r"at step 3 ") as caught:
-        run.fit()
-    assert "went back 3 times before, 3 times in succession from this very step: lower learning rates do not" in str(
-        caught.value
-    )
+    run = going_back(Bad(3), limit=1000)
+    same = "went back 3 times before, 3 times in succession from this very step: lower learning rates do not"
+    assert same in str(ended(run, r"at step 3 "))
     assert run.state.rollbacks == 3
-
-
-def test_going_back_from_another_step_counts_anew() -> None:
-    run = bad_run(Bad(3, times=2))
-    guard = rollback(run, limit=1000)
-    run = changed(run, guard=guard)
+    run = going_back(Bad(3, 5, times=2), limit=1000)  # from another step it counts anew
     run.fit()
-    assert guard._times_here(run.learner) == 0
-    assert run.state.rollbacks == 2
+    assert run.state.rollbacks == 4
 
 
-def bad_weight(run: Any, step: int) -> None:
+def bad_weight(run: Any, step: int) -> Any:
     """Spoil a weight in the optimizer step that leads to `step`."""
     original, done = run.engine.step, []
 
@@ -215,44 +191,31 @@ def bad_weight(run: Any, step: int) -> None:
         return norm
 
     run.engine.step = once
+    return run
 
 
-@pytest.mark.parametrize("make", [Guard, lambda device: SkipGuard(device, limit=3)])
-def test_a_bad_weight_is_never_saved(make: Any) -> None:
-    saved: list[int] = []
-    run = trainer(guard=make(CPU), timetable={"save_steps": 1})
-    run = changed(run, save=lambda value: saved.append(run.state.step))
-    bad_weight(run, 3)
-    with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 3 \(epoch 1\)") as caught:
-        run.fit()
-    assert caught.value.exit_code == 3
-    assert saved == [1, 2]
+@pytest.mark.parametrize("guard", [Guard(CPU), SkipGuard(CPU, limit=3)])
+def test_a_bad_weight_is_never_saved(guard: Guard) -> None:
+    run, saved = saving(trainer(guard=guard, timetable={"save_steps": 1}))
+    ended(bad_weight(run, 3), r"parameter 0\.weight is no longer finite after step 3 \(epoch 1\)")
+    assert [step for step, _ in saved] == [1, 2]
 
 
 def test_going_back_from_a_bad_weight() -> None:
     run = trainer(timetable={"save_steps": 1})
-    run = changed(run, guard=rollback(run))
-    bad_weight(run, 3)
+    run = bad_weight(changed(run, guard=rollback(run)), 3)
     run.fit()
     assert (run.state.step, run.state.rollbacks) == (8, 1)
     assert finite(run)
-
-
-def test_a_state_to_go_back_to_is_never_a_bad_one() -> None:
-    run = trainer(timetable={"save_epochs": None})
-    run = changed(run, guard=rollback(run, limit=0, every=2))
-    bad_weight(run, 4)
-    with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 4"):
-        run.fit()
+    run = trainer(timetable={"save_epochs": None})  # a state to go back to is never a bad one
+    run = bad_weight(changed(run, guard=rollback(run, limit=0, every=2)), 4)
+    ended(run, r"parameter 0\.weight is no longer finite after step 4")
 
 
 @pytest.mark.parametrize("log", [1, 3, 100])
 def test_a_late_look_still_keeps_bad_losses_out_of_checkpoints(log: int) -> None:
-    saved: list[int] = []
-    run = bad_run(Bad(2), lazy(Guard(CPU)), timetable={"log_steps": log, "save_steps": 3})
-    run = changed(run, save=lambda value: saved.append(run.state.step))
-    with pytest.raises(UserError, match=r"no longer finite at step \d \(epoch 1\) or a few steps before"):
-        run.fit()
+    run, saved = saving(bad_run(Bad(2), lazy(Guard(CPU)), timetable={"log_steps": log, "save_steps": 3}))
+    ended(run, r"no longer finite at step \d \(epoch 1\) or a few steps before")
     assert saved == []
 
 
@@ -264,57 +227,40 @@ def test_a_late_look_at_a_state_to_keep_is_not_forgotten() -> None:
     assert finite(run)
 
 
-def test_copies_have_tensors_of_their_own() -> None:
-    tensor = torch.zeros(2)
-    made = copied({"a": [tensor, (tensor, 3)], "b": "x"})
-    tensor += 1
-    assert made["a"][0].tolist() == made["a"][1][0].tolist() == [0, 0]
-    assert (made["a"][1][1], made["b"]) == (3, "x")
-
-
 def test_an_epoch_that_ends_where_the_run_has_gone_back_to_is_saved_once_more() -> None:
     """As a process does that goes on from the checkpoint of the going back: both leave the same behind."""
-    run = bad_run(Bad(7, times=1), timetable={"epochs": 2})
-    run = changed(run, guard=rollback(run, every=2))
     saved: list[tuple[int, int]] = []
+    run = going_back(Bad(7, times=1), every=2)
     run = changed(run, save=lambda value: saved.append((run.state.step, run.state.epoch)))
     run.fit()
     assert run.state.rollbacks == 1
     assert saved == [(4, 1), (4, 0), (4, 1), (8, 2)]
 
 
-def test_the_first_bad_tensor_is_named() -> None:
-    run = trainer()
-    with torch.no_grad():
-        run.model[4].bias.fill_(INF)
-    with pytest.raises(UserError, match=r"parameter 4\.bias is not finite"):
-        run.fit()
-
-    run = trainer()
-    run.model[2] = Reciprocal()
-    with pytest.raises(UserError, match=r"the output of 2 is the first that is not finite"):
-        run.fit()
+class Reciprocal(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (x - x)
 
 
-@pytest.mark.parametrize("tensor", [0, 1])
-def test_the_bad_tensor_of_a_batch_is_named(tensor: int) -> None:
-    run = trainer()
-    spoilt(run, 10, tensor)
-    with pytest.raises(UserError, match=rf"samples from 10 on\); tensor {tensor} of the batch is not finite"):
-        run.fit()
-
-
-def test_names_are_those_of_the_bare_model() -> None:
+def test_the_first_bad_tensor_is_named_as_in_the_bare_model() -> None:
     model = network()
-    with torch.no_grad():
-        model[0].weight.fill_(NAN)
     run = trainer(model, **({} if torch.cuda.is_available() else {"network": nn.DataParallel(model)}))
-    with pytest.raises(UserError, match=r"; parameter 0\.weight is not finite"):
-        run.fit()
+    with torch.no_grad():
+        model[4].bias.fill_(INF)  # type: ignore[index]
+    ended(run, r"; parameter 4\.bias is not finite")
+    run = trainer()
+    run.model[2] = Reciprocal()  # type: ignore[index]
+    ended(run, r"the output of 2 is the first that is not finite")
+    for tensor in (0, 1):
+        run = trainer()
+        spoilt(run, 10, tensor)
+        ended(run, rf"samples from 10 on\); tensor {tensor} of the batch is not finite")
 
 
 def test_bad_parameters_are_found_by_name() -> None:
-    model = network()
+    model: Any = network()
+    with torch.no_grad():
+        model[0].weight.fill_(3e38)  # is large, and not bad
     assert bad_parameter(model) is None
     model[4].weight.requires_grad_(False).fill_(INF)
     model.register_buffer("mask", torch.full((2,), -INF))
@@ -324,10 +270,3 @@ def test_bad_parameters_are_found_by_name() -> None:
         model[1].weight[0] = -INF
     assert bad_parameter(model) == "1.weight", "also where infinities cancel out"
     assert bad_parameter(nn.ReLU()) is None
-
-
-def test_large_weights_are_not_bad() -> None:
-    model = nn.Linear(4, 4)
-    with torch.no_grad():
-        model.weight.fill_(3e38)
-    assert bad_parameter(model) is None

@@ -14,7 +14,7 @@ import pytest
 
 from lightkit.common.signals import exiting
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted, Signals
-from tests.trainer.parts import changed, trainer
+from tests.trainer.parts import saving, trainer
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
@@ -40,9 +40,6 @@ def test_the_first_signal_is_noted(number: int) -> None:
             signals.raise_at(7)
     assert caught.value.code == 128 + number
     assert str(caught.value) == f"{signal.Signals(number).name} at step 7"
-
-
-def test_nothing_asks_in_the_plain_case() -> None:
     Interrupt().raise_at(3)
     with Signals().caught() as signals:
         signals.raise_at(3)
@@ -61,15 +58,11 @@ def ended_by(*numbers: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("first", NUMBERS)
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_second_signal_ends_the_process_at_once(first: int, second: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [*zip(NUMBERS, [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])]
+)
+def test_a_second_signal_ends_the_process_at_once_and_a_hang_up_is_never_the_second(first: int, second: int) -> None:
     assert ended_by(first, second) == 128 + second
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("first", NUMBERS)
-def test_a_hang_up_is_never_the_second_signal(first: int) -> None:
     assert ended_by(first, signal.SIGHUP, signal.SIGHUP) == 0
     assert ended_by(first, signal.SIGHUP, signal.SIGTERM) == 143
 
@@ -121,19 +114,15 @@ class Asks(Interrupt):
 
 @pytest.mark.parametrize("after", range(12))
 def test_the_loop_saves_the_step_it_ends_at(after: int) -> None:
-    saved: list[int] = []
-    run = trainer(interrupt=Asks(after), timetable={"save_epochs": None, "epochs": 3})
-    run = changed(run, save=lambda value: saved.append(run.state.step))
+    run, saved = saving(trainer(interrupt=Asks(after), timetable={"save_epochs": None, "epochs": 3}))
     with pytest.raises(Interrupted) as caught:
         run.fit()
-    assert saved[-1] == caught.value.step == run.state.step
+    assert saved[-1][0] == caught.value.step == run.state.step
 
 
 def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
-    saved: list[int] = []
     with Signals().caught() as signals:
-        run = trainer(interrupt=signals, timetable={"save_epochs": None})
-        run = changed(run, save=lambda value: saved.append(run.state.step))
+        run, saved = saving(trainer(interrupt=signals, timetable={"save_epochs": None}))
         batches = run.learner.data.train.epoch
 
         def slow(epoch: int, start: int = 0) -> Iterator[Any]:
@@ -145,18 +134,14 @@ def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
         run.learner.data.train.epoch = slow
         with pytest.raises(Interrupted) as caught:
             run.fit()
-    assert saved == [2]
-    assert caught.value.step == 2
-
-
-def test_an_error_of_the_data_leaves_no_wait_behind() -> None:
-    with Signals().caught() as signals:
-        run = trainer(interrupt=signals)
+        assert [step for step, _ in saved] == [caught.value.step] == [2]
 
         def broken(epoch: int, start: int = 0) -> Iterator[Any]:
             raise ValueError("no data")
             yield
 
+        run = trainer(interrupt=signals)
+        signals.number = 0
         run.learner.data.train.epoch = broken
         with pytest.raises(ValueError, match="no data"):
             run.fit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lightkit.loggers.events import read_scalars
-from lightkit.trainer import report as module
+from lightkit.trainer import report
 from lightkit.trainer.report import Clock, Reporter
 from lightkit.trainer.state import State
 from lightkit.trainer.timetable import Timetable
@@ -40,13 +41,13 @@ TRAIN = (
 PLATEAU = ("scheduler=plateau", "scheduler.patience=0", "scheduler.threshold=1")
 STEP = ("scheduler=step", "scheduler.every_epochs=1", "scheduler.gamma=0.5")
 KINDS = {
+    "PyTorch's by epoch": ("scheduler=torch",),
     "constant": ("scheduler=constant", "scheduler.warmup_steps=3"),
     "cosine": ("scheduler=cosine", "scheduler.warmup_steps=2"),
     "linear by epoch": ("scheduler=linear", "scheduler.interval=epoch"),
     "one cycle": ("scheduler=one_cycle",),
     "step": STEP,
     "plateau": PLATEAU,
-    "PyTorch's by epoch": ("scheduler=torch",),
     "PyTorch's by step": ("scheduler=torch", "scheduler.interval=step"),
     "accumulated": ("scheduler=cosine", "trainer.accumulate=2"),
 }
@@ -77,10 +78,9 @@ def logged(folder: Path = Path("run")) -> dict[int, list[float]]:
 def test_the_logged_rate_is_the_one_the_step_used(cli: Cli, used: list[list[float]], kind: str) -> None:
     done = cli("train", *TRAIN, *KINDS[kind], "logger.tensorboard.enabled=false")
     assert done.code == 0, done.err
-    found = logged()
-    steps = used[-len(found) :]  # before the run, copies try out what a step costs
-    assert list(found) == list(range(1, len(found) + 1))
-    assert [found[step] for step in found] == steps
+    rows = logged()
+    steps = used[-len(rows) :]  # before the run, copies try out what a step costs
+    assert rows == dict(enumerate(steps, 1))
     assert len({tuple(rates) for rates in steps}) > 1
     assert all(head == pytest.approx(rates / 2) for rates, head in steps)
 
@@ -105,21 +105,12 @@ def test_a_row_of_several_steps_has_the_rate_of_its_last(cli: Cli, used: list[li
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["one cycle", "step", "plateau", "PyTorch's by epoch"])
 def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> None:
-    args = (
-        *TRAIN,
-        *KINDS[kind],
-        "logger.tensorboard.enabled=false",
-        "checkpoint.every_steps=6",
-        "checkpoint.keep_last=9",
-    )
-    assert cli("train", *args).code == 0
-    whole = logged()
-    folder = Path("run")
-    (folder / "result.json").unlink()
-    for path in (folder / "checkpoints").glob("step-*.pt"):
-        if int(path.stem.removeprefix("step-")) > 6:
-            path.unlink()
-    (folder / "checkpoints/manifest.json").unlink()
+    kept = ("logger.tensorboard.enabled=false", "checkpoint.every_steps=6", "checkpoint.keep_last=9")
+    assert cli("train", *TRAIN, *KINDS[kind], *kept).code == 0
+    whole, folder = logged(), Path("run")
+    later = [path for path in (folder / "checkpoints").glob("step-*.pt") if int(path.stem[5:]) > 6]
+    for path in (folder / "result.json", folder / "checkpoints/manifest.json", *later):
+        path.unlink()
     done = cli("resume", "run")
     assert done.code == 0, done.err
     assert "resumed at step 6" in (folder / "run.log").read_text()
@@ -128,20 +119,20 @@ def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> N
 
 def test_one_cycle_logs_the_rates_of_pytorchs(cli: Cli) -> None:
     assert cli("train", *TRAIN, "scheduler=one_cycle", "logger.tensorboard.enabled=false").code == 0
-    found = logged()
+    rows = logged()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    theirs = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=len(found))
-    for step, (rate, head) in found.items():
+    theirs = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=len(rows))
+    for step, (rate, head) in rows.items():
         assert (rate, head) == pytest.approx((theirs.get_last_lr()[0], theirs.get_last_lr()[0] / 2)), step
         optimizer.step()
-        if step < len(found):
+        if step < len(rows):
             theirs.step()
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     times = [100.0]
-    monkeypatch.setattr(module, "perf_counter", lambda: times[0])
+    monkeypatch.setattr(report, "perf_counter", lambda: times[0])
     return times
 
 
@@ -174,3 +165,28 @@ def test_the_row_counts_once() -> None:
     timetable = Timetable(epoch_samples=4, batch_size=2, epochs=1)
     Reporter(logger, state, timetable, Clock()).values({"a": 1.0}, {"b": 2.0})
     assert (rows, state.rows, state.last) == ([{"a": 1.0, "b": 2.0}], 1, {"a": 1.0})
+
+
+def state() -> State:
+    last = {"train/loss": 0.5, "train/loss_step": 0.4, "val/f1/a": 1.0, "test/loss": math.nan, "lr/all": 0.1}
+    return State(epoch=3, step=30, best_value=0.9, best_step=20, last=last | {"epoch": 3})
+
+
+def test_the_result_names_objective_and_test_values() -> None:
+    result = report.result(state(), status="finished", monitor="val/f1", mode="max", name="run")
+    assert result["objective"] == {"name": "val/f1", "mode": "max", "value": 0.9, "step": 20}
+    assert list(result["test"]) == ["test/loss"]
+    assert (result["epochs"], result["steps"], result["name"], result["reason"]) == (3, 30, "run", None)
+
+
+def test_the_table_has_a_line_for_each_metric_and_a_column_for_each_split() -> None:
+    columns, rows = report.final_table(report.final_values(state()), {})
+    assert columns == ["metric", "train", "val", "test"]
+    assert rows == [["loss", "0.5000", "", "nan"], ["f1/a", "", "1.0000", ""]]
+
+    assert report.final_table({"train/loss": 1.0}, {})[0] == ["metric", "train"]
+    _, rows = report.final_table({"val/a": 1.234e-7, "val/b": 98765.4, "val/c": 0.0}, {})
+    assert rows == [["a", "1.234e-07"], ["b", "9.877e+04"], ["c", "0.0000"]]
+    columns, rows = report.final_table({"val/f1": 0.8, "test/f1": 0.7}, {"val/f1": 0.9})
+    assert columns == ["metric", "val", "best val", "test"]
+    assert rows == [["f1", "0.8000", "0.9000", "0.7000"]]

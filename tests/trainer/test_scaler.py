@@ -16,7 +16,7 @@ from lightkit.trainer import Trainer
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.report import result
 from tests.trainer import parts
-from tests.trainer.parts import changed
+from tests.trainer.parts import changed, same_weights, saving, stateful
 
 
 class Steep(nn.Module):
@@ -52,18 +52,6 @@ def trainer(*calls: int, **changes: Any) -> Trainer:
     return changed(made, network=made.engine.wrap(made.model))
 
 
-def stateful(run: Trainer) -> dict[str, Any]:
-    return {
-        "model": run.model,
-        "optimizer": run.optimizer,
-        "scheduler": run.scheduler,
-        "precision": run.engine.precision,
-        "callbacks": {},
-        "metrics": {"train": run.learner.metrics["train"]},
-        "state": run.state,
-    }
-
-
 def test_skipped_steps_are_counted_and_logged_with_the_scale():
     run = trainer(1, 4)
     state = run.fit()
@@ -87,19 +75,16 @@ def test_nothing_of_it_is_logged_in_other_precisions():
 def test_the_device_is_waited_for_only_when_logging_and_saving():
     reads = Reads()
     check_hooks(reads, key="trainer.callbacks.reads")
-    saves: list[int] = []
-    run = trainer(3, callbacks=[reads], save=lambda value: saves.append(run.state.step))
+    run, saved = saving(trainer(3, callbacks=[reads]))
     run.fit()
-    assert set(reads.at) == {2, 4, 6, 8}
-    assert set(saves) <= set(reads.at)
+    assert {step for step, _ in saved} <= {*reads.at} == {2, 4, 6, 8}
 
 
 @pytest.mark.parametrize("at", [3, 5])
 def test_a_resumed_run_goes_on_counting(at):
     calls = (1, 4, 7)
-    whole = trainer(*calls)
+    whole, first, resumed = (trainer(*calls) for _ in range(3))
     expected = whole.fit()
-    first = trainer(*calls)
     taken: dict[str, Any] = {}
 
     class Take(Callback):
@@ -109,15 +94,12 @@ def test_a_resumed_run_goes_on_counting(at):
 
     first._hooks["on_step"] = [Take()]
     first.fit()
-    resumed = trainer(*calls)
     content.apply(taken, **stateful(resumed))
     resumed.learner.criterion.count = at
-    found = resumed.fit()
-    assert found.state_dict() == expected.state_dict() | {"last": found.last}
-    deterministic = ("amp/", "train/", "val/")
+    state = resumed.fit()
+    assert state.state_dict() == expected.state_dict() | {"last": state.last}
     for name in expected.last:
-        if name.startswith(deterministic):
-            assert found.last[name] == expected.last[name]
+        if name.startswith(("amp/", "train/", "val/")):
+            assert state.last[name] == expected.last[name]
     assert resumed.engine.precision.state_dict() == whole.engine.precision.state_dict()
-    for left, right in zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
+    assert same_weights(whole, resumed)

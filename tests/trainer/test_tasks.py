@@ -1,52 +1,49 @@
+"""What a step computes: shapes of outputs, queries, models of several members, and a teacher."""
+
 from __future__ import annotations
+
+import copy
+import math
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.losses import TokenCrossEntropy
 from lightkit.trainer import Supervised, Task
-from lightkit.trainer.tasks import Retrieval, fit_shape
+from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, fit_shape
+from tests.refused import refused
 
 
 def test_a_single_output_never_broadcasts_against_its_targets() -> None:
-    x, y = torch.randn(6, 3), torch.randn(6)
-    step = Supervised().step(nn.Linear(3, 1), (x, y), nn.MSELoss())
+    step = Supervised().step(nn.Linear(3, 1), (torch.randn(6, 3), torch.randn(6)), nn.MSELoss())
     assert step.preds is not None
     assert step.preds.shape == (6,)
-
-
-@pytest.mark.parametrize(("output", "target"), [((6, 4), (6,)), ((6, 1), (6, 1)), ((6, 2), (6, 2))])
-def test_other_shapes_are_left_alone(output: tuple[int, ...], target: tuple[int, ...]) -> None:
-    assert fit_shape(torch.zeros(output), torch.zeros(target)).shape == output
-
-
-def test_class_numbers_are_no_floats() -> None:
-    assert fit_shape(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)).shape == (6, 1)
-
-
-def test_the_base_says_what_is_missing() -> None:
-    with pytest.raises(NotImplementedError):
-        Task().step(nn.Identity(), None, nn.MSELoss())
+    for output, target in (((6, 4), (6,)), ((6, 1), (6, 1)), ((6, 2), (6, 2))):
+        assert fit_shape(torch.zeros(output), torch.zeros(target)).shape == output
+    assert fit_shape(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)).shape == (6, 1), "class numbers"
 
 
 def test_the_query_of_a_sample_goes_to_the_metrics() -> None:
-    x, y, indexes = torch.randn(6, 3), torch.ones(6), torch.arange(6)
-    step = Retrieval().step(nn.Linear(3, 1), (x, y, indexes), nn.MSELoss())
-    assert step.metric_kwargs == {"indexes": indexes}
-    with pytest.raises(UserError, match=r"(?s)number of a query.*\(x, y, indexes\).*tuple of 2"):
-        Retrieval().step(nn.Linear(3, 1), (x, y), nn.MSELoss())
-    with pytest.raises(UserError, match=r"tasks\.Retrieval is one"):
-        Supervised().step(nn.Linear(3, 1), (x, y, indexes), nn.MSELoss())
+    x, y, indexes, layer = torch.randn(6, 3), torch.ones(6), torch.arange(6), nn.Linear(3, 1)
+    assert Retrieval().step(layer, (x, y, indexes), nn.MSELoss()).metric_kwargs == {"indexes": indexes}
+    text = "number of a query … (x, y, indexes) … tuple of 2"
+    refused(lambda: Retrieval().step(layer, (x, y), nn.MSELoss()), text)
+    refused(lambda: Supervised().step(layer, (x, y, indexes), nn.MSELoss()), "tasks.Retrieval is one")
 
 
 @pytest.mark.parametrize(
-    ("batch", "said"),
+    ("batch", "received"),
     [({"x": 1, "y": 2}, "dict of x, y"), ((1, 2, 3), "tuple of 3"), (torch.zeros(2, 4), "Tensor")],
 )
-def test_samples_that_are_no_pairs_want_a_task(batch: object, said: str) -> None:
-    with pytest.raises(UserError, match=rf"(?s)no pairs of an input and a target.*{said}.*trainer\.task\._target_="):
-        Supervised().step(nn.Identity(), batch, nn.MSELoss())
+def test_samples_that_are_no_pairs_want_a_task(batch: object, received: str) -> None:
+    text = f"no pairs of an input and a target … {received} … trainer.task._target_="
+    refused(lambda: Supervised().step(nn.Identity(), batch, nn.MSELoss()), text)
+    with pytest.raises(NotImplementedError):
+        Task().step(nn.Identity(), batch, nn.MSELoss())
 
 
 class Named(nn.Module):
@@ -56,7 +53,7 @@ class Named(nn.Module):
         super().__init__()
         self.names = names
 
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
         members = torch.stack([x * scale for scale in (1.0, 2.0, 4.0)], dim=1)
         named = {"logits": members.mean(1), "members": members, "penalty": torch.tensor([1.0, 3.0])}
         return {name: named[name] for name in ("logits", *self.names)}
@@ -75,16 +72,212 @@ def test_the_loss_of_members_is_the_mean_of_theirs(target: str) -> None:
     torch.testing.assert_close(step.preds, torch.stack(members).mean(0))
 
 
-def test_a_penalty_is_added_in_training() -> None:
+def test_a_penalty_is_added_in_training_alone() -> None:
     batch, loss = (torch.randn(6, 4), torch.arange(6) % 4), nn.CrossEntropyLoss()
     plain = Supervised().step(Named(), batch, loss)
     step = Supervised().step(Named("penalty"), batch, loss)
     torch.testing.assert_close(step.loss, plain.loss + 2.0)
     indexed = Retrieval().step(Named("members", "penalty"), (*batch, torch.arange(6)), loss)
     assert indexed.loss > plain.loss
-
-
-def test_validation_takes_the_plain_loss() -> None:
-    batch, loss = (torch.randn(6, 4), torch.arange(6) % 4), nn.CrossEntropyLoss()
-    plain = Supervised().step(Named().eval(), batch, loss)
     assert torch.equal(Supervised().step(Named("members", "penalty").eval(), batch, loss).loss, plain.loss)
+
+
+# Kind -> (output shape, targets, loss)
+CASES = {
+    "multiclass": ((6, 4), torch.arange(6) % 4, nn.CrossEntropyLoss()),
+    "language_modeling": ((6, 5, 7), torch.arange(30).view(6, 5) % 7, TokenCrossEntropy()),
+    "multilabel": ((6, 4), (torch.arange(24).view(6, 4) % 2).float(), nn.BCEWithLogitsLoss()),
+    "binary": ((6, 1), (torch.arange(6) % 2).float(), nn.BCEWithLogitsLoss()),
+    "regression": ((6, 2), torch.arange(12.0).view(6, 2), nn.MSELoss()),
+}
+
+
+class Table(nn.Module):
+    """Learned outputs, whatever the input."""
+
+    def __init__(self, *shape: int, seed: int = 0, dropout: float = 0.5) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.outputs = nn.Parameter(torch.randn(*shape, generator=generator))
+        self.dropout = nn.Dropout(dropout)
+        self.calls: list[tuple[bool, bool]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append((self.training, torch.is_grad_enabled()))
+        return self.dropout(self.outputs[: len(x)])
+
+
+def student(*shape: int) -> Table:
+    return Table(*shape, seed=1, dropout=0.0)
+
+
+def made(kind: str, **options) -> tuple:
+    """A task with a teacher, a student, a batch and a loss."""
+    shape, target, loss = CASES[kind]
+    task = Distillation(Supervised(), Table(*shape), kind=kind, **{"temperature": 2.0, "weight": 0.5} | options)
+    return task, student(*shape), (torch.zeros(len(target), 1), target), loss
+
+
+def by_hand(kind: str, ours: Tensor, theirs: Tensor, t: float) -> float:
+    """The distance, written out."""
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    if kind == "regression":
+        return ((ours - theirs) ** 2).mean().item()
+    if kind in ("binary", "multilabel"):
+        p, q = torch.sigmoid(theirs / t), torch.sigmoid(ours / t)
+        return t * t * (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean().item()
+    p, q = (theirs / t).softmax(-1), (ours / t).softmax(-1)
+    return t * t * (p * (p / q).log()).sum(-1).mean().item()
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize(("weight", "temperature"), [(0.3, 2.0), (1.0, 1.0), (0.0, 4.0)])
+def test_the_loss_is_the_formula(kind, weight, temperature) -> None:
+    task, model, batch, loss = made(kind, weight=weight, temperature=temperature)
+    step = task.step(model, batch, loss)
+    plain = Supervised().step(model, batch, loss)
+    distance = by_hand(kind, model.outputs, task.teacher.outputs, temperature)
+    assert step.loss.item() == pytest.approx((1 - weight) * plain.loss.item() + weight * distance, rel=1e-5)
+    assert torch.equal(step.preds, plain.preds)
+    assert torch.equal(step.target, batch[1])
+    if weight == 1.0:  # a student like its teacher has nothing to learn from it
+        model.load_state_dict(task.teacher.state_dict())
+        value = task.step(model, batch, loss).loss
+        value.backward()
+        assert value.item() == pytest.approx(0.0, abs=1e-6)
+        assert model.outputs.grad.abs().max() < 1e-6
+
+
+def test_pixels_are_compared_over_their_classes() -> None:
+    teacher, model = Table(2, 3, 4, 4), student(2, 3, 4, 4)
+    task = Distillation(Supervised(), teacher, temperature=2.0, weight=1.0, kind="multiclass")
+    step = task.step(model, (torch.zeros(2, 1), torch.zeros(2, 4, 4, dtype=torch.int64)), nn.CrossEntropyLoss())
+    ours, theirs = (m.outputs.movedim(1, -1) for m in (model, teacher))
+    assert step.loss.item() == pytest.approx(by_hand("multiclass", ours, theirs, 2.0), rel=1e-5)
+
+
+def test_the_teacher_is_in_eval_mode_and_learns_nothing() -> None:
+    task, model, batch, _ = made("multiclass")
+    before, calls = task.teacher.outputs.detach().clone(), []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(output.requires_grad)
+        return F.cross_entropy(output, target)
+
+    task.step(model, batch, loss).loss.backward()
+    assert calls == [True], "the criterion is called for the student only"
+    assert task.teacher.calls == [(False, False)]
+    assert model.calls == [(True, True)]
+    assert task.teacher.outputs.grad is None
+    assert torch.equal(task.teacher.outputs, before)
+    assert not hasattr(task, "state_dict")
+    other, its_model = copy.deepcopy((task, model))
+    assert other.teacher is task.teacher, "a copy shares it"
+    assert other.task is not task.task
+    assert torch.equal(other.step(its_model, batch, loss).loss, task.step(model, batch, loss).loss)
+
+
+def test_evaluation_has_the_plain_loss_and_asks_the_teacher_once() -> None:
+    task, model, batch, loss = made("multiclass")
+    model.eval()
+    for _ in range(3):
+        step = task.step(model, batch, loss)
+    assert torch.equal(step.loss, Supervised().step(model, batch, loss).loss)
+    assert len(task.teacher.calls) == 1  # to see whether its outputs fit
+
+
+def test_random_numbers_are_left_to_the_student() -> None:
+    task, model, batch, loss = made("multiclass")
+    model.dropout.p = 0.5
+    torch.manual_seed(3)
+    step = task.step(model, batch, loss)
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(Supervised().step(model, batch, loss).preds, step.preds)
+    assert torch.equal(torch.rand(1), after)
+
+
+def test_a_teacher_that_does_not_fit_is_refused() -> None:
+    classes, batch = CASES["multiclass"][1], (torch.zeros(6, 5), torch.zeros(6, dtype=torch.int64))
+
+    class Huge(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    text = "finetune.distill.teacher: the teacher's outputs are not of the … (6, 4) … (6, 7)"
+    for model in (student(6, 4), student(6, 4).eval()):
+        step = partial(Distillation(Supervised(), Table(6, 7), kind="multiclass").step, model)
+        refused(partial(step, (torch.zeros(6, 1), classes), nn.CrossEntropyLoss()), text)
+    task = Distillation(Supervised(), nn.Linear(9, 4), kind="multiclass")
+    text = "the teacher cannot take the batches of this run: RuntimeError"
+    refused(lambda: task.step(nn.Linear(5, 4), batch, nn.CrossEntropyLoss()), text)
+    with pytest.raises(RuntimeError, match="not enough memory") as caught:
+        Distillation(Supervised(), Huge(), kind="multiclass").step(nn.Linear(5, 4), batch, nn.CrossEntropyLoss())
+    assert not isinstance(caught.value, UserError)
+
+
+def test_a_task_of_ones_own_serves_both() -> None:
+    class Pairs(Task):
+        """Two inputs, and a loss of its own."""
+
+        def step(self, model, batch, criterion) -> StepOutput:
+            output = model(batch["a"]) - model(batch["b"])
+            return StepOutput(output.square().mean(), output, batch["y"])
+
+    class Silent(Task):
+        def step(self, model, batch, criterion) -> StepOutput:
+            return StepOutput(model(batch).mean())
+
+    torch.manual_seed(0)
+    batch = {"a": torch.randn(6, 3), "b": torch.randn(6, 3), "y": torch.zeros(6, 2)}
+    teacher, model = nn.Linear(3, 2), nn.Linear(3, 2)
+    step = Distillation(Pairs(), teacher, weight=1.0, kind="regression").step(model, batch, nn.MSELoss())
+    ours, theirs = (m(batch["a"]) - m(batch["b"]) for m in (model, teacher))
+    assert torch.allclose(step.loss, (ours - theirs).square().mean())
+    task = Distillation(Silent(), teacher, kind="regression")
+    text = "the task gives no outputs that a teacher's could be compared with"
+    refused(lambda: task.step(model, batch["a"], nn.MSELoss()), text)
+
+
+def test_half_precision_outputs_are_compared_in_single_and_extreme_ones_stay_finite() -> None:
+    task, model, batch, loss = made("multiclass", weight=1.0)
+    task.teacher.half()
+    wanted = by_hand("multiclass", model.outputs, task.teacher.outputs, 2.0)
+    assert task.step(model, batch, loss).loss.item() == pytest.approx(wanted, rel=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        linear = Distillation(Supervised(), nn.Linear(5, 4), kind="multiclass")
+        step = linear.step(nn.Linear(5, 4), (torch.randn(6, 5), batch[1]), loss)
+    assert step.loss.dtype == torch.float32
+    for kind in ("multiclass", "multilabel"):
+        task, model, batch, loss = made(kind, weight=1.0, temperature=0.5)
+        with torch.no_grad():
+            task.teacher.outputs.mul_(1000)
+            model.outputs.mul_(-1000)
+        value = task.step(model, batch, loss).loss
+        value.backward()
+        assert math.isfinite(value.item())
+        assert torch.isfinite(model.outputs.grad).all()
+
+
+@pytest.mark.gpu
+def test_the_rehearsal_on_the_cpu_works_with_a_teacher_on_a_gpu() -> None:
+    task, model, batch, loss = made("multiclass")
+    task.teacher.to("cuda")
+    copied = copy.deepcopy(task)
+    copied.step(model.eval(), batch, loss)
+    assert task.teacher.outputs.is_cuda
+    task.step(model.to("cuda").train(), tuple(part.to("cuda") for part in batch), loss).loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"temperature": 0.0}, "finetune.distill.temperature: must be above 0"),
+        ({"temperature": math.nan}, "finetune.distill.temperature: must be above 0"),
+        ({"weight": 1.5}, "finetune.distill.weight: must be from 0 to 1"),
+        ({"weight": -0.1}, "finetune.distill.weight: must be from 0 to 1"),
+        ({"kind": "custom"}, "no distillation for such targets"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options, text) -> None:
+    refused(lambda: Distillation(Supervised(), nn.Linear(1, 1), **{"kind": "multiclass", **options}), text)
