@@ -74,8 +74,11 @@ def test_what_is_left_of_a_killed_one_is_no_board(tmp_path: Path) -> None:
     assert running_boards() == []
 
 
-def test_one_is_asked_to_end_and_waited_for(tmp_path: Path) -> None:
+def test_one_is_asked_to_end_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, begun = board_files(tmp_path, "127.0.0.1"), threading.Event()
+    with files.locked(), monkeypatch.context() as patch, pytest.raises(UserError, match="has not ended"):
+        patch.setattr(boards, "PATIENCE_SECONDS", 0.0)
+        files.end()
 
     def serve() -> None:
         with files.locked():
@@ -87,17 +90,9 @@ def test_one_is_asked_to_end_and_waited_for(tmp_path: Path) -> None:
     server.start()
     begun.wait()
     files.end()
-    assert files._holder() is None
-    server.join()
-    with files.locked():
+    with files.locked():  # it has given its lock up
+        server.join()
         assert not files.is_asked_to_end()
-
-
-def test_one_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "PATIENCE_SECONDS", 0.0)
-    files = board_files(tmp_path, "127.0.0.1")
-    with files.locked(), pytest.raises(UserError, match="has not ended"):
-        files.end()
 
 
 def test_no_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

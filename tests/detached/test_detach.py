@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.detached.detach import _Handshake
 from lightkit.detached.liveness import Standing, look, wait_until_free
 from lightkit.runs.lock import locked
 from tests.conftest import Outcome
@@ -60,40 +60,59 @@ def facts(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def test_a_run_outlives_its_terminal_and_ends_as_one_that_stayed(terminal: Start, project: Path, whole: Path) -> None:
+def test_from_a_terminal_that_is_closed_to_the_end(terminal: Start, cli: Run, project: Path, whole: Path) -> None:
+    """A run that is left, watched, stopped and gone on with from other terminals ends as one that stayed in its own."""
     shell = terminal("train", "-d", "name=mine", *OWN, at(9, "hold"))
     assert shell.wait() == 0, shell.shown
     folder = run_of(project)
     reach(project)
-    found = look(folder)
-    assert (found.state, found.detached) == ("running", True)
-    assert found.pid is not None
-    assert f"process {found.pid}" in shell.shown
+    standing = look(folder)
+    assert (standing.state, standing.detached) == ("running", True)
+    assert standing.pid is not None
+    assert f"process {standing.pid}" in shell.shown
     for line in ("lightkit ps", "lightkit logs -f mine", "lightkit attach mine", "lightkit stop mine"):
         assert f"\n  {line} " in shell.shown
     assert "lightkit resume -d mine" in shell.shown
-    session, tty = facts(found.pid)[3:5]
+    session, tty = facts(standing.pid)[3:5]
     assert session != str(shell.running.pid)
-    assert session != str(found.pid), "the leader of a session could get a terminal again"
+    assert session != str(standing.pid), "the leader of a session could get a terminal again"
     assert tty == "0"
     shell.close()
-    os.kill(found.pid, signal.SIGHUP)  # as some shells send on top
+    os.kill(standing.pid, signal.SIGHUP)  # as some shells send on top
+    (entry,) = json.loads(cli("ps", "--json").out)
+    assert (entry["name"], entry["state"], entry["total_steps"]) == ("mine", "running", 21)
+    assert entry["step"] >= 1
+    assert re.match(r"\[epoch 1/3, step | *1/3 ", cli("logs", "mine", "-n", "1").out)
+
+    watching = terminal("attach", "mine", TERM="xterm")
+    until(lambda: "/21" in watching.shown, "the bar")
+    watching.type(b"\x03")
+    assert watching.wait() == 0
+    assert "detached, and it goes on; back to it:  lightkit attach mine" in watching.shown
+    assert look(folder).state == "running"
+
+    stopping = terminal("stop", "mine")
+    until(lambda: "to save and to end" in stopping.shown, "the request")
+    again = terminal("stop", "mine")
+    until(lambda: "was asked before" in again.shown, "the second request")
     (project / "go").touch()
-    assert ended(folder).state == "finished"
+    assert (stopping.wait(), again.wait()) == (0, 0)
+    step = result(folder)["steps"]
+    assert f"interrupted at step {step}; go on with:  lightkit resume -d outputs/runs/" in stopping.shown
+    assert CheckpointStore(folder / "checkpoints").entries()[-1].step == step
+    assert 9 <= step <= 10
+    assert result(folder)["exit_status"] == cli("wait", "mine").code == 143
+    assert not (folder / ".progress.json").exists()
+
+    (project / "fine").touch()
+    assert terminal("resume", "-d", "mine").wait() == 0
+    attached = terminal("attach", "mine", TERM="xterm")
+    assert cli("wait", "mine").code == 0
+    assert attached.wait() == 0, attached.shown
     assert_same_end(whole, folder)
     printed = (folder / "output.log").read_text()
     assert re.search(r"^  3/3  21/21 +\S+", printed, re.MULTILINE)
     assert "\x1b" not in printed
-
-
-def test_a_run_that_is_not_detached_ends_with_its_terminal(terminal: Start, project: Path) -> None:
-    """So the terminals of these tests are as good as real ones."""
-    shell = terminal("train", *OWN, at(9, "hold"))
-    reach(project)
-    shell.close()
-    (project / "go").touch()
-    assert shell.wait() == 128 + signal.SIGHUP
-    assert look(run_of(project)).state == "interrupted"
 
 
 def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing_was(
@@ -106,9 +125,9 @@ def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing
     pid = look(folder).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    found = ended(folder)
-    assert (found.state, found.pid) == ("died", None)
-    assert 7 <= (found.step or 0) <= 9
+    standing = ended(folder)
+    assert (standing.state, standing.pid) == ("died", None)
+    assert 7 <= (standing.step or 0) <= 9
     assert "no run has ended with its machine" in cli("resume", "-d", "--all-lost").out
 
     for name in (".lock", ".job"):
@@ -127,9 +146,9 @@ def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing
 
 def test_what_is_mistyped_never_detaches(cli: Run, project: Path) -> None:
     for args in (["optim.lrr=1"], ["data=nowhere"], ["-m", "seed=0,x"], ["sweep.slots=2"], ["--from", "nowhere"]):
-        found = cli("train", "-d", *args)
-        assert found.code == 2, args
-        assert found.err.startswith("error: "), args
+        done = cli("train", "-d", *args)
+        assert done.code == 2, args
+        assert done.err.startswith("error: "), args
     assert cli("resume", "-d", "last").code == 2
     assert cli("resume", "-d").code == 2
     assert cli("resume", "--all-lost").code == 2
@@ -138,63 +157,53 @@ def test_what_is_mistyped_never_detaches(cli: Run, project: Path) -> None:
 
 
 def test_what_is_wrong_in_the_other_process_is_told_here(terminal: Start, project: Path) -> None:
-    shell = terminal("train", "-d", *OWN, "model._target_=faulty.Net", "model.number=x")
-    missing = terminal("train", "-d", "data=csv", "data.dataset.path=none.csv", "data.dataset.target=x")
-    assert missing.wait() == 2
-    assert "error: data.dataset.path: there is no such file" in missing.shown
-    assert "more: lightkit explain LK201" in missing.shown
-    assert "goes on" not in missing.shown
+    shell = terminal("train", "-d", "data=csv", "data.dataset.path=none.csv", "data.dataset.target=x")
     assert shell.wait() == 2
+    assert "error: data.dataset.path: there is no such file" in shell.shown
+    assert "more: lightkit explain LK201" in shell.shown
+    assert "goes on" not in shell.shown
     assert not (project / "outputs").exists(), "nothing is left of it"
 
 
-def test_a_process_that_is_killed_before_it_begins_is_told_of(terminal: Start, project: Path) -> None:
-    (project / "slow.py").write_text(SLOW)
-    shell = terminal("train", "-d", *OWN, "data.dataset._target_=slow.Slow")
-    reach(project, "reading")
-    pid = look(run_of(project)).pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    assert shell.wait() == 1
-    assert f"error: the process has ended before it had begun (process {pid})" in shell.shown
-    assert not (project / "outputs").exists()
-
-
-def test_ctrl_c_before_it_has_begun_ends_it(terminal: Start, project: Path) -> None:
-    (project / "slow.py").write_text(SLOW)
-    shell = terminal("train", "-d", *OWN, "data.dataset._target_=slow.Slow")
-    reach(project, "reading")
-    pid = look(run_of(project)).pid
-    assert pid is not None
-    shell.type(b"\x03")
-    assert shell.wait() == 130
-    until(lambda: not alive(pid), "the process to end")
-    assert not (project / "outputs").exists()
-
-
-def test_a_terminal_that_is_closed_before_it_has_begun_ends_nothing(terminal: Start, project: Path) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["killed", "Ctrl-C", "hung up", "waits for a GPU"])
+def test_before_it_has_begun(terminal: Start, project: Path, how: str) -> None:
     (project / "slow.py").write_text(SLOW)
     shell = terminal("train", "-d", *OWN, "data.dataset._target_=slow.Slow")
     reach(project, "reading")
     folder = run_of(project)
-    assert look(folder).state == "starting"
-    shell.close()
-    assert shell.wait() == 128 + signal.SIGHUP
-    assert look(folder).state == "starting"
-    (project / "go").touch()
-    assert ended(folder).state == "finished"
+    standing = look(folder)
+    assert standing.state == "starting"
+    assert standing.pid is not None
+    if how in ("hung up", "waits for a GPU"):  # which may take hours
+        shell.close() if how == "hung up" else (folder / run_files.WAITING).touch()
+        assert shell.wait() == (128 + signal.SIGHUP if how == "hung up" else 0)
+        assert look(folder).state == "starting"
+        (project / "go").touch()
+        assert ended(folder).state == "finished"
+        return
+    if how == "killed":
+        os.kill(standing.pid, signal.SIGKILL)
+        assert shell.wait() == 1
+        assert f"error: the process has ended before it had begun (process {standing.pid})" in shell.shown
+    else:
+        shell.type(b"\x03")
+        assert shell.wait() == 130
+        until(lambda: not alive(standing.pid or 0), "the process to end")
+    assert not (project / "outputs").exists()
 
 
 def test_a_folder_in_which_somebody_works_is_left_alone(cli: Run, process: Run, project: Path) -> None:
     assert process("train", "hydra.run.dir=run", "data=wine", "trainer.steps=2").code == 0
     for name in (".lock", ".job"):
         with locked(project / "run", name):
-            found = cli("resume", "-d", "run", "trainer.steps=3")
-        assert found.code == 75
-        assert f"process {os.getpid()} on " in found.err
+            refused = cli("resume", "-d", "run", "trainer.steps=3")
+        assert refused.code == 75
+        assert f"process {os.getpid()} on " in refused.err
     assert result(project / "run")["steps"] == 2
 
 
+@pytest.mark.thorough
 def test_loader_processes_that_are_left_over_do_not_keep_the_lock(terminal: Start, project: Path) -> None:
     shell = terminal("train", "-d", *OWN, at(9, "hold"), "data.num_workers=1")
     assert shell.wait() == 0, shell.shown
@@ -215,12 +224,13 @@ def test_loader_processes_that_are_left_over_do_not_keep_the_lock(terminal: Star
             os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_crash_in_compiled_code_leaves_its_place(terminal: Start, project: Path) -> None:
     shell = terminal("train", "-d", *OWN, at(9, ":SEGV"), "hydra.run.dir=not/yet", "resume=auto")
     assert shell.wait() in (0, 1)
-    found = ended(project / "not" / "yet")
-    assert (found.state, found.error) == ("died", "Fatal Python error: Segmentation fault")
-    assert "faulty.py" in (found.folder / "output.log").read_text()
+    standing = ended(project / "not" / "yet")
+    assert (standing.state, standing.error) == ("died", "Fatal Python error: Segmentation fault")
+    assert "faulty.py" in (standing.folder / "output.log").read_text()
 
 
 @pytest.mark.thorough
@@ -230,23 +240,23 @@ def test_several_processes_of_a_run_outlive_the_terminal_together(terminal: Star
     shell.close()
     reach(project)
     folder = run_of(project)
-    found = look(folder)
-    assert found.state == "running"
-    assert str(found.pid) in shell.shown, "the one that has started the others"
+    standing = look(folder)
+    assert standing.state == "running"
+    assert str(standing.pid) in shell.shown, "the one that has started the others"
     (project / "go").touch()
     assert ended(folder).state == "finished"
 
 
 def test_a_sweep_outlives_its_terminal(terminal: Start, project: Path) -> None:
-    told = 'on_end=[sh, -c, "env | grep ^LIGHTKIT_ > told"]'
-    shell = terminal("train", "-m", "-d", *OWN, "seed=0,1", "sweep.slots=1", at(3, "hold"), told)
+    on_end = 'on_end=[sh, -c, "env | grep ^LIGHTKIT_ > told"]'
+    shell = terminal("train", "-m", "-d", *OWN, "seed=0,1", "sweep.slots=1", at(3, "hold"), on_end)
     assert shell.wait() == 0, shell.shown
     shell.close()
     reach(project)
     (folder,) = project.glob("outputs/sweeps/*/*")
     assert "lightkit sweep resume -d custom_custom" in shell.shown
-    found = look(folder)
-    assert (found.state, found.detached) == ("running", True)
+    standing = look(folder)
+    assert (standing.state, standing.detached) == ("running", True)
     assert not (project / "told").exists(), "jobs are no sweep"
     (project / "go").touch()
     assert ended(folder).state == "finished"
@@ -256,11 +266,11 @@ def test_a_sweep_outlives_its_terminal(terminal: Start, project: Path) -> None:
     assert {job.name: look(job).state for job in folder.glob("seed=*")} == {"seed=0": "finished", "seed=1": "finished"}
 
 
-def test_a_run_that_waits_for_a_gpu_has_begun(tmp_path: Path) -> None:
-    """Who has detached it gets the terminal back; the wait may take hours."""
-    (tmp_path / run_files.JOB_LOCK).touch()
-    hands = _Handshake(tmp_path, receive=-1, middle=-1)
-    hands._text = b"pid 1\n"
-    assert not hands._has_begun()
-    (tmp_path / run_files.WAITING).touch()
-    assert hands._has_begun()
+@pytest.mark.thorough
+def test_a_command_at_the_end_that_never_ends_is_ended_by_ctrl_c_alone(terminal: Start, project: Path) -> None:
+    shell = terminal(*TRAIN, "on_end=[sh, -c, 'sleep 1; touch called; sleep 1000']")
+    reach(project, "called")
+    shell.type(b"\x03")
+    assert shell.wait() == 0, "that of the run"
+    assert "on_end: " in shell.shown
+    assert result(project / "run")["status"] == "finished"

@@ -22,43 +22,45 @@ def result(folder: Path) -> Any:
     return json.loads((folder / "result.json").read_text())
 
 
-def test_a_run_is_asked_once_however_often_it_is_said(project: Path) -> None:
+def test_a_run_is_asked_once_however_often_it_is_said(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second signal would end it without saving."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
     folder = make_run(project)
     with going_on(folder, seconds=0.5):
         standing = look(folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(following.signal, "pidfd_send_signal", refuse, raising=False)
+            patch.setattr(following.os, "kill", refuse)
+            with pytest.raises(UserError, match="belongs to another user"):
+                ask_to_end(standing, now=True)
         assert [ask_to_end(standing), ask_to_end(standing), ask_to_end(look(folder))] == [True, False, False]
         assert wait_until_free(folder)
     assert result(folder)["count"] == 1
     assert exit_status(look(folder)) == 143
-    forget_request(folder)
-    with going_on(folder):
-        assert ask_to_end(look(folder))
-        assert wait_until_free(folder)
+    monkeypatch.delattr(following.os, "pidfd_open", raising=False)  # a system without handles of processes
     with going_on(folder):  # the note of the last time is older than this process
         assert ask_to_end(look(folder))
         assert wait_until_free(folder)
-
-
-def test_killing_a_run(project: Path) -> None:
-    folder = make_run(project)
-    with going_on(folder) as process:
-        assert ask_to_end(look(folder), now=True)
-        assert wait_until_free(folder)
-        process.wait()
-        found = look(folder)
-    assert (process.returncode, found.state, exit_status(found)) == (-9, "died", 1)
+    assert result(folder)["reason"] == "SIGTERM at step 7"
+    forget_request(folder)
+    assert not (folder / ".stop").exists()
 
 
 def test_a_number_that_belongs_to_another_process_by_now_gets_no_signal(project: Path) -> None:
     folder = make_run(project)
     with going_on(folder) as process:
         standing = look(folder)
-        process.kill()
+        assert ask_to_end(standing, now=True)
+        assert wait_until_free(folder)
         process.wait()
         # the same process ended, and its number is that of another one now
         assert not ask_to_end(replace(standing, pid=os.getpid()))
         assert not ask_to_end(standing)
+        ended = look(folder)
+    assert (process.returncode, ended.state, exit_status(ended)) == (-9, "died", 1)
 
 
 @pytest.mark.parametrize(
@@ -72,27 +74,6 @@ def test_a_process_that_cannot_be_reached(project: Path, facts: dict[str, Any], 
     with pytest.raises(UserError, match=message) as error:
         ask_to_end(replace(look(make_run(project)), **facts))
     assert error.value.exit_code == 1
-
-
-def test_a_process_of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    folder = make_run(project)
-    with going_on(folder), monkeypatch.context() as patch:
-        patch.setattr(following.signal, "pidfd_send_signal", refuse, raising=False)
-        patch.setattr(following.os, "kill", refuse)
-        with pytest.raises(UserError, match="belongs to another user"):
-            ask_to_end(look(folder))
-
-
-def test_a_system_without_handles_of_processes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(following.os, "pidfd_open", raising=False)
-    folder = make_run(project)
-    with going_on(folder):
-        assert ask_to_end(look(folder))
-        assert wait_until_free(folder)
-    assert result(folder)["reason"] == "SIGTERM at step 7"
 
 
 @pytest.mark.parametrize(

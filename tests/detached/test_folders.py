@@ -14,6 +14,8 @@ from tests.detached.made import make_run, make_sweep
 
 def test_runs_and_sweeps_in_the_order_in_which_they_began(project: Path) -> None:
     late, early = make_run(project, time="23-00-00"), make_run(project, "b")
+    (late / "members" / "00").mkdir(parents=True)
+    (late / "members" / "00" / "config.yaml").touch()  # a member is no run of its own
     sweep = make_sweep(project, "seed=0", "seed=1")
     begun = project.resolve() / "outputs" / "runs" / "2026-01-31" / "12-30-00-c"
     begun.mkdir(parents=True)
@@ -23,14 +25,6 @@ def test_runs_and_sweeps_in_the_order_in_which_they_began(project: Path) -> None
     assert [folder for folder in all_folders(project) if sweep_of(folder)] == [sweep / "seed=0", sweep / "seed=1"]
     assert [folder for folder in all_folders(project) if is_sweep(folder)] == [sweep]
     assert names_of([early, late, late]) == ["b", "a"]
-
-
-def test_a_member_is_no_run_of_its_own(project: Path) -> None:
-    folder = make_run(project)
-    member = folder / "members" / "00"
-    member.mkdir(parents=True)
-    (member / "config.yaml").touch()
-    assert all_folders(project) == [folder]
 
 
 def test_by_name_path_and_last(project: Path) -> None:

@@ -74,9 +74,9 @@ def test_following_to_the_end_of_a_run(project: Path) -> None:
             add(log, "c\nd")
             run.close()
 
-        found = list(follow(folder, lines, sleep=acting(lambda: add(log, "a\nb"), end)))
+        followed = list(follow(folder, lines, sleep=acting(lambda: add(log, "a\nb"), end)))
     last = log.read_text().splitlines()[2]
-    assert found == [[last], ["a"], ["bc", "d"]]
+    assert followed == [[last], ["a"], ["bc", "d"]]
     assert list(follow(folder, Lines(log, last=0))) == [[]], "a run that has ended"
 
 

@@ -98,21 +98,14 @@ def test_who_holds_a_port(taken: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_board_says_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="only Linux tells")
+@pytest.mark.parametrize("user", [(NOBODY,) if os.geteuid() == 0 else ()])  # only root has other users
+def test_a_board_says_what_it_shows(monkeypatch: pytest.MonkeyPatch, user: tuple[int, ...]) -> None:
     monkeypatch.setattr(ports, "_ASK_SECONDS", PATIENCE_SECONDS)
-    with a_board() as port:
-        assert "a TensorBoard" in str(holder(port))
-        assert "which shows /home/bob/outputs" in str(holder(port))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0 or not Path("/proc/net/tcp").is_file(), reason="only root has other users")
-def test_the_board_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_ASK_SECONDS", PATIENCE_SECONDS)
-    with a_board(NOBODY) as port:
-        found = holder(port)
-        assert found is not None
-        assert not found.is_ours
+    with a_board(*user) as port:
+        owner = holder(port)
+        assert owner is not None
+        assert owner.is_ours == (not user)
         with pytest.raises(UserError, match=r"\(by a TensorBoard of \w+, which shows /home/bob/outputs\)"):
             free_port("127.0.0.1", wanted=port)
 

@@ -83,10 +83,10 @@ def test_a_machine_without_systemd_ends_nothing(monkeypatch: pytest.MonkeyPatch,
 def test_a_run_that_logout_would_end_is_refused_with_the_command_that_mends_it(machine: Machine, cli: Run) -> None:
     machine(SESSION)
     for args in (["train", "-d", "data=wine"], ["resume", "-d", "last"], ["sweep", "resume", "-d", "last"]):
-        found = cli(*args)
-        assert found.code == 2
-        assert "systemd ends what is left of this login session at its end (KillUserProcesses=yes)" in found.err
-        assert "loginctl enable-linger" in found.err
+        refused = cli(*args)
+        assert refused.code == 2
+        assert "systemd ends what is left of this login session at its end (KillUserProcesses=yes)" in refused.err
+        assert "loginctl enable-linger" in refused.err
     assert cli("train", "-d", "data=wine", "--cfg", "job").code == 0, "nothing is started"
     assert cli("resume", "last").err.startswith("error: no run here")
 
@@ -107,9 +107,8 @@ def test_where_the_user_lingers_it_starts_in_a_scope_of_its_own(
     assert words[:4] == ["systemd-run", "--user", "--scope", "--quiet"]
     assert words[-4:] == ["train", "-d", "data=wine", "seed=1"]
     machine(SESSION, lingers="yes", scopes=False)
-    found = cli("train", "-d", "data=wine")
-    assert found.code == 2
-    assert "`systemd-run --user --scope` does not work here" in found.err
+    refused = cli("train", "-d", "data=wine")
+    assert (refused.code, "`systemd-run --user --scope` does not work here" in refused.err) == (2, True)
 
 
 def test_what_may_end_it_otherwise_is_said_beforehand(
@@ -117,9 +116,9 @@ def test_what_may_end_it_otherwise_is_said_beforehand(
 ) -> None:
     machine(MANAGER)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    found = cli("train", "-d", "data=nowhere")
-    assert "note: systemd ends this when you log out everywhere; to let it go on:  loginctl enable-linger" in found.err
-    assert "note: Slurm ends everything of a job with the job" in found.err
+    notes = cli("train", "-d", "data=nowhere").err
+    assert "note: systemd ends this when you log out everywhere; to let it go on:  loginctl enable-linger" in notes
+    assert "note: Slurm ends everything of a job with the job" in notes
 
 
 def test_one_of_several_processes_of_torchrun_cannot_leave(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.detached.tensorboard import LineFilter, RunLinks, named_runs, short_name
+from lightkit.detached.tensorboard import LineFilter, RunLinks, named_runs
 from lightkit.loggers import TensorBoardLogger
 from tests.browser import CHROMIUM, Page, browser
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until
 
 NAMES = {
-    "runs/2026-01-31/12-00-59-wine_mlp": "wine_mlp 01-31 12-00",
+    "runs/2026-01-31/12-00-07-wine_mlp": "wine_mlp 01-31 12-00",
     "sweeps/2026-01-31/12-00-00-wine_mlp/optim.lr=0.01,seed=0": "lr=0.01,seed=0 wine_mlp 01-31 12-00",
     "sweeps/2026-01-31/12-00-00-a/data=wine": "data=wine a 01-31 12-00",
     "sweeps/2026-01-31/12-00-00-a/optim.lr=1,finetune.head.lr=2": "optim.lr=1,finetune.head.lr=2 a 01-31 12-00",
@@ -38,11 +38,11 @@ def test_only_news_of_tensorboard_is_passed_on() -> None:
         "    https://github.com/tensorflow/tensorboard/issues/4784\n",
         "TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)\n",
     ]
-    told = io.StringIO()
-    stream: io.TextIOBase = LineFilter(told)
+    passed = io.StringIO()
+    stream: io.TextIOBase = LineFilter(passed)
     for line in [*usual, "E1121 the disk", " is full\x1b[2J\nand"]:
         stream.write(line)
-    assert told.getvalue() == "E1121 the disk is full\\x1b[2J\n"
+    assert passed.getvalue() == "E1121 the disk is full\\x1b[2J\n"
 
 
 def run(folder: Path) -> Path:
@@ -51,74 +51,54 @@ def run(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("path", "name"), NAMES.items())
-def test_what_tells_a_run_from_others_comes_first(tmp_path: Path, path: str, name: str) -> None:
-    assert short_name(tmp_path / path, tmp_path) == name
+@pytest.fixture
+def links(tmp_path: Path) -> RunLinks:
+    """Links to the runs below `outputs`, made in `links`."""
+    (tmp_path / "links").mkdir()
+    return RunLinks(tmp_path / "outputs", tmp_path / "links")
 
 
-def test_every_run_has_a_link_of_its_own(tmp_path: Path) -> None:
-    runs, place = tmp_path / "outputs", tmp_path / "links"
-    place.mkdir()
-    found = [run(runs / path) for path in NAMES]
-    found.append(run(runs / "runs/2026-01-31/12-00-07-wine_mlp"))
-    run(found[0] / "inner")
-    (runs / "again").symlink_to(runs)
-    links = RunLinks(runs, place)
+def test_every_run_has_a_link_named_by_what_tells_it_from_others(links: RunLinks) -> None:
+    made = [run(links.runs / path) for path in NAMES]
+    made.append(run(links.runs / "runs/2026-01-31/12-00-59-wine_mlp"))
+    run(made[0] / "inner")
+    (links.runs / "again").symlink_to(links.runs)
+    several = links.runs / "runs" / "demo"  # a run of several models is one from its beginning
+    run(several / "members" / "00")
+    (several / "config.yaml").touch()
     links.refresh()
-    linked = {link.name: link.resolve() for link in place.iterdir()}
-    assert sorted(linked.values()) == sorted(found)
-    assert {*linked} == {*NAMES.values(), "wine_mlp 01-31 12-00 (2)"}
+    linked = {link.name: link.resolve() for link in links.place.iterdir()}
+    names = [*NAMES.values(), "wine_mlp 01-31 12-00 (2)", "runs demo"]
+    assert linked == dict(zip(names, [*made, several]))
 
 
-def test_runs_come_and_go_and_names_stay(tmp_path: Path) -> None:
-    runs, place = tmp_path / "outputs", tmp_path / "links"
-    place.mkdir()
-    old = run(runs / "runs/2026-01-31/12-00-09-a")
-    links = RunLinks(runs, place)
+def test_runs_come_and_go_and_names_stay(links: RunLinks) -> None:
+    old = run(links.runs / "runs/2026-01-31/12-00-09-a")
     links.refresh()
-    new = run(runs / "runs/2026-01-31/12-00-01-a")
+    new = run(links.runs / "runs/2026-01-31/12-00-01-a")
     links.refresh()
-    assert (place / "a 01-31 12-00").resolve() == old
-    assert (place / "a 01-31 12-00 (2)").resolve() == new
+    assert (links.place / "a 01-31 12-00").resolve() == old
+    assert (links.place / "a 01-31 12-00 (2)").resolve() == new
     (old / "events.out.tfevents.1.host.1.0").unlink()
     old.rmdir()
     links.refresh()
-    assert [link.name for link in place.iterdir()] == ["a 01-31 12-00 (2)"]
+    assert [link.name for link in links.place.iterdir()] == ["a 01-31 12-00 (2)"]
 
 
-def test_the_folder_of_a_run_itself(tmp_path: Path) -> None:
-    with named_runs(run(tmp_path / "2026-01-31/12-00-00-a"), tmp_path / "links") as place:
+def test_links_are_there_while_the_board_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(tmp_path / "2026-01-31/12-00-00-a")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "gone").symlink_to(tmp_path / "nowhere")  # of a board that was killed
+    with named_runs(folder, tmp_path / "links") as place:
         assert [link.name for link in place.iterdir()] == ["a 01-31 12-00"]
     assert not place.exists()
 
-
-def test_where_no_links_can_be_made_runs_go_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError
 
-    folder = run(tmp_path / "outputs/a").parent
     monkeypatch.setattr(Path, "symlink_to", refuse)
     with named_runs(folder, tmp_path / "links") as place:
-        assert place == folder
-
-
-def test_links_that_a_killed_board_has_left_go(tmp_path: Path) -> None:
-    place = tmp_path / "links"
-    place.mkdir()
-    (place / "gone").symlink_to(tmp_path / "nowhere")
-    with named_runs(run(tmp_path / "outputs/a").parent, place):
-        assert [link.name for link in place.iterdir()] == ["a"]
-
-
-def test_a_run_of_several_models_is_one_link_from_its_beginning(tmp_path: Path) -> None:
-    run, place = tmp_path / "runs" / "demo", tmp_path / "links"
-    member = run / "members" / "00"
-    member.mkdir(parents=True)
-    place.mkdir()
-    (run / "config.yaml").touch()
-    (member / "events.out.tfevents.1.host").touch()
-    RunLinks(tmp_path / "runs", place).refresh()
-    assert [link.name for link in place.iterdir()] == ["demo"]
+        assert place == folder, "where no links can be made runs go by their paths"
 
 
 def write_run(folder: Path, rate: float) -> None:
@@ -175,8 +155,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """A page of a browser."""
-    with browser(tmp_path_factory.mktemp("browser"), size=(1400, 1600)) as found:
-        yield found
+    with browser(tmp_path_factory.mktemp("browser"), size=(1400, 1600)) as opened:
+        yield opened
 
 
 @needs_browser
@@ -192,19 +172,17 @@ def test_the_layout_draws_training_and_validation_in_one_chart(address: str, pag
 
 @needs_browser
 @pytest.mark.slow
-def test_curves(address: str, page: Page) -> None:
-    page.open(f"{address}?forceSVG=true#timeseries", "lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed")
-    page.wait_for_elements("scalar-card", 4)
-
-
-@needs_browser
-@pytest.mark.slow
-def test_pictures(address: str, page: Page) -> None:
-    page.open(f"{address}#images", "view/train/images", "view/test/roc", "lr=0.01")
-    page.wait_for_elements("tf-image-loader", 2)
-
-
-@needs_browser
-@pytest.mark.slow
-def test_hyperparameters(address: str, page: Page) -> None:
-    page.open(f"{address}#hparams", "optim.lr", "0.01", "0.1", "seed")
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("tab", "texts", "elements"),
+    [
+        ("#hparams", ("optim.lr", "0.01", "0.1", "seed"), None),
+        ("?forceSVG=true#timeseries", ("lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed"), ("scalar-card", 4)),
+        ("#images", ("view/train/images", "view/test/roc", "lr=0.01"), ("tf-image-loader", 2)),
+    ],
+    ids=["hyperparameters", "curves", "pictures"],
+)
+def test_pages(address: str, page: Page, tab: str, texts: tuple[str, ...], elements: tuple[str, int] | None) -> None:
+    page.open(address + tab, *texts)
+    if elements:
+        page.wait_for_elements(*elements)

@@ -1,20 +1,24 @@
-"""The command at the end of a run, as a program's `Runner` calls it; for the command line see `tests/detached`."""
+"""The command at the end of a run: when it is called, what it is told, and that it changes nothing."""
 
 from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.config import compose, load_run
+from lightkit.config import compose
 from lightkit.runner import Runner
 from lightkit.runs.on_end import call_on_end, facts_of
+from tests.conftest import Outcome
+from tests.faults.harness import result
 
+Run = Callable[..., Outcome]
 QUICK = ("data=wine", "trainer.steps=2", "model.hidden=[4]", "device=cpu", "logger=quiet", "metrics.figures=[]")
+RUN = ("train", *QUICK, "hydra.run.dir=run")
 
 
 def telling(folder: Path) -> str:
@@ -22,78 +26,90 @@ def telling(folder: Path) -> str:
     return f"on_end=[sh, -c, 'env | grep ^LIGHTKIT_ >> {folder}/told']"
 
 
-def told(folder: Path) -> list[dict[str, str]]:
+def calls(folder: Path) -> list[dict[str, str]]:
     """What the command was told, once for each call."""
     if not (folder / "told").exists():
         return []
     rows = [line.split("=", 1) for line in (folder / "told").read_text().splitlines()]
-    calls = [value for name, value in rows if name == "LIGHTKIT_RUN"]
-    size = len(rows) // max(1, len(calls))
+    size = len(rows) // max(1, sum(name == "LIGHTKIT_RUN" for name, _ in rows))
     return [dict(rows[at : at + size]) for at in range(0, len(rows), size)]
 
 
-def test_a_runner_calls_it_once(project: Path) -> None:
-    Runner(compose([*QUICK, telling(project)]).cfg, project / "run").run()
-    (found,) = told(project)
-    assert (found["LIGHTKIT_RUN"], found["LIGHTKIT_STATUS"], found["LIGHTKIT_EXIT"]) == (
-        str(project / "run"), "finished", "0"
-    )  # fmt: skip
-    assert found["LIGHTKIT_METRIC"] == "val/accuracy"
+def test_it_is_told_what_became_of_the_run_also_of_one_that_goes_on(cli: Run, project: Path) -> None:
+    assert cli(*RUN, telling(project)).code == 0
+    (call,) = calls(project)  # once, and not by the Runner, too
+    assert call.pop("LIGHTKIT_BEST") == f"{result(project / 'run')['objective']['value']:.6g}"
+    assert call == {
+        "LIGHTKIT_RUN": str(project / "run"),
+        "LIGHTKIT_NAME": "run",
+        "LIGHTKIT_STATUS": "finished",
+        "LIGHTKIT_EXIT": "0",
+        "LIGHTKIT_METRIC": "val/accuracy",
+        "LIGHTKIT_REASON": "",
+    }
+    assert cli("resume", "run", "trainer.steps=4").code == 0
+    assert len(calls(project)) == 2, "it belongs to the run"
+    done = cli("resume", "run", "trainer.steps=5", "on_end=[touch, 'a; touch b', $HOME]")
+    assert (done.code, "on_end" in done.err) == (0, False), "it does not hinder going on and may be another then"
+    assert {"a; touch b", "$HOME"} <= {path.name for path in project.iterdir()}, "there is no shell"
+    assert cli(*RUN, "trainer.steps=5", "resume=auto", "on_end=[no-such-program]").code == 0
+    assert result(project / "run")["steps"] == 5, "the same run, which has finished"
 
 
-def test_it_is_called_for_a_run_that_failed_or_never_began(project: Path) -> None:
+def test_that_of_somebody_elses_run_counts_for_nothing(cli: Run, project: Path) -> None:
+    assert cli(*RUN, "on_end=[touch, called]").code == 0
+    (project / "called").unlink()
+    path = project / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 0 # changed"))
+    assert cli("resume", "run", "trainer.steps=3").code == 0
+    assert not (project / "called").exists()
+    assert cli("train", "--from", "run", "hydra.run.dir=other").code == 0
+    assert not (project / "called").exists()
+    assert cli("resume", "run", "trainer.steps=4", "on_end=[touch, called]").code == 0
+    assert (project / "called").exists(), "what is typed is the user's own"
+
+
+def test_what_is_wrong_with_the_command_is_said(cli: Run, project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = "on_end: no-such-program now: cannot be run: No such file or directory"
+    done = cli(*RUN, "on_end=[no-such-program,now]")
+    assert (done.code, done.err.rstrip().endswith(wrong)) == (0, True)
+    with caplog.at_level(logging.WARNING):
+        outcome = Runner(compose([*QUICK, "on_end=[no-such-program,now]"]).cfg, project / "other").run()
+    assert (outcome["status"], wrong in caplog.text) == ("finished", True)
+
+
+def test_it_is_called_for_a_run_that_failed_or_never_began(cli: Run, project: Path) -> None:
+    assert cli(*RUN, telling(project), "optim.lr=1e30", "trainer.steps=50").code == 3
     cfg = compose([*QUICK, telling(project), "optim.lr=1e30", "trainer.steps=50"]).cfg
     with pytest.raises(UserError):
-        Runner(cfg, project / "run").run()
+        Runner(cfg, project / "again").run()
     with pytest.raises(UserError, match="there is no checkpoint to go on from"):
         Runner(cfg, project / "other").run(resume=True)
-    failed, never = told(project)
-    assert (failed["LIGHTKIT_STATUS"], failed["LIGHTKIT_EXIT"]) == ("failed", "3")
-    assert (never["LIGHTKIT_STATUS"], never["LIGHTKIT_EXIT"]) == ("failed", "2")
+    ends = [(call["LIGHTKIT_STATUS"], call["LIGHTKIT_EXIT"], bool(call["LIGHTKIT_REASON"])) for call in calls(project)]
+    assert ends == [("failed", "3", True), ("failed", "3", True), ("failed", "2", False)]
 
 
-def test_whoever_drives_the_run_may_call_it(project: Path) -> None:
-    Runner(compose([*QUICK, telling(project)]).cfg, project / "run", on_end=False).run()
-    assert told(project) == []
+def test_a_sweep_calls_it_once_and_goes_on_with_it(cli: Run, project: Path) -> None:
+    words = ("train", "-m", *QUICK, "trainer.steps=1", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert cli(*words, telling(project), "hydra/launcher=vectorized").code == 0
+    (call,) = calls(project)
+    assert (call["LIGHTKIT_RUN"], call["LIGHTKIT_STATUS"]) == (str(project / "sweep"), "finished")
 
 
-def test_of_several_processes_the_first_calls_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    runner = Runner(compose([*QUICK, telling(project)]).cfg, project / "run")
-    monkeypatch.setattr(runner, "_run", lambda resume: {})
-    runner.run()
-    assert told(project) == []
-    monkeypatch.setenv("RANK", "0")
-    runner.run()
-    assert len(told(project)) == 1
-
-
-def test_looking_at_a_run_calls_nothing(project: Path) -> None:
-    runner = Runner(compose([*QUICK, telling(project)]).cfg, project / "run")
+def test_a_runner_calls_it_for_its_run_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = compose([*QUICK, telling(project)]).cfg
+    Runner(cfg, project / "driven", on_end=False).run()
+    assert calls(project) == [], "whoever drives the run may call it"
+    runner = Runner(cfg, project / "run")
     runner.run()
     runner.evaluate("val")
     runner.predict("val")
-    assert len(told(project)) == 1
-
-
-def test_that_of_a_run_from_elsewhere_counts_for_nothing(project: Path) -> None:
-    Runner(compose([*QUICK, telling(project)]).cfg, project / "run").run()
-    Runner(load_run(project / "run", ["trainer.steps=3"]).cfg, project / "run").run(resume=True)
-    assert len(told(project)) == 2, "it belongs to the run"
-    path = project / "run" / "config.yaml"
-    path.write_text(path.read_text().replace("seed: 0", "seed: 0 # changed"))
-    cfg: Any = load_run(project / "run", ["trainer.steps=4"]).cfg
-    assert list(cfg.on_end) == []
-    Runner(cfg, project / "run").run(resume=True)
-    assert len(told(project)) == 2
-
-
-def test_what_is_wrong_with_the_command_is_a_warning(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        result = Runner(compose([*QUICK, "on_end=[no-such-program,now]"]).cfg, project / "run").run()
-    assert result["status"] == "finished"
-    assert "on_end: no-such-program now: cannot be run: No such file or directory" in caplog.text
+    assert len(calls(project)) == 1, "looking at a run calls nothing"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(runner, "_run", lambda resume: {})
+    runner.run()
+    assert len(calls(project)) == 1, "of several processes the first calls it"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +118,6 @@ def test_what_is_wrong_with_the_command_is_a_warning(project: Path, caplog: pyte
         (["true"], ""),
         (["sh", "-c", "exit 3"], "ended with exit status 3"),
         (["sh", "-c", "kill -9 $$"], "ended with exit status 137"),
-        (["no-such-program"], "cannot be run: No such file or directory"),
         (["/"], "cannot be run: Permission denied"),
         (["a\0b"], "cannot be run: embedded null byte"),
     ],
@@ -114,7 +129,6 @@ def test_a_command_that_fails_is_told_of(tmp_path: Path, command: list[str], com
 @pytest.mark.parametrize(
     ("code", "content", "status", "reason"),
     [
-        (0, '{"status": "finished"}', "finished", ""),
         (0, '{"status": "finished", "reason": "early stopping"}', "finished", ""),
         (0, '{"status": "paused", "reason": "trainer.stop_at=3"}', "paused", "trainer.stop_at=3"),
         (0, "", "finished", ""),
@@ -128,5 +142,5 @@ def test_the_facts_follow_from_the_exit_status(
     tmp_path: Path, code: int, content: str, status: str, reason: str
 ) -> None:
     (tmp_path / "result.json").write_text(content)
-    found = facts_of(tmp_path, code)
-    assert (found["LIGHTKIT_STATUS"], found["LIGHTKIT_REASON"]) == (status, reason)
+    facts = facts_of(tmp_path, code)
+    assert (facts["LIGHTKIT_STATUS"], facts["LIGHTKIT_REASON"]) == (status, reason)

@@ -85,8 +85,7 @@ class Simulated:
 HALVING = HalvingConfig(rungs=[1, 3, 9, 27])
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5, 30])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("slots", "seed"), [(1, 0), (5, 1), (30, 0)])
 def test_27_jobs_train_81_epochs_whatever_the_slots(slots: int, seed: int) -> None:
     ran = Simulated(build_halving(jobs(), HALVING), slots=slots, seed=seed).run()
     assert ran.trained == 81
@@ -105,7 +104,7 @@ def test_rungs_are_made_of_a_first_one_and_eta() -> None:
 
 
 @pytest.mark.parametrize("options", [HALVING, HalvingConfig("hyperband")])
-@pytest.mark.parametrize("cut", [1, 7, 20, 33])
+@pytest.mark.parametrize("cut", [1, 20, 33])
 def test_outcomes_told_again_give_the_same_decisions(options: HalvingConfig, cut: int) -> None:
     whole = Simulated(build_halving(jobs(), options), slots=2).run()
     first = Simulated(build_halving(jobs(), options), slots=2)
