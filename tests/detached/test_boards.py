@@ -76,9 +76,10 @@ def test_what_is_left_of_a_killed_one_is_no_board(tmp_path: Path) -> None:
 
 def test_one_is_asked_to_end_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, begun = board_files(tmp_path, "127.0.0.1"), threading.Event()
-    with files.locked(), monkeypatch.context() as patch, pytest.raises(UserError, match="has not ended"):
+    with monkeypatch.context() as patch:
         patch.setattr(boards, "PATIENCE_SECONDS", 0.0)
-        files.end()
+        with files.locked(), pytest.raises(UserError, match="has not ended"):
+            files.end()
 
     def serve() -> None:
         with files.locked():

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.detached import liveness
-from lightkit.detached.liveness import ALIVE, STATES, look, wait_until_free
+from lightkit.detached.liveness import look, wait_until_free
 from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import pytest
 
 from lightkit.monitor.gpus import (
     GpuFacts,
+    GpuProcess,
     allowed,
     computing_on,
+    describe,
     is_order_known,
     throttle_names,
     visible_gpus,
@@ -56,37 +64,25 @@ def test_visible_gpus_are_those_cuda_would_count(wanted: str | None, seen: str) 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seen"),
+    ("wanted", "seen", "choice"),
     [
-        (None, ["MIG-1111"]),
-        ("1", ["MIG-1111"]),
-        ("1,0", ["MIG-1111"]),
-        ("0", ["GPU-aaaa-0"]),
-        ("0,MIG-2222", ["MIG-2222"]),
-        ("MIG-2222,MIG-1111", ["MIG-2222"]),
-        ("MIG-2222,MIG-2222", []),
-        ("MIG-2222", ["MIG-2222"]),
-        ("GPU-ssss-1", ["MIG-1111"]),
-        ("MIG-9", []),
+        (None, "1111", "aaaa 1111 2222"),
+        ("1", "1111", "1111 2222"),
+        ("1,0", "1111", "1111 2222 aaaa"),
+        ("0", "aaaa", "aaaa"),
+        ("0,MIG-2222", "2222", "aaaa 2222"),
+        ("MIG-2222,1", "2222", "2222 1111"),
+        ("MIG-2222,MIG-2222", "", ""),
+        ("GPU-ssss-1", "1111", "1111 2222"),
+        ("MIG-9", "", ""),
     ],
 )
-def test_a_split_gpu_stands_for_an_instance(wanted: str | None, seen: list[str]) -> None:
-    assert uuids(SPLIT, wanted) == seen
-
-
-@pytest.mark.parametrize(
-    ("wanted", "seen"),
-    [
-        (None, ["GPU-aaaa-0", "MIG-1111", "MIG-2222"]),
-        ("1", ["MIG-1111", "MIG-2222"]),
-        ("MIG-2222,0", ["MIG-2222", "GPU-aaaa-0"]),
-        ("MIG-2222,1", ["MIG-2222", "MIG-1111"]),
-        ("", []),
-    ],
-)
-def test_a_process_may_choose_among_instances(wanted: str | None, seen: list[str]) -> None:
+def test_a_split_gpu_stands_for_an_instance_and_a_process_may_choose(
+    wanted: str | None, seen: str, choice: str
+) -> None:
     environ = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
-    assert [gpu.uuid for gpu in allowed(SPLIT, environ)] == seen
+    for gpus, expected in ((visible_gpus(SPLIT, environ), seen), (allowed(SPLIT, environ), choice)):
+        assert [gpu.uuid.split("-")[1] for gpu in gpus] == expected.split()
 
 
 def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen() -> None:
@@ -124,3 +120,35 @@ def test_of_a_split_gpu_cuda_may_only_know_the_whole() -> None:
     where = {"CUDA_VISIBLE_DEVICES": "MIG-2222"}
     assert computing_on(SPLIT, [0], uuids={0: "ssss-1"}, environ=where) == [SPLIT[3]]
     assert computing_on(SPLIT, [0], uuids={0: "2222"}, environ={}) == [SPLIT[3]]
+
+
+def test_a_process_with_user_and_command() -> None:
+    own = describe(os.getpid(), 512.0)
+    assert (own.pid, own.memory_mib, own.run) == (os.getpid(), 512.0, None)
+    assert (own.user, own.command) == (psutil.Process().username(), " ".join(psutil.Process().cmdline()))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert describe(ended.pid, None) == GpuProcess(ended.pid)
+
+
+def test_the_run_it_works_on(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w"):
+        rank = subprocess.Popen([sys.executable, "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1)
+        assert rank.stdout is not None
+        try:
+            rank.stdout.readline()
+            assert describe(os.getpid()).run is None  # any program may have such a file
+            (tmp_path / "config.yaml").touch()
+            assert describe(os.getpid()).run == tmp_path
+            assert describe(rank.pid).run == tmp_path, "a rank belongs to the run of its parent"
+        finally:
+            rank.communicate(b"\n")
+
+
+def test_what_belongs_to_others_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: object) -> None:
+        raise psutil.AccessDenied(1)
+
+    for name in ("cmdline", "username", "open_files"):
+        monkeypatch.setattr(psutil.Process, name, denied)
+    assert describe(os.getpid()) == GpuProcess(os.getpid())

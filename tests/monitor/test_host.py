@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,26 +126,15 @@ def test_descendants_without_the_list_and_with_it(
     system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.families = {1: (0.0, GIB), 7: (0.0, GIB), 8: (0.0, GIB)}
-    assert Host(tmp_path, system=system, pid=1).read()["ram_gib"] == 3.0
-    tree = {1: [7], 7: [8], 8: []}
-    monkeypatch.setattr(host, "children", tree.get)
-    assert Host(tmp_path, system=system, pid=1).read()["ram_gib"] == 3.0
-    monkeypatch.setattr(host, "children", {1: [99], 99: None}.get)
-    assert Host(tmp_path, system=system, pid=1).read()["ram_gib"] == 1.0
+    for tree, gib in (({}, 3.0), ({1: [7], 7: [8], 8: []}, 3.0), ({1: [99], 99: None}, 1.0)):
+        monkeypatch.setattr(host, "children", tree.get)
+        assert Host(tmp_path, system=system, pid=1).read()["ram_gib"] == gib
 
 
 def test_this_machine_tells_something(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        reader = Host(tmp_path)
-        assert child.pid in reader._descendants(os.getpid())
-        values = reader.read()
-    finally:
-        child.communicate(b"\n")
+    values = Host(tmp_path).read()
     assert values["ram_gib"] > 0
     assert 0 < values["ram_used_percent"] <= 100
     assert 0 <= values["disk_used_percent"] <= 100
     total, free = host.machine_memory()
-    assert total is not None
-    assert free is not None
-    assert total > free > 0
+    assert (total or 0) > (free or 0) > 0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -83,47 +82,29 @@ def until(done: Callable[[], Any]) -> None:
 
 
 def test_what_is_charted_of_a_gpu() -> None:
-    whole = GpuSample(
-        GPUS[0],
-        temperature_c=41,
-        power_w=312.4,
-        memory_used_mib=1536.0,
-        utilisation=98,
-        clock_mhz=1980,
-        pcie_tx_mb_s=100.0,
-        pcie_rx_mb_s=50.0,
-        throttle=("sw_power_cap",),
-    )
-    assert gpu_values(whole) == {
-        "utilisation": 98.0,
-        "memory_gib": 1.5,
-        "temperature_c": 41.0,
-        "power_w": 312.4,
-        "clock_mhz": 1980.0,
-        "pcie_mb_s": 150.0,
-        "slowed": 0.0,
-    }
-    assert gpu_values(GpuSample(GPUS[0])) == {}
-    assert gpu_values(GpuSample(GPUS[0], pcie_tx_mb_s=1.0)) == {}
-    assert gpu_values(GpuSample(GPUS[0], throttle=("hw_thermal_slowdown",))) == {"slowed": 1.0}
-    assert gpu_values(GpuSample(GPUS[0], throttle=("gpu_idle",))) == {"slowed": 0.0}
+    level = {"temperature_c": 41, "power_w": 312.4, "utilisation": 98, "clock_mhz": 1980}
+    rates = {"memory_used_mib": 1536.0, "pcie_tx_mb_s": 100.0, "pcie_rx_mb_s": 50.0, "throttle": ("sw_power_cap",)}
+    charted = {"memory_gib": 1.5, "pcie_mb_s": 150.0, "slowed": 0.0}
+    for values, expected in (
+        ({**level, **rates}, {**level, **charted}),
+        ({}, {}),
+        ({"pcie_tx_mb_s": 1.0}, {}),
+        ({"throttle": ("hw_thermal_slowdown",)}, {"slowed": 1.0}),
+        ({"throttle": ("gpu_idle",)}, {"slowed": 0.0}),
+    ):
+        assert gpu_values(GpuSample(GPUS[0], **values)) == expected
 
 
 def test_a_row_has_the_physical_numbers_of_the_gpus_this_run_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
-    setup = Setup(tmp_path)
-    setup.watch.begin()
-    setup.after(10.0, utilisation=50.0)
-    assert list(setup.watch.rows) == [
-        {
-            "system/cpu_percent": 40.0,
-            "system/ram_gib": 2.0,
-            "system/ram_used_percent": 30.0,
-            "system/gpu3_utilisation": 50.0,
-        }
-    ]
+    for setup in (Setup(tmp_path), Setup(tmp_path, uuids={0: "b"})):  # cuda itself knows best which they are
+        setup.watch.begin()
+        setup.after(10.0, utilisation=50.0)
+        host = {"system/cpu_percent": 40.0, "system/ram_gib": 2.0, "system/ram_used_percent": 30.0}
+        assert list(setup.watch.rows) == [{**host, "system/gpu3_utilisation": 50.0}]
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def test_what_an_instance_uses_is_not_that_of_the_whole_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +121,6 @@ def test_what_an_instance_uses_is_not_that_of_the_whole_gpu(tmp_path: Path, monk
     assert totals.energy_kwh is None
 
 
-def test_cuda_itself_knows_best_which_gpus_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    setup = Setup(tmp_path, uuids={0: "b"})
-    setup.watch.begin()
-    setup.after(10.0, power_w=9.0)
-    assert "system/gpu3_power_w" in setup.watch.rows[0]
-
-
 def test_on_a_cpu_no_driver_is_asked(tmp_path: Path) -> None:
     setup = Setup(tmp_path, gpus=())
     setup.watch.begin()
@@ -158,24 +131,19 @@ def test_on_a_cpu_no_driver_is_asked(tmp_path: Path) -> None:
     assert setup.watch.totals().cpu_percent == 40.0
 
 
-def test_the_first_sample_only_begins_the_count(setup: Setup) -> None:
+def test_every_sample_but_the_first_counts_for_its_time(setup: Setup) -> None:
     setup.gpus.values = {"utilisation": 0.0, "power_w": 100.0}
     setup.watch.begin()
     assert list(setup.watch.rows) == []
-    setup.after(10.0, utilisation=80.0, power_w=300.0)
-    usage = setup.watch.totals().gpus[0]
-    assert (usage.utilisation, usage.power_w) == (80.0, 200.0)
-
-
-def test_every_sample_counts_for_its_time(setup: Setup) -> None:
-    setup.watch.begin()
-    setup.after(10.0, utilisation=90.0, memory_used_mib=500.0, temperature_c=60, throttle=("hw_slowdown",))
+    setup.after(
+        10.0, utilisation=90.0, memory_used_mib=500.0, temperature_c=60, power_w=300.0, throttle=("hw_slowdown",)
+    )
+    assert setup.watch.totals().gpus[0].power_w == 200.0
     setup.after(30.0, utilisation=50.0, memory_used_mib=900.0, temperature_c=70, throttle=("sw_power_cap",))
     setup.after(10.0, utilisation=None, memory_used_mib=100.0, throttle=())
     totals = setup.watch.totals()
     usage = totals.gpus[0]
-    assert totals.seconds == 50.0
-    assert usage.utilisation == 60.0
+    assert (totals.seconds, usage.utilisation) == (50.0, 60.0)
     assert (usage.memory_peak_mib, usage.temperature_c, usage.memory_total_mib) == (900.0, 70, 140 * 1024)
     assert (usage.slowed, usage.power_capped) == (0.2, 0.6)
 
@@ -241,6 +209,11 @@ def test_samples_that_nobody_takes_are_forgotten(setup: Setup) -> None:
 
 def test_a_thread_from_start_to_stop(setup: Setup) -> None:
     before = threading.active_count()
+    short = Monitor(setup.watch, 3600.0)
+    short.start()
+    short.stop()
+    assert (setup.gpus.asked, short.read()) == (2, {}), "a first and a last sample, and no row"
+    setup.gpus.closed = setup.gpus.asked = 0
     monitor = Monitor(setup.watch, 0.001)
     with monitor:
         monitor.start()
@@ -257,14 +230,6 @@ def test_a_thread_from_start_to_stop(setup: Setup) -> None:
     until(lambda: setup.gpus.asked > asked)
     monitor.stop()
     assert (setup.gpus.closed, monitor.failure) == (2, None)
-
-
-def test_a_short_run_has_a_first_and_a_last_sample_and_no_row(setup: Setup) -> None:
-    monitor = Monitor(setup.watch, 3600.0)
-    monitor.start()
-    monitor.stop()
-    assert setup.gpus.asked == 2
-    assert monitor.read() == {}
 
 
 def test_an_error_ends_the_watch_and_not_the_run(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,24 +305,17 @@ def test_a_forked_process_has_no_monitor(setup: Setup) -> None:
     monitor.stop()
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_the_interval_is_above_zero(setup: Setup, seconds: float) -> None:
-    with pytest.raises(UserError, match=r"logger\.system\.every_seconds: out of range"):
-        Monitor(setup.watch, seconds)
-
-
-def test_the_plain_case_watches_nothing() -> None:
-    with NoMonitor() as monitor:
-        assert monitor.read() == {}
-    assert monitor.totals().gpus == ()
+def test_the_interval_is_above_zero(setup: Setup) -> None:
+    for seconds in (0.0, float("nan")):
+        with pytest.raises(UserError, match=r"logger\.system\.every_seconds: out of range"):
+            Monitor(setup.watch, seconds)
+    with NoMonitor() as plain:
+        assert (plain.read(), plain.totals().gpus) == ({}, ())
 
 
 def test_what_a_watch_needs_is_imported_before_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preloaded: list[bool] = []
     monkeypatch.setattr(module, "preload", lambda: preloaded.append(True))
-    Setup(tmp_path, gpus=())
-    assert preloaded == []
-    Setup(tmp_path, gpus=(0,))
-    assert preloaded == [True]
-    module.Host(tmp_path)
-    assert "psutil" in sys.modules
+    for gpus in ((), (0,)):
+        Setup(tmp_path, gpus=gpus)
+        assert len(preloaded) == len(gpus)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,112 +29,76 @@ def nvml(monkeypatch: pytest.MonkeyPatch, cards: list[Any], **changes: Any) -> N
     return Nvml()
 
 
+SAMPLE = """\
+temperature_c=41 power_w=312.4 energy_j=5000.0 memory_used_mib=12288.0 utilisation=98 memory_utilisation=37
+clock_mhz=1980 memory_clock_mhz=3201 pcie_tx_mb_s=1500.0 pcie_rx_mb_s=250.0 throttle=('sw_power_cap',)"""
+DETAILS = """\
+compute_capability=9.0 temperature_slowdown_c=90 temperature_shutdown_c=95 fan_percent=55
+power_limit_default_w=700.0 power_limit_min_w=200.0 power_limit_max_w=700.0
+ecc=on ecc_pending=on ecc_corrected=3 ecc_uncorrected=0 performance_state=P0
+clock_max_mhz=1980 clock_set_mhz=1900 graphics_clock_mhz=1985 graphics_clock_max_mhz=1985
+memory_clock_max_mhz=3201 memory_clock_set_mhz=3201 video_clock_mhz=1545
+pcie_generation=5 pcie_generation_max=5 pcie_width=16 pcie_width_max=16
+compute_mode=default persistence=on display_connected=off display_active=off"""
+
+
+def words(values: Mapping[str, Any]) -> set[str]:
+    return {f"{name}={value}" for name, value in values.items()}
+
+
 def test_everything_a_gpu_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = nvml(monkeypatch, [Card(), Card(uuid="GPU-bbbb", name=b"Tesla T4", bus=b"0000:2B:00.0")])
+    other = Card(uuid="GPU-b", name=b"Tesla T4", bus=b"0000:2B:00.0", state=32, compute_mode=3, persistence=0)
+    other.display, other.ecc = 1, (0, 1)
+    source = nvml(monkeypatch, [Card(), other])
     first, second = source.gpus
     assert (first.index, first.uuid, first.name, first.driver) == (0, "GPU-aaaa", "NVIDIA H200", "570.86.10")
     assert (first.bus, first.power_limit_w, first.memory_total_mib) == ("00000000:1A:00.0", 700.0, 140 * 1024)
     assert (second.index, second.name, second.bus) == (1, "Tesla T4", "0000:2B:00.0")
-    assert source.samples([first]) == [
-        GpuSample(
-            first,
-            temperature_c=41,
-            power_w=312.4,
-            energy_j=5000.0,
-            memory_used_mib=12 * 1024,
-            utilisation=98,
-            memory_utilisation=37,
-            clock_mhz=1980,
-            memory_clock_mhz=3201,
-            pcie_tx_mb_s=1500.0,
-            pcie_rx_mb_s=250.0,
-            throttle=("sw_power_cap",),
-        )
-    ]
-
-
-def test_what_is_seldom_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = nvml(
-        monkeypatch, [Card(), Card(uuid="GPU-b", state=32, compute_mode=3, persistence=0, display=1, ecc=(0, 1))]
-    )
-    first, second = source.details(source.gpus)
-    assert first == {
-        "compute_capability": "9.0",
-        "temperature_slowdown_c": 90,
-        "temperature_shutdown_c": 95,
-        "fan_percent": 55,
-        "power_limit_default_w": 700.0,
-        "power_limit_min_w": 200.0,
-        "power_limit_max_w": 700.0,
-        "ecc": "on",
-        "ecc_pending": "on",
-        "ecc_corrected": 3,
-        "ecc_uncorrected": 0,
-        "performance_state": "P0",
-        "clock_max_mhz": 1980,
-        "clock_set_mhz": 1900,
-        "graphics_clock_mhz": 1985,
-        "graphics_clock_max_mhz": 1985,
-        "memory_clock_max_mhz": 3201,
-        "memory_clock_set_mhz": 3201,
-        "video_clock_mhz": 1545,
-        "pcie_generation": 5,
-        "pcie_generation_max": 5,
-        "pcie_width": 16,
-        "pcie_width_max": 16,
-        "compute_mode": "default",
-        "persistence": "on",
-        "display_connected": "off",
-        "display_active": "off",
-    }
+    (sample,) = source.samples([first])
+    assert sample.gpu == first
+    assert words({name: value for name, value in vars(sample).items() if name != "gpu"}) == {*SAMPLE.split()}
+    details, others = source.details(source.gpus)
+    assert words(details) == {*DETAILS.split()}
     names = ("performance_state", "compute_mode", "persistence", "ecc", "ecc_pending", "display_active")
-    assert [second[name] for name in names] == [None, "exclusive_process", "off", "off", "on", "on"]
+    assert [others[name] for name in names] == [None, "exclusive_process", "off", "off", "on", "on"]
 
 
 def test_details_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [Card(uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb")]
     whole = Card(uuid="GPU-split", name="NVIDIA A100", instances=parts)
     source = nvml(monkeypatch, [Card(**NOTHING), NVMLError("GPU is lost"), whole])
-    found = source.details(source.gpus)
-    assert not any(found[0].values())
-    assert (found[1], found[2]["fan_percent"], found[3]) == ({}, 55, {})
+    silent, lost, split, part = source.details(source.gpus)
+    assert not any(silent.values())
+    assert (lost, split["fan_percent"], part) == ({}, 55, {})
 
 
-@pytest.mark.parametrize("name", sorted(NOTHING))
-def test_a_query_that_fails_is_none_and_costs_no_other(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    source = nvml(monkeypatch, [Card(**{name: NOT_SUPPORTED})])
-    sample = source.samples(source.gpus)[0]
-    missing = [field.name for field in dataclasses.fields(sample) if getattr(sample, field.name) is None]
-    expected = {
-        "clocks": ["clock_mhz", "memory_clock_mhz"],
-        "energy": ["energy_j"],
-        "gpu": ["utilisation", "memory_utilisation"],
-        "memory": ["utilisation", "memory_utilisation"],
-        "pcie": ["pcie_tx_mb_s", "pcie_rx_mb_s"],
-        "power": ["power_w"],
-        "temperature": ["temperature_c"],
-        "throttle": ["throttle"],
-        "total": ["memory_used_mib"],
-        "used": ["memory_used_mib"],
+def test_a_query_that_fails_is_none_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = {
+        "clocks": "clock_mhz memory_clock_mhz",
+        "energy": "energy_j",
+        "power": "power_w",
+        "gpu": "utilisation memory_utilisation",
+        "memory": "utilisation memory_utilisation",
+        "pcie": "pcie_tx_mb_s pcie_rx_mb_s",
+        "temperature": "temperature_c",
+        "throttle": "throttle",
+        "total": "memory_used_mib",
+        "used": "memory_used_mib",
     }
-    assert missing == expected.get(name, [])
-    assert source.processes() == {"GPU-aaaa": []}
+    for name in NOTHING:
+        source = nvml(monkeypatch, [Card(**{name: NOT_SUPPORTED})])
+        (sample,) = source.samples(source.gpus)
+        missing = [field.name for field in dataclasses.fields(sample) if getattr(sample, field.name) is None]
+        assert missing == several.get(name, "").split(), name
+        assert source.processes() == {"GPU-aaaa": []}, name
 
 
-def test_a_gpu_that_tells_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = nvml(monkeypatch, [Card(**NOTHING)])
-    gpu = source.gpus[0]
-    assert (gpu.name, gpu.bus, gpu.memory_total_mib) == ("unknown", None, None)
-    assert source.samples([gpu]) == [GpuSample(gpu)]
-
-
-def test_a_gpu_that_cannot_be_reached_is_listed_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = nvml(monkeypatch, [NVMLError("GPU is lost"), Card()])
-    assert [(gpu.index, gpu.uuid, gpu.name) for gpu in source.gpus] == [
-        (0, "", "does not answer"),
-        (1, "GPU-aaaa", "NVIDIA H200"),
-    ]
-    assert source.samples(source.gpus)[0] == GpuSample(source.gpus[0])
+def test_gpus_that_tell_nothing_or_cannot_be_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = nvml(monkeypatch, [NVMLError("GPU is lost"), Card(**NOTHING)])
+    lost, silent = source.gpus
+    assert (lost.index, lost.uuid, lost.name) == (0, "", "does not answer")
+    assert (silent.name, silent.bus, silent.memory_total_mib) == ("unknown", None, None)
+    assert source.samples(source.gpus) == [GpuSample(lost), GpuSample(silent)]
 
 
 def test_mig_instances_follow_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +117,9 @@ def test_mig_instances_follow_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_of_an_instance_only_its_memory_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = SimpleNamespace(pid=7, usedGpuMemory=GIB)
-    other = SimpleNamespace(pid=8, usedGpuMemory=GIB)
-    part = Card(uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb", used=2 * GIB, total=5 * GIB, processes=[told])
-    source = nvml(monkeypatch, [Card(uuid="GPU-split", instances=[part], processes=[told, other])])
+    inside, outside = (SimpleNamespace(pid=pid, usedGpuMemory=GIB) for pid in (7, 8))
+    part = Card(uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb", used=2 * GIB, total=5 * GIB, processes=[inside])
+    source = nvml(monkeypatch, [Card(uuid="GPU-split", instances=[part], processes=[inside, outside])])
     gpu = source.gpus[1]
     assert gpu.power_limit_w is None
     assert source.samples([gpu]) == [GpuSample(gpu, memory_used_mib=2 * 1024)]
@@ -204,33 +168,24 @@ def test_why_there_is_no_library(monkeypatch: pytest.MonkeyPatch, error: Excepti
         nvml(monkeypatch, [], nvmlInit=error)
 
 
-def test_no_package_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unavailable, match="the NVIDIA driver has no GPU"):
         nvml(monkeypatch, [])
     assert sys.modules["pynvml"].asked[-1] == "nvmlShutdown"
+    install(monkeypatch, fake_nvml([Card(uuid="GPU-nvml")], nvmlShutdown=NVMLError("Uninitialized")))
+    source = open_source()
+    assert (source.name, source.gpus[0].uuid) == ("NVML", "GPU-nvml")
+    source.close()
+    assert sys.modules["pynvml"].asked[-1] == "nvmlShutdown"
     install(monkeypatch, None)
     preload()
-    with pytest.raises(Unavailable, match="nvidia-ml-py is not installed"):
-        Nvml()
-
-
-def test_closing_gives_the_library_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml(monkeypatch, [Card()]).close()
-    assert sys.modules["pynvml"].asked[-1] == "nvmlShutdown"
-    nvml(monkeypatch, [Card()], nvmlShutdown=NVMLError("Uninitialized")).close()
+    source = open_source()
+    assert (source.name, source.gpus, "nvidia-ml-py is not installed" in source.reason) == ("", (), True)
+    assert (source.samples([]), source.details([]), source.processes()) == ([], [], {})
+    source.close()
 
 
 def test_the_package_has_what_is_asked_for() -> None:
     pynvml = pytest.importorskip("pynvml")
     fake = fake_nvml([])
     assert [name for name in dir(fake) if name.lower().startswith("nvml") and not hasattr(pynvml, name)] == []
-
-
-def test_the_driver_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, fake_nvml([Card(uuid="GPU-nvml")]))
-    assert (open_source().name, open_source().gpus[0].uuid) == ("NVML", "GPU-nvml")
-    install(monkeypatch, fake_nvml([], nvmlInit=NVMLError_LibraryNotFound("NVML Shared Library Not Found")))
-    source = open_source()
-    assert (source.name, source.gpus, source.reason) == ("", (), "no NVIDIA driver is installed")
-    assert (source.samples([]), source.details([]), source.processes()) == ([], [], {})
-    source.close()

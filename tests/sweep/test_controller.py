@@ -110,22 +110,14 @@ def statuses(controller: Controller) -> str:
     return " ".join(state.status for state in controller.states.values())
 
 
-def test_jobs_run_in_all_slots(tmp_path: Path) -> None:
+def test_jobs_run_in_all_slots_and_a_repeat_tries_failed_ones_again(tmp_path: Path) -> None:
     planned(tmp_path)
-    controller, _ = go(tmp_path, engine := Engine())
+    controller, _ = go(tmp_path, engine := Engine(codes={"b": [3]}))
     assert engine.log == ["a", "a+b", "c", "closed"]
-    assert statuses(controller) == "finished finished finished"
+    assert (statuses(controller), controller.states["b"].reason) == ("finished failed finished", "went wrong")
     assert [outcome.name for outcome in read_journal(tmp_path).told] == ["a", "b", "c"]
-
-
-def test_a_repeat_leaves_finished_jobs_alone_and_tries_failed_ones_again(tmp_path: Path) -> None:
-    planned(tmp_path)
-    controller, _ = go(tmp_path, Engine(codes={"b": [3]}))
-    assert statuses(controller) == "finished failed finished"
-    assert controller.states["b"].reason == "went wrong"
     controller, _ = go(tmp_path, engine := Engine())
-    assert engine.log == ["b", "closed"]
-    assert statuses(controller) == "finished finished finished"
+    assert (engine.log, statuses(controller)) == (["b", "closed"], "finished finished finished")
 
 
 def test_a_search_that_followed_from_a_failure_is_not_told_otherwise(tmp_path: Path) -> None:
@@ -247,17 +239,12 @@ def test_a_job_whose_folder_is_in_use_waits(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with ExitStack() as stack:
         stack.enter_context(locked(tmp_path / "a"))
-        engine = Engine(on_wait=lambda: len(engine.log) > 0 and not engine.running and stack.close())
+        engine = Engine(
+            codes={"b": [75, 0]}, on_wait=lambda: len(engine.log) > 0 and not engine.running and stack.close()
+        )
         controller, seen = go(tmp_path, engine)
-    assert engine.log == ["b", "a", "closed"]
-    assert "a waits, as another process works in its folder" in seen.lines
-    assert statuses(controller) == "finished finished"
-
-
-def test_a_job_that_finds_its_folder_in_use_is_started_again(tmp_path: Path) -> None:
-    planned(tmp_path, "ab")
-    controller, seen = go(tmp_path, Engine(codes={"b": [75, 0]}))
     assert "b starts another process ran in its folder" in seen.lines
+    assert "a waits, as another process works in its folder" in seen.lines
     assert statuses(controller) == "finished finished"
 
 
@@ -315,9 +302,9 @@ def test_a_full_disk_is_told_and_all_jobs_save(tmp_path: Path, monkeypatch: pyte
     engine = Engine(codes={"a": [0]})
     held = engine.wait
     engine.wait = lambda seconds: {"a": 0} if engine.running.pop("a", None) else held(seconds)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="No space left on device") as found:
+    with pytest.raises(UserError, match="No space left on device") as error:
         go(tmp_path, engine)
-    assert found.value.exit_code == 1
+    assert error.value.exit_code == 1
     assert "stop b" in engine.log
 
 

@@ -73,7 +73,10 @@ class Sweep:
         """What a job has logged, but for the times."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line).items() for line in lines]
-        return [{key: value for key, value in row if key != "time" and not key.startswith("speed/")} for row in rows]
+        return [
+            {key: value for key, value in row if key != "time" and not key.startswith(("speed/", "system/"))}
+            for row in rows
+        ]
 
 
 def kill_at_random(sweep: Sweep, kills: int, seed: int) -> None:
@@ -81,7 +84,7 @@ def kill_at_random(sweep: Sweep, kills: int, seed: int) -> None:
     draw = random.Random(seed)
     running = sweep.start()
     for _ in range(kills):
-        until(lambda: sweep.running_jobs() or running.code is not None, "a job to run")
+        until(lambda running=running: sweep.running_jobs() or running.code is not None, "a job to run")
         time.sleep(draw.uniform(0.0, 1.2))
         jobs = sweep.running_jobs()
         victim = draw.choice(jobs) if jobs and draw.random() < 0.5 else running.pid

@@ -8,7 +8,7 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, compose
 from lightkit.runs.placement import job_names
-from lightkit.sweep.job import JobOutcome
+from lightkit.sweep.job import JobOutcome, JobPlaces, check_folder, check_home
 from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.plan import PlanChange, all_sweeps, command_of, compare, find_sweep, find_unfinished, store
 
@@ -88,3 +88,50 @@ def test_sweeps_are_found(tmp_path: Path) -> None:
         journal.ended(JobOutcome("run", "pruned"), told=True)
     assert find_unfinished(tmp_path, command) is None
     assert record.jobs["run"].overrides == ("data=wine", "seed=0")
+
+
+def test_jobs_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = JobPlaces(tmp_path)
+    for name in ("a", "b/c", "b/d", "a", "A"):
+        assert folders.place(name) == tmp_path / name
+    for name in ("a/b", "b", "b/c/d"):
+        with pytest.raises(UserError, match="into the folder of another one"):
+            folders.place(name)
+    other = JobPlaces(tmp_path)
+    for name in "aA":
+        (tmp_path / name).mkdir()
+    other.place("a")
+    monkeypatch.setattr(Path, "samefile", lambda *_: True)  # on a disk that does not tell capitals apart
+    with pytest.raises(UserError, match="into the folder of another one"):
+        other.place("A")
+
+
+NAMES = (
+    *("sweep.jsonl", "slurm", "Ray", "study", "optuna.journal", "results.csv", ".lock", ".mark", "checkpoints"),
+    *("Members", "..", ".", "seed=0/", "n" * 300, "seed=0/../../mine", "../../../conf", None, 3),
+)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_names_that_no_job_may_have(tmp_path: Path, name: object) -> None:
+    with pytest.raises(UserError):
+        JobPlaces(tmp_path).place(name)
+
+
+def test_folders_that_are_there_for_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    check_folder(folder)
+    folder.mkdir()
+    check_folder(folder)
+    (folder / "config.yaml").write_text("defaults: [model: mlp]\n")
+    with pytest.raises(UserError, match="there for something else"):
+        check_folder(folder)
+    (folder / "output.log").touch()  # of a job that was killed at once
+    check_folder(folder)
+
+
+def test_a_sweep_in_the_folder_of_the_project(project: Path) -> None:
+    for home in (project, project.parent):
+        with pytest.raises(UserError, match="in the folder of the project"):
+            check_home(home)
+    check_home(project / "outputs")

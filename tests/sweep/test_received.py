@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,65 @@ from tests.sweep.test_controller import Engine
 
 Cli = Callable[..., Outcome]
 HALVING = {"rungs": [1], "eta": 2}
+SLURM = {"setup": ["touch pwned"], "partition": "x", "options": ["--wrap=touch pwned"], "time": "10", "memory": "1G"}
+GRID = ("train", "-m", "data=wine", "seed=0,1")
+
+
+@dataclass
+class Received:
+    """A project with sweeps from elsewhere, and the engines that are built there: each ends its jobs at once."""
+
+    cli: Cli
+    project: Path
+    config: str
+    engines: list[tuple[dict[str, Any], Engine]] = field(default_factory=list)
+
+    def home(self, *names: object, folder: str = "theirs", **head: Any) -> Path:
+        """A sweep whose lines nobody has signed; its jobs have paused, the later the worse."""
+        home = self.project / "outputs" / "sweeps" / folder
+        home.mkdir(parents=True, exist_ok=True)
+        head = {"options": {"halving": HALVING}, **head}
+        lines: list[dict[str, Any]] = [{"event": "sweep", "format": 1, "time": 1.0, "command": {}, **head}]
+        lines += [{"event": "planned", "name": name, "overrides": [], "config": self.config} for name in names]
+        for number, name in enumerate(names):
+            ended = {"values": {"objective": 0.9 - number / 10}, "epoch": 1, "step": 1, "code": 0, "reason": ""}
+            lines += [{"event": "started", "name": name, "time": 1.0}]
+            lines += [{"event": "ended", "name": name, "status": "paused", **ended, "told": True}]
+        (home / "sweep.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return home
+
+    def own(self, **options: Any) -> Path:
+        """A sweep that this project has planned, with the job `a`."""
+        home = self.project / "outputs" / "sweeps" / "own"
+        home.mkdir(parents=True)
+        with Journal(home) as journal:
+            journal.head(command={}, options=options)
+            journal.plan([Job("a", home / "a", (), self.config)])
+        return home
+
+    def mine(self) -> Path:
+        """A run of this user's."""
+        return a_run(self.project / "outputs" / "runs" / "mine")
+
+    def resume(self, home: Path | str, *typed: str) -> Outcome:
+        return self.cli("sweep", "resume", str(home), *typed)
+
+    def refused(self, home: Path | str, said: str, *typed: str) -> None:
+        """It is refused with this message, and builds no engine."""
+        done, before = self.resume(home, *typed), len(self.engines)
+        assert (done.code, said in done.err, len(self.engines)) == (2, True, before), done.err
 
 
 @pytest.fixture
-def config(project: Path) -> str:
-    return to_yaml(compose(["data=wine", "trainer.epochs=4"]).cfg)
-
-
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], Engine]]:
-    """The engines that are built, with their options; each ends its jobs at once."""
-    built: list[tuple[dict[str, Any], Engine]] = []
+def received(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> Received:
+    made = Received(cli, project, to_yaml(compose(["data=wine", "trainer.epochs=4"]).cfg))
 
     def build(options: dict[str, Any], _jobs: object, _folder: Path, *, study: bool) -> Engine:
-        built.append((options, Engine()))
-        return built[-1][1]
+        made.engines.append((options, Engine()))
+        return made.engines[-1][1]
 
     monkeypatch.setattr(multirun, "build_engine", build)
-    return built
+    return made
 
 
 @pytest.fixture
@@ -52,21 +94,6 @@ def programs(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     return lambda: noted.read_text().splitlines() if noted.exists() else []
 
 
-def theirs(project: Path, config: str, *names: object, folder: str = "theirs", **head: Any) -> Path:
-    """A sweep whose lines nobody has signed; its jobs have paused, the later the worse."""
-    home = project / "outputs" / "sweeps" / folder
-    home.mkdir(parents=True, exist_ok=True)
-    head = {"options": {"halving": HALVING}, **head}
-    lines: list[dict[str, Any]] = [{"event": "sweep", "format": 1, "time": 1.0, "command": {}, **head}]
-    lines += [{"event": "planned", "name": name, "overrides": [], "config": config} for name in names]
-    for number, name in enumerate(names):
-        ended = {"values": {"objective": 0.9 - number / 10}, "epoch": 1, "step": 1, "code": 0, "reason": ""}
-        lines += [{"event": "started", "name": name, "time": 1.0}]
-        lines += [{"event": "ended", "name": name, "status": "paused", **ended, "told": True}]
-    (home / "sweep.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return home
-
-
 def a_run(folder: Path) -> Path:
     """A run that has saved something."""
     (folder / "checkpoints").mkdir(parents=True)
@@ -76,166 +103,108 @@ def a_run(folder: Path) -> Path:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Everything in a folder but locks of sweeps."""
-    found = [path for path in sorted(folder.rglob("*")) if path.name != ".lock"]
-    return {str(path): path.read_bytes() if path.is_file() else b"" for path in found}
+    paths = [path for path in sorted(folder.rglob("*")) if path.name != ".lock"]
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("../../runs/mine", "seed=0/../../../runs/mine", "../../../conf", "..", ".", "", "seed=0/", "sweep.jsonl"),
-        *(
-            "/tmp/lightkit-of-somebody-else",
-            "seed=0/checkpoints",
-            "a\nb",
-            "slurm",
-            "n" * 300,
-            ".mark",
-            "checkpoints",
-            "Members",
-        ),
-    ],
-    ids=ascii,
-)
-def test_names_that_lead_elsewhere_start_and_remove_nothing(
-    cli: Cli, project: Path, config: str, engines: list[Any], name: str
-) -> None:
-    a_run(project / "outputs" / "runs" / "mine")
-    home = theirs(project, config, "seed=0", name)
-    before = files(project)
-    done = cli("sweep", "resume", str(home))
-    assert done.code == 2
-    assert repr(name) in done.err
-    assert "sweep.jsonl" in done.err
-    assert files(project) == before
-    shown = cli("sweep", "status", str(home))
-    assert shown.code == 0, shown.err
-    assert "no job:" in shown.err
+@pytest.mark.parametrize("name", ["../../runs/mine", "", "seed=0/checkpoints", "a\nb", "/tmp/somebody-else"], ids=ascii)
+def test_names_that_lead_elsewhere_start_and_remove_nothing(received: Received, name: str) -> None:
+    received.mine()
+    home = received.home("seed=0", name)
+    before = files(received.project)
+    done = received.resume(home)
+    assert (done.code, repr(name) in done.err, "sweep.jsonl" in done.err) == (2, True, True), done.err
+    assert files(received.project) == before
+    shown = received.cli("sweep", "status", str(home))
+    assert (shown.code, "no job:" in shown.err) == (0, True), shown.err
     if not name.startswith("seed=0"):  # the job itself, or a folder that no other job is around yet
-        assert cli("train", "--job", f"{home}/{name}").code == 2
-        assert files(project) == before
-
-
-def test_absolute_names(cli: Cli, project: Path, config: str, engines: list[Any]) -> None:
-    mine = a_run(project / "outputs" / "runs" / "mine")
-    before = files(mine)
-    assert cli("sweep", "resume", str(theirs(project, config, "seed=0", str(mine)))).code == 2
-    assert files(mine) == before
+        assert received.cli("train", "--job", f"{home}/{name}").code == 2
+        assert files(received.project) == before
 
 
 @pytest.mark.parametrize("link", ["b", "b/checkpoints", "sub"])
-def test_links_to_the_users_own_runs(cli: Cli, project: Path, config: str, engines: list[Any], link: str) -> None:
-    mine = a_run(project / "outputs" / "runs" / "mine")
-    home = theirs(project, config, "a", "sub/b" if link == "sub" else "b")
+def test_links_to_the_users_own_runs(received: Received, link: str) -> None:
+    mine = received.mine()
+    home = received.home("a", "sub/b" if link == "sub" else "b")
     (home / link).parent.mkdir(exist_ok=True)
     (home / link).symlink_to({"b": mine, "b/checkpoints": mine / "checkpoints", "sub": mine.parent}[link])
     before = files(mine)
-    done = cli("sweep", "resume", str(home))
+    done = received.resume(home)
     assert ("link" in done.err, done.code) == ((True, 2) if link != "b/checkpoints" else (False, 0)), done.err
     assert files(mine) == before
 
 
-def test_own_runs_below_a_journal_that_was_put_above_them(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    mine = a_run(project / "outputs" / "runs" / "mine")
-    (mine / "config.yaml").write_text(config)
-    assert sign_run(mine, config)
-    home = theirs(project, config, "runs/mine", "runs/other")
-    (home / "sweep.jsonl").rename(project / "outputs" / "sweep.jsonl")
+def test_own_runs_below_a_journal_that_was_put_above_them(received: Received) -> None:
+    mine, project = received.mine(), received.project
+    (mine / "config.yaml").write_text(received.config)
+    assert sign_run(mine, received.config)
+    (received.home("runs/mine", "runs/other") / "sweep.jsonl").rename(project / "outputs" / "sweep.jsonl")
     before = files(mine)
-    done = cli("sweep", "resume", "outputs")
-    assert (done.code, "that no sweep began" in done.err) == (2, True), done.err
-    assert (files(mine), engines) == (before, [])
+    received.refused("outputs", "that no sweep began")
+    assert files(mine) == before
     (mine / ".job").touch()  # as jobs have it that a sweep from elsewhere began here
-    assert cli("sweep", "resume", "outputs").code == 0
+    assert received.resume("outputs").code == 0
 
 
-def test_checkpoints_that_came_with_a_sweep_stay_and_own_ones_go(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    home = theirs(project, config, "a", "b")
+def test_checkpoints_that_came_with_a_sweep_stay_and_own_ones_go(received: Received) -> None:
+    home = received.home("a", "b")
     kept = a_run(home / "b") / "checkpoints"
-    assert cli("sweep", "resume", str(home)).code == 0
+    assert received.resume(home).code == 0
     assert kept.exists()
-    assert engines[0][0]["halving"]["rungs"] == [1]
-    again = theirs(project, config, "a", "b", folder="trusted")
+    assert received.engines[0][0]["halving"]["rungs"] == [1]
+    again = received.home("a", "b", folder="trusted")
     gone = a_run(again / "b") / "checkpoints"
-    assert cli("sweep", "resume", str(again), "--trust").code == 0
+    assert received.resume(again, "--trust").code == 0
     assert not gone.exists()
 
 
-def test_a_folder_that_is_no_run_and_a_journal_in_the_project_itself(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    home = theirs(project, config, "notes")
+def test_a_folder_that_is_no_run_and_a_journal_in_the_project_itself(received: Received) -> None:
+    project, home = received.project, received.home("notes")
     (home / "notes").mkdir()
     (home / "notes" / "mine.txt").touch()
-    done = cli("sweep", "resume", str(home))
-    assert (done.code, "there for something else" in done.err) == (2, True)
+    received.refused(home, "there for something else")
     (project / "conf").mkdir()
     (project / "conf" / "config.yaml").write_text("trust: []\n")
     (project / "sweep.jsonl").write_text((home / "sweep.jsonl").read_text().replace('"notes"', '"conf"'))
     before = files(project / "conf")
-    done = cli("sweep", "resume", str(project))
-    assert (done.code, "in the folder of the project" in done.err) == (2, True)
-    assert "conf: a job would write" in done.err
+    received.refused(project, "in the folder of the project")
+    received.refused(project, "conf: a job would write")
     assert files(project / "conf") == before
-    assert not engines
-
-
-SLURM = {"setup": ["touch pwned"], "partition": "x", "options": ["--wrap=touch pwned"], "time": "10", "memory": "1G"}
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"engine": "slurm", "slurm": SLURM},
-        {"engine": "slurm", "slurm": {"time": "1\ntouch pwned"}},
-        {"engine": "ray", "ray": {"address": "127.0.0.1:1"}},
-    ],
+    "options", [{"engine": "slurm", "slurm": SLURM}, {"engine": "ray", "ray": {"address": "127.0.0.1:1"}}]
 )
 def test_engines_of_a_sweep_from_elsewhere_do_not_count(
-    cli: Cli, project: Path, config: str, programs: Callable[[], list[str]], options: dict[str, Any]
+    received: Received, programs: Callable[[], list[str]], options: dict[str, Any]
 ) -> None:
-    built: list[Any] = []
-    home = theirs(project, config, "a", options={**options, "slots": 3, "gpus_per_job": 0, "retries": 1})
-
-    def build(given: Any, *_: object, **_how: object) -> Engine:
-        built.append(given)
-        return Engine()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multirun, "build_engine", build)
-        done = cli("sweep", "resume", str(home))
+    home = received.home("a", options={**options, "slots": 3, "gpus_per_job": 0, "retries": 1})
+    done = received.resume(home)
     assert done.code == 0, done.err
-    (given,) = built
+    ((given, _),) = received.engines
     assert (given["engine"], given["slots"], given["gpus_per_job"], given["retries"]) == ("local", 3, 0, 1)
     assert (given["slurm"]["setup"], given["slurm"]["time"], given["ray"]["address"]) == ([], "60", None)
     assert f"these of its options do not count: sweep.engine, sweep.{options['engine']}" in done.err
-    assert cli("sweep", "stop", str(home)).code == 0
+    assert received.cli("sweep", "stop", str(home)).code == 0
     assert programs() == []
 
 
-def test_what_is_typed_counts_and_so_does_a_sweep_that_is_trusted(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    home = theirs(project, config, "a", options={"engine": "slurm", "slurm": SLURM})
-    done = cli("sweep", "resume", str(home), "sweep.engine=slurm", "sweep.slurm.partition=gpu")
+def test_what_is_typed_counts_and_so_does_a_sweep_that_is_trusted(received: Received) -> None:
+    options = {"engine": "slurm", "slurm": SLURM}
+    done = received.resume(received.home("a", options=options), "sweep.engine=slurm", "sweep.slurm.partition=gpu")
     assert done.code == 0, done.err
-    given = engines[-1][0]
+    given = received.engines[-1][0]
     assert (given["engine"], given["slurm"]["partition"], given["slurm"]["setup"]) == ("slurm", "gpu", [])
-    other = theirs(project, config, "a", folder="other", options={"engine": "slurm", "slurm": SLURM})
-    assert cli("sweep", "resume", str(other), "--trust").code == 0
-    assert engines[-1][0]["slurm"]["setup"] == ["touch pwned"]
+    other = received.home("a", folder="other", options=options)
+    assert received.resume(other, "--trust").code == 0
+    assert received.engines[-1][0]["slurm"]["setup"] == ["touch pwned"]
     assert read_journal(other).has_planned("a")
     with (other / "sweep.jsonl").open("a") as file:  # what is added to the user's own sweep is not the user's
         added = {"event": "sweep", "options": {"engine": "slurm", "slurm": {"setup": ["touch more"]}}}
         file.write(f"{json.dumps(added)}\n")
-    assert cli("sweep", "resume", str(other)).code == 0
-    assert engines[-1][0]["engine"] == "local"
-    assert cli("sweep", "status", str(other), "--trust").code == 2
+    assert received.resume(other).code == 0
+    assert received.engines[-1][0]["engine"] == "local"
+    assert received.cli("sweep", "status", str(other), "--trust").code == 2
 
 
 @pytest.mark.parametrize(
@@ -243,156 +212,137 @@ def test_what_is_typed_counts_and_so_does_a_sweep_that_is_trusted(
     [
         ({"engine": "slurm", "slurm": {"time": "1\ntouch pwned"}}, "sweep.slurm.time"),
         ({"engine": "slurm", "slurm": {"no": 1}}, "sweep.slurm.no"),
-        ({"slots": "many"}, "sweep.slots"),
         ({"slots": 10**9}, "sweep.slots"),
         ({"halving": {"rungs": "all"}}, "sweep.halving.rungs"),
     ],
 )
 def test_options_that_cannot_be_are_refused_also_with_trust(
-    cli: Cli, project: Path, config: str, engines: list[Any], options: dict[str, Any], key: str
+    received: Received, options: dict[str, Any], key: str
 ) -> None:
-    home = theirs(project, config, "a", options=options)
-    done = cli("sweep", "resume", str(home), "--trust")
-    assert (done.code, f"error: {key}" in done.err, engines) == (2, True, [])
+    received.refused(received.home("a", options=options), f"error: {key}", "--trust")
+    assert not received.engines
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("key", ["slurm.partition", "slurm.account", "slurm.memory", "slurm.time", "ray.address"])
-@pytest.mark.parametrize("sign", ["\\n", "\\x1b", "\\u2028"])
+@pytest.mark.parametrize(
+    ("key", "sign"), [("slurm.partition", "\n"), ("slurm.time", "\x1b"), ("ray.address", "\u2028")]
+)
 def test_control_characters_are_refused_wherever_they_are_typed(cli: Cli, project: Path, key: str, sign: str) -> None:
-    value = json.loads(f'"{sign}"') if sign != "\\x1b" else "\x1b"
-    (project / "conf" / "sweep").mkdir(parents=True)
+    typed = cli(*GRID, f"sweep.{key}='a{sign}b'")
+    assert (typed.code, f"error: sweep.{key}" in typed.err) == (2, True), typed.err
     group, _, name = key.partition(".")
-    text = json.dumps({group: {name: f"a{value}b"}})
+    (project / "conf").mkdir()
+    text = json.dumps({group: {name: f"a{sign}b"}})
     (project / "conf" / "config.yaml").write_text(f"defaults: [_self_]\nsweep: {text}\n")
-    done = cli("train", "-m", "data=wine", "seed=0,1")
+    done = cli(*GRID)
     assert (done.code, f"error: sweep.{key}" in done.err) == (2, True), done.err
-    (project / "conf" / "config.yaml").unlink()
-    typed = cli("train", "-m", "data=wine", "seed=0,1", f"sweep.{key}='a{value}b'")
-    assert typed.code == 2
     assert not (project / "outputs").exists()
 
 
 def test_lines_of_shell_are_one_line_each(cli: Cli, project: Path) -> None:
-    done = cli("train", "-m", "data=wine", "seed=0,1", "sweep.slurm.setup=['a','b\nc']")
+    done = cli(*GRID, "sweep.slurm.setup=['a','b\nc']")
     assert (done.code, "error: sweep.slurm.setup" in done.err) == (2, True), done.err
 
 
-def test_a_study_from_elsewhere_composes_no_jobs(cli: Cli, project: Path, config: str, engines: list[Any]) -> None:
+def test_a_study_from_elsewhere_composes_no_jobs(received: Received) -> None:
     study = {"sweeper": {"n_trials": 1}, "overrides": ["trust=[os]", "model._target_=os.system"], "facts": {}}
-    home = theirs(project, config, study=study)
-    done = cli("sweep", "resume", str(home))
-    assert (done.code, "this study comes from elsewhere" in done.err, engines) == (2, True, [])
-
-
-def test_a_study_that_lies_where_one_is_to_begin(cli: Cli, project: Path) -> None:
+    received.refused(received.home(study=study), "this study comes from elsewhere")
     pytest.importorskip("optuna")
-    home = project / "outputs" / "mine"
+    home = received.project / "outputs" / "begins"
     home.mkdir(parents=True)
     (home / "optuna.journal").touch()
     typed = ("data=wine", "optim.lr=interval(0.1,0.2)", f"hydra.sweep.dir={home}")
-    done = cli("train", "-m", "hydra/sweeper=optuna", *typed)
-    assert (done.code, "this study comes from elsewhere" in done.err) == (2, True), done.err
+    done = received.cli("train", "-m", "hydra/sweeper=optuna", *typed)
+    assert (done.code, "this study comes from elsewhere" in done.err, received.engines) == (2, True, []), done.err
 
 
-def test_ids_of_queues_are_numbers(
-    cli: Cli, project: Path, config: str, programs: Callable[[], list[str]], tmp_path: Path
-) -> None:
-    home = project / "outputs" / "sweeps" / "mine"
-    home.mkdir(parents=True)
+def test_ids_of_queues_are_numbers(received: Received, programs: Callable[[], list[str]]) -> None:
+    home = received.own(engine="slurm")
     with Journal(home) as journal:
-        journal.head(command={}, options={"engine": "slurm"})
-        journal.plan([Job("a", home / "a", (), config)])
         journal.started("a", None)
-    ended = home / "slurm" / "ended"
-    ended.mkdir(parents=True)
-    (ended / "a").write_text("143\n")
+    (home / "slurm" / "ended").mkdir(parents=True)
+    (home / "slurm" / "ended" / "a").write_text("143\n")
     (home / "slurm" / "000.json").write_text(json.dumps({"id": "--user=me", "names": ["a"]}))
-    assert cli("sweep", "stop", str(home)).code in (0, 143)
+    with pytest.MonkeyPatch.context() as patch:
+        from lightkit.sweep.plan import build_engine
+
+        patch.setattr(multirun, "build_engine", build_engine)
+        assert received.cli("sweep", "stop", str(home)).code in (0, 143)
     assert {line.split()[0] for line in programs()} == {"squeue"}
 
 
-def test_links_in_the_folder_of_the_sweep(cli: Cli, project: Path, config: str, engines: list[Any]) -> None:
+def test_links_in_the_folder_of_the_sweep(received: Received) -> None:
     for name in ("slurm", "ray", "study", "optuna.journal", ".lock"):
-        home = theirs(project, config, "a", folder=f"with-{name}")
-        (project / "elsewhere").mkdir(exist_ok=True)
-        (home / name).symlink_to(project / "elsewhere")
-        done = cli("sweep", "resume", str(home))
-        assert (done.code, "this link leads out of" in done.err) == (2, True), done.err
+        home = received.home("a", folder=f"with-{name}")
+        (received.project / "elsewhere").mkdir(exist_ok=True)
+        (home / name).symlink_to(received.project / "elsewhere")
+        received.refused(home, "this link leads out of")
 
 
-def test_output_of_a_job_is_not_written_through_a_link(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    home = theirs(project, config, "a", options={})
+def test_output_of_a_job_is_not_written_through_a_link(received: Received) -> None:
+    home = received.home("a", options={})
     (home / "sweep.jsonl").write_text("".join((home / "sweep.jsonl").read_text().splitlines(True)[:2]))
     (home / "a").mkdir()
-    (home / "a" / "output.log").symlink_to(project / "profile")
-    done = cli("sweep", "resume", str(home))
+    (home / "a" / "output.log").symlink_to(received.project / "profile")
+    done = received.resume(home)
     assert "this link leads out of" in done.out + done.err
-    assert engines[0][1].log == ["closed"]
+    assert received.engines[0][1].log == ["closed"]
 
 
-def test_files_that_have_another_name_elsewhere_are_copied_first(
-    cli: Cli, project: Path, config: str, engines: list[Any]
-) -> None:
-    home = theirs(project, config, "a")
+def test_files_that_have_another_name_elsewhere_are_copied_first(received: Received) -> None:
+    project, home = received.project, received.home("a")
     os.link(home / "sweep.jsonl", project / "journal")
     before = (project / "journal").read_text()
     (home / "a").mkdir()
     (project / "profile").write_text("mine\n")
     os.link(project / "profile", home / "a" / "output.log")
-    assert cli("sweep", "resume", str(home)).code == 0
+    assert received.resume(home).code == 0
     assert ((project / "journal").read_text(), (project / "profile").stat().st_nlink) == (before, 1)
     assert (home / "a" / "output.log").read_text() == "mine\n"
 
 
-def test_a_command_goes_on_with_sweeps_of_its_own_only(
-    cli: Cli, project: Path, config: str, engines: list[Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    typed = ("train", "-m", "data=wine", "trainer.epochs=4", "seed=0,1")
-    assert cli(*typed, "sweep.on_error=stop").code == 0
-    (mine,) = (project / "outputs" / "sweeps").glob("*/*-wine_mlp")
+def test_a_command_goes_on_with_sweeps_of_its_own_only(received: Received, caplog: pytest.LogCaptureFixture) -> None:
+    typed = (*GRID, "trainer.epochs=4")
+    assert received.cli(*typed, "sweep.on_error=stop").code == 0
+    (mine,) = (received.project / "outputs" / "sweeps").glob("*/*-wine_mlp")
     head = json.loads((mine / "sweep.jsonl").read_text().splitlines()[0])
-    home = theirs(project, config, "seed=0", folder="2099-01-01/1-wine", command=head["command"], time=4e9)
+    home = received.home("seed=0", folder="2099-01-01/1-wine", command=head["command"], time=4e9)
     before = files(home)
-    done = cli(*typed)
+    done = received.cli(*typed)
     assert done.code == 0, done.err
     assert files(home) == before
     assert f"{home} is a sweep of the same command from elsewhere" in caplog.text
 
 
-def test_what_was_stored_by_others_is_not_signed(cli: Cli, project: Path, engines: list[Any]) -> None:
-    evil = to_yaml(compose(["data=wine", "trainer.epochs=4", "seed=0"]).cfg).replace("on_end: []", "on_end: [touch, x]")
-    assert "touch" in evil
-    home = theirs(project, evil, "job")
-    lines = (home / "sweep.jsonl").read_text().replace('"overrides": []', '"overrides": ["data=wine", "seed=0"]')
+def test_what_was_stored_by_others_is_not_signed(received: Received) -> None:
+    received.config = received.config.replace("on_end: []", "on_end: [touch, x]")
+    assert "touch" in received.config
+    home = received.home("job")
+    lines = (
+        (home / "sweep.jsonl").read_text().replace('"overrides": []', '"overrides": ["data=wine", "trainer.epochs=4"]')
+    )
     (home / "sweep.jsonl").write_text(lines + json.dumps({"event": "removed", "name": "job"}) + "\n")
-    done = cli("train", "-m", "data=wine", "seed=0", f"hydra.sweep.dir={home}")
+    done = received.cli("train", "-m", "data=wine", "trainer.epochs=4", f"hydra.sweep.dir={home}")
     assert done.code == 0, done.err
     record = read_journal(home)
     assert record.has_planned("job")
     assert "touch" not in record.jobs["job"].config
 
 
-def test_a_run_is_not_stopped_through_a_link_in_a_sweep(cli: Cli, project: Path, config: str) -> None:
-    mine = a_run(project / "outputs" / "runs" / "mine")
-    (mine / "config.yaml").write_text(config)
-    home = theirs(project, config, "a")
+def test_a_run_is_not_stopped_through_a_link_in_a_sweep(received: Received) -> None:
+    mine = received.mine()
+    (mine / "config.yaml").write_text(received.config)
+    home = received.home("a")
     (home / "a").symlink_to(mine)
-    done = cli("stop", f"{home}/a")
+    done = received.cli("stop", f"{home}/a")
     assert (done.code, "this is a link" in done.err) == (2, True), done.err
 
 
-def test_own_sweeps_go_on_as_before(cli: Cli, project: Path, config: str, engines: list[Any]) -> None:
-    home = project / "outputs" / "sweeps" / "mine"
-    home.mkdir(parents=True)
+def test_own_sweeps_go_on_as_before(received: Received) -> None:
+    home = received.own(engine="slurm", slurm={"setup": ["module load cuda"]})
     with Journal(home) as journal:
-        journal.head(command={}, options={"engine": "slurm", "slurm": {"setup": ["module load cuda"]}})
-        journal.plan([Job("a", home / "a", (), config)])
         journal.ended(JobOutcome("a", "failed", code=1), told=True)
-    done = cli("sweep", "resume", str(home), "sweep.slots=2")
+    done = received.resume(home, "sweep.slots=2")
     assert done.code == 0, done.err
-    given = engines[0][0]
+    given = received.engines[0][0]
     assert (given["engine"], given["slots"], given["slurm"]["setup"]) == ("slurm", 2, ["module load cuda"])
     assert "elsewhere" not in done.err

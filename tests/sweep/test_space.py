@@ -33,9 +33,9 @@ def space(*texts: str) -> Space:
     ],
 )
 def test_each_kind_of_sweep_is_a_distribution(text: str, expected: object) -> None:
-    found = space("seed=3", text)
-    assert found.fixed == ("seed=3",)
-    assert found.varied == {text.partition("=")[0]: expected}
+    read = space("seed=3", text)
+    assert read.fixed == ("seed=3",)
+    assert read.varied == {text.partition("=")[0]: expected}
 
 
 @pytest.mark.parametrize("text", ["optim.lr=tag(log,interval(0,1))", "optim.lr=range(3,3)", "optim.lr=interval(2,1)"])

@@ -20,9 +20,8 @@ SCENARIOS = (
     "bits_are_those_of_a_fresh_process",
     "statuses_are_those_of_a_fresh_process",
     "a_server_that_is_killed",
-    "a_server_that_is_gone_at_once",
+    "a_server_that_forks_nothing",
     "a_job_that_hangs",
-    "threads_that_a_fork_would_miss",
     "code_of_the_project_is_read_anew",
     "variables_are_those_of_the_slot",
 )
@@ -36,6 +35,7 @@ def begin(warm: Warm, project: Path, scenario: str) -> Running:
         return warm.start([scenario], project, streams, variables=variables, module="tests.sweep.warm_jobs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_forked_jobs(warm: Warm, project: Path, scenario: str) -> None:
     code = begin(warm, project, scenario).wait()

@@ -82,12 +82,10 @@ def rows(start: Start) -> list[dict[str, Any]]:
     path = start.job.folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     whole = [json.loads(line).items() for line in lines if line.endswith("\n")]
-    return [{key: value for key, value in row if key != "time" and not key.startswith("speed/")} for row in whole]
-
-
-def weights(start: Start) -> bytes:
-    """The weights that a job has left."""
-    return (start.job.folder / "weights.safetensors").read_bytes()
+    return [
+        {key: value for key, value in row if key != "time" and not key.startswith(("speed/", "system/"))}
+        for row in whole
+    ]
 
 
 def result(start: Start) -> Any:
@@ -98,7 +96,13 @@ def result(start: Start) -> Any:
 def same(start: Start, other: Start) -> None:
     """Compare two jobs bit by bit."""
     assert rows(start) == rows(other)
-    assert weights(start) == weights(other)
+    weights = [(each.job.folder / "weights.safetensors").read_bytes() for each in (start, other)]
+    assert weights[0] == weights[1]
+
+
+def output(start: Start) -> str:
+    """What a job has printed, but for its name."""
+    return (start.job.folder / "output.log").read_text().replace(start.job.name, "x")
 
 
 def bits_are_those_of_a_fresh_process() -> None:
@@ -116,20 +120,15 @@ def bits_are_those_of_a_fresh_process() -> None:
         assert engine._server is None
     same(first, fresh)
     same(second, fresh)
-    texts = [(start.job.folder / "output.log").read_text() for start in (first, second, fresh)]
-    names = [text.replace(start.job.name, "x") for text, start in zip(texts, (first, second, fresh))]
-    assert names[0] == names[1] == names[2]
+    assert output(first) == output(second) == output(fresh)
 
 
 def statuses_are_those_of_a_fresh_process() -> None:
     Path("gone.py").write_text(f"{SAYS}pass\n")
     wrong = planned("wrong", "trainer.callbacks={says: {_target_: gone.Says}}")
     Path("gone.py").unlink()
-    infinite, killed = (
-        planned("infinite", "optim.lr=1e30", "trainer.epochs=3"),
-        planned("killed", "trainer.epochs=9999"),
-    )
-    told = planned("told", "trainer.epochs=9999")
+    infinite = planned("infinite", "optim.lr=1e30", "trainer.epochs=3")
+    killed, told = planned("killed", "trainer.epochs=9999"), planned("told", "trainer.epochs=9999")
     for warm in (True, False):
         with opened(warm=warm) as engine:
             assert code_of(engine, wrong) == 2
@@ -174,12 +173,15 @@ def a_server_that_is_killed() -> None:
     assert result(told)["status"] == "interrupted"
 
 
-def a_server_that_is_gone_at_once() -> None:
-    start = planned("start", "trainer.epochs=1")
-    warm_server._PRELOADED = ()
+def a_server_that_forks_nothing() -> None:
+    gone, threads = planned("gone", "trainer.epochs=1"), planned("threads", "trainer.epochs=1")
+    warm_server.missed_threads = lambda: ["pool"]  # which a fork would miss
+    with opened() as engine:
+        assert code_of(engine, threads) == 0
+        assert not engine._warm
     warm_server._fork = lambda *_args: os._exit(1)  # type: ignore[assignment]
     with opened() as engine:
-        assert code_of(engine, start) == 0
+        assert code_of(engine, gone) == 0
         assert not engine._warm
 
 
@@ -211,14 +213,6 @@ def a_job_that_hangs() -> None:
             raise AssertionError("what hung is still there")
 
 
-def threads_that_a_fork_would_miss() -> None:
-    start = planned("start", "trainer.epochs=1")
-    warm_server.missed_threads = lambda: ["pool"]
-    with opened() as engine:
-        assert code_of(engine, start) == 0
-        assert not engine._warm
-
-
 def code_of_the_project_is_read_anew() -> None:
     text = f"{SAYS}print('says', {{}})\n"
     given = ("trainer.epochs=1", "trainer.callbacks={says: {_target_: mine.Says}}")
@@ -227,8 +221,8 @@ def code_of_the_project_is_read_anew() -> None:
     with opened() as engine:
         for number, start in enumerate(starts):
             Path("mine.py").write_text(text.format(10**number))
-            assert code_of(engine, start) == 0, (start.job.folder / "output.log").read_text()
-            assert f"says {10**number}\n" in (start.job.folder / "output.log").read_text()
+            assert code_of(engine, start) == 0, output(start)
+            assert f"says {10**number}\n" in output(start)
 
 
 def variables_are_those_of_the_slot() -> None:
@@ -239,9 +233,8 @@ def variables_are_those_of_the_slot() -> None:
     for start in (first, second):
         with opened(warm=start is first) as engine:
             assert code_of(engine, start) == 0
-    said = [(start.job.folder / "output.log").read_text().replace(start.job.name, "x") for start in (first, second)]
-    assert "says ['0', True, [" in said[0]
-    assert said[0] == said[1]
+    assert "says ['0', True, [" in output(first)
+    assert output(first) == output(second)
 
 
 def forever() -> None:

@@ -33,19 +33,25 @@ def visible(slots: Sequence[Slot]) -> list[str]:
     ],
 )
 def test_gpus_are_shared_out(asked: int | None, per_job: float | None, processes: int, expected: list[str]) -> None:
-    assert visible(gpu_slots(GPUS, asked, per_job, processes)) == expected
+    slots = gpu_slots(GPUS, asked, per_job, processes)
+    assert visible(slots) == expected
+    if per_job == 2:
+        assert [slot.name for slot in slots] == ["gpu 0, 1"]
 
 
-def test_what_cannot_be_shared_out() -> None:
-    with pytest.raises(UserError, match="a job has whole GPUs"):
-        gpu_slots(GPUS, None, 1.5, 1)
-    with pytest.raises(UserError, match=r"sweep.gpus_per_job: there are not so many free GPUs"):
-        gpu_slots(GPUS, None, 4, 1)
-    with pytest.raises(UserError, match=r"sweep.slots: there are not so many free GPUs"):
-        gpu_slots(GPUS, 4, 1, 1)
+@pytest.mark.parametrize(
+    ("slots", "per_job", "said"),
+    [
+        (None, 1.5, "a job has whole GPUs"),
+        (None, 4, r"sweep.gpus_per_job: there are not so many free GPUs"),
+        (4, 1, r"sweep.slots: there are not so many free GPUs"),
+    ],
+)
+def test_what_cannot_be_shared_out(slots: int | None, per_job: float, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        gpu_slots(GPUS, slots, per_job, 1)
     with pytest.raises(UserError, match="0 free, 1 a job"):
         gpu_slots([], None, 1, 1)
-    assert [slot.name for slot in gpu_slots(GPUS, None, 2, 1)] == ["gpu 0, 1"]
 
 
 def test_slots_of_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.sweep.job import Job, Start
+from tests.sweep.engines.made import Sweep
 from tests.waiting import PATIENCE_SECONDS
 
 # Ray reads these when it is imported: what it keeps at home and where it listens.
@@ -25,21 +25,6 @@ os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef" * 4
 pytest.importorskip("ray")
 from lightkit.sweep.engines.ray import RayEngine, _connected, _shorten_messages
 
-JOB = """
-import os, pathlib, signal, sys, time
-here = pathlib.Path(sys.argv[1]); parts = here / "parts"
-with parts.open("a") as file: file.write(f"begun with {os.environ['CUDA_VISIBLE_DEVICES']}\\n")
-def end(number, _):
-    with parts.open("a") as file: file.write(f"saved at {number}\\n")
-    sys.exit(128 + number)
-signal.signal(signal.SIGTERM, end)
-(here / "ready").touch()
-until = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < until and not (here / "enough").exists(): time.sleep(0.05)
-sys.exit(int(sys.argv[3]))
-"""
-"""A job that saves at SIGTERM, and else ends after some seconds, or when it has worked enough, with some status."""
-
 
 @pytest.fixture
 def short() -> Iterator[Path]:
@@ -47,33 +32,6 @@ def short() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-class Sweep:
-    """An engine whose jobs are processes that are told how long they take and how they end."""
-
-    def __init__(self, folder: Path, jobs: dict[str, tuple[float, int]], **options: Any) -> None:
-        self.folder, self.plan, self.ended = folder, jobs, dict[str, int]()
-        self.engine = RayEngine(folder, self.command, **options)
-
-    def command(self, start: Start) -> Sequence[str]:
-        seconds, code = self.plan[start.job.name]
-        start.job.folder.mkdir(parents=True, exist_ok=True)
-        return [sys.executable, "-c", JOB, str(start.job.folder), str(seconds), str(code)]
-
-    def start(self, *names: str) -> None:
-        for name in names:
-            self.engine.start(Start(Job(name, self.folder / name, (), "")))
-
-    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"ended: {self.ended}"
-            self.ended |= self.engine.wait(0.2)
-
-    def parts(self, name: str) -> list[str]:
-        path = self.folder / name / "parts"
-        return path.read_text().splitlines() if path.exists() else []
 
 
 def listening() -> set[str]:
@@ -88,24 +46,24 @@ def test_jobs_run_end_stop_and_leave_nothing_listening_outside(
 ) -> None:
     before = listening()
     monkeypatch.setattr(tempfile, "tempdir", str(short))
-    sweep = Sweep(tmp_path, {"a": (0.1, 0), "b": (0.1, 3), "long": (60, 0)}, slots=2)
+    jobs = {"a": (0.1, 0), "b": (0.1, 3), "long": (PATIENCE_SECONDS, 0)}
+    sweep = Sweep(tmp_path, jobs, lambda command: RayEngine(tmp_path, command, slots=2))
     try:
         assert listening() <= before
         (place,) = short.iterdir()
         assert stat.S_IMODE(place.stat().st_mode) == 0o700, "Ray's own folder in it is open to everybody"
         assert list(place.glob("*/session_latest")), "what Ray writes is in it"
         assert 1 <= sweep.engine.room() <= 2
-        sweep.start("a")
-        sweep.until(lambda: "a" in sweep.ended)
-        sweep.start("b")
-        sweep.until(lambda: "b" in sweep.ended)
+        for name in "ab":
+            sweep.start(name)
+            sweep.until(lambda name=name: name in sweep.ended)
         sweep.start("long")
-        sweep.until((tmp_path / "long" / "ready").exists)
+        sweep.until_ready("long")
         sweep.engine.stop("long")
         sweep.until(lambda: "long" in sweep.ended)
         assert sweep.ended == {"a": 0, "b": 3, "long": 143}
-        assert sweep.parts("a") == ["begun with "]
-        assert sweep.parts("long") == ["begun with ", "saved at 15"]
+        assert (tmp_path / "a" / "gpus").read_text() == ""
+        assert sweep.parts("long") == ["begun", "saved at 15"]
     finally:
         sweep.engine.close()
 
@@ -125,21 +83,22 @@ def test_a_job_whose_node_is_lost_saves_and_goes_on_elsewhere(
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")  # at the head, which stays
         first = cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
         cluster.wait_for_nodes()
-        sweep = Sweep(tmp_path, {"job": (60, 0)}, address=cluster.address, gpus=1)
+        build = partial(RayEngine, tmp_path, address=cluster.address, gpus=1)
+        sweep = Sweep(tmp_path, {"job": (PATIENCE_SECONDS, 0)}, build)
         sweep.engine._needs["GPU"] = 3
         with pytest.raises(UserError, match="large enough") as caught:
             sweep.engine._need_room()
         assert "3 GPU" in str(caught.value)
         sweep.engine._needs["GPU"] = 1
         sweep.start("job")
-        sweep.until((tmp_path / "job" / "ready").exists)
+        sweep.until_ready("job")
         cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
         cluster.remove_node(first, allow_graceful=False)
         sweep.until(lambda: len(sweep.parts("job")) == 3)
         (tmp_path / "job" / "enough").touch()
         sweep.until(lambda: "job" in sweep.ended)
-        assert sweep.parts("job") == ["begun with 0", "saved at 15", "begun with 0"]
-        assert sweep.ended == {"job": 0}
+        assert sweep.parts("job") == ["begun", "saved at 15", "begun"]
+        assert ((tmp_path / "job" / "gpus").read_text(), sweep.ended) == ("0", {"job": 0})
         sweep.engine.close()
     finally:
         cluster.shutdown()
@@ -170,22 +129,15 @@ class Stub:
 
 @pytest.mark.parametrize(
     ("address", "typed", "mode"),
-    [
-        ("auto", "disabled", "disabled"),
-        ("auto", "token", "token"),
-        ("auto", None, "token"),
-        (None, "disabled", "token"),
-    ],
+    [("auto", "disabled", "disabled"), ("auto", None, "token"), (None, "disabled", "token")],
 )
 def test_what_the_user_says_of_tokens_counts_on_a_cluster_of_others(
     monkeypatch: pytest.MonkeyPatch, address: str | None, typed: str | None, mode: str
 ) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "x")
+    monkeypatch.setenv("RAY_AUTH_MODE", typed or "")
     if typed is None:
         monkeypatch.delenv("RAY_AUTH_MODE")
-    else:
-        monkeypatch.setenv("RAY_AUTH_MODE", typed)
     monkeypatch.setitem(sys.modules, "ray", stub := Stub())
     _connected(address)
     assert stub.modes == [mode]
@@ -213,8 +165,8 @@ def test_what_ray_reports_of_a_lost_node_is_a_line(
     _shorten_messages(ray, tmp_path / "ray" / "messages.log")
     text = "Raylet is terminated. Termination is unexpected.\n" + "    [state-dump] 1 total\n" * 20
     ray._private.worker.print_to_stdstream({"lines": [text], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == f"Ray reports: Raylet is terminated; the whole report is in {tmp_path}/ray/messages.log"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"Ray reports: Raylet is terminated; the whole report is in {tmp_path}/ray/messages.log"
     assert capfd.readouterr().out == ""
     assert (tmp_path / "ray" / "messages.log").read_text().count("state-dump") == 20
     _shorten_messages(SimpleNamespace(), tmp_path / "other")  # another version
