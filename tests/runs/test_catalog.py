@@ -60,13 +60,9 @@ def test_unknown_run_names_the_nearest(tmp_path: Path) -> None:
         find_run("10-00-00-digit", tmp_path)
     with pytest.raises(UserError, match=r"no run here: .*outputs has none yet\n.*`lightkit train` makes one"):
         find_run("last", tmp_path / "empty")
-
-
-def test_a_name_that_two_runs_have(tmp_path: Path) -> None:
-    for day in ("01", "02"):
-        a_run(tmp_path / "outputs" / "runs" / f"2026-01-{day}" / "10-00-00-run")
+    a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / "10-00-00-digits")
     with pytest.raises(UserError, match="several runs have this name"):
-        find_run("10-00-00-run", tmp_path)
+        find_run("10-00-00-digits", tmp_path)
 
 
 def noted(folder: Path, time: datetime) -> Path:
@@ -100,6 +96,8 @@ def test_jobs_of_a_sweep_are_told_apart_by_their_record(tmp_path: Path) -> None:
     assert all_runs(tmp_path) == [first, between, second]
     assert run_name(second) == "s/seed=10"
     assert find_run("s/seed=9", tmp_path) == first
+    assert sorted(runs_below(sweep)) == sorted([first, second])
+    assert runs_below(tmp_path / "nowhere") == []
 
 
 def test_of_several_runs_with_a_name_the_newest_is_meant(tmp_path: Path) -> None:
@@ -114,9 +112,9 @@ def test_of_several_runs_with_a_name_the_newest_is_meant(tmp_path: Path) -> None
 def test_few_names_are_listed(tmp_path: Path) -> None:
     for minute in range(30):
         a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / f"10-{minute:02}-00-name{minute}")
-    with pytest.raises(UserError, match="no run here") as found:
+    with pytest.raises(UserError, match="no run here") as refused:
         find_run("other", tmp_path)
-    assert found.value.choices == ("name29", "name28", "name27", "name26", "name25", "name24")
+    assert refused.value.choices == ("name29", "name28", "name27", "name26", "name25", "name24")
 
 
 @pytest.mark.parametrize("status", [None, "interrupted", "failed"])
@@ -131,27 +129,15 @@ def test_the_newest_find_unfinished_of_the_same_configuration_is_found(tmp_path:
 
 def test_nothing_is_found_where_nothing_is_left_to_do(tmp_path: Path) -> None:
     assert find_unfinished(tmp_path, CONFIG) is None
+    a_demo(tmp_path, "11-00-00-demo", status=None, config="seed: [")  # a damaged one is passed over
     a_demo(tmp_path, "12-00-00-demo", status="finished")
     assert find_unfinished(tmp_path, CONFIG) is None
 
 
-def test_a_damaged_configuration_is_passed_over(tmp_path: Path) -> None:
-    a_demo(tmp_path, "12-00-00-demo", status=None, config="seed: [")
-    assert find_unfinished(tmp_path, CONFIG) is None
-
-
-def test_the_jobs_of_a_sweep_are_the_runs_below_it(tmp_path: Path) -> None:
-    sweep = tmp_path / "outputs" / "sweeps" / "2026-01-02" / "12-00-00-s"
-    jobs = [a_run(sweep / f"seed={seed}") for seed in range(2)]
-    a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / "12-00-00-a")
-    assert sorted(runs_below(sweep)) == jobs
-    assert runs_below(tmp_path / "nowhere") == []
-
-
 def test_a_path_tells_when_and_which(tmp_path: Path) -> None:
-    found = dated(tmp_path / "2026-01-02" / "12-00-00-s" / "seed=1")
-    assert found is not None
-    assert (found.date, found.time, found.name, found.job) == ("2026-01-02", "12-00-00", "s", "/seed=1")
+    place = dated(tmp_path / "2026-01-02" / "12-00-00-s" / "seed=1")
+    assert place is not None
+    assert (place.date, place.time, place.name, place.job) == ("2026-01-02", "12-00-00", "s", "/seed=1")
     assert dated(tmp_path / "mine") is None
 
 

@@ -19,7 +19,16 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.runs import lock
 from lightkit.runs.folder import RunFolder
-from lightkit.runs.lock import boot_id, lock_holder, locked, read_lock, wait_for_lock
+from lightkit.runs.lock import (
+    LockState,
+    boot_id,
+    holder_of,
+    lock_holder,
+    locked,
+    open_lock,
+    read_lock,
+    wait_for_lock,
+)
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -60,19 +69,25 @@ def locked_by_others(folder: Path) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
+def the_lock(folder: Path) -> LockState:
+    state = read_lock(folder)
+    assert state is not None
+    return state
+
+
 def test_a_folder_is_made_and_locked_while_the_run_goes_on(tmp_path: Path) -> None:
     place = RunFolder(tmp_path / "a" / "b")
     with place.begun():
-        assert (tmp_path / "a" / "b" / ".lock").read_text().startswith(f"process {os.getpid()} on ")
-        assert locked_by_others(place.path)
+        assert (place.path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+        with pytest.raises(UserError, match="is running in this folder"), RunFolder(place.path).begun():
+            pass  # a second run in the same process is refused, too
+        assert lock_holder(place.path)
+        assert locked_by_others(place.path), "asking does not take the lock nor end it"
     assert not locked_by_others(place.path)
-
-
-def test_a_second_run_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).begun():
-        with pytest.raises(UserError, match="is running in this folder"), RunFolder(tmp_path).begun():
-            pass
-        assert locked_by_others(tmp_path)
+    assert lock_holder(place.path) is None
+    with pytest.raises(ZeroDivisionError), place.begun():
+        raise ZeroDivisionError
+    assert not locked_by_others(place.path), "it ends when the run fails"
 
 
 def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -91,13 +106,6 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
 
 
-def test_the_lock_ends_when_the_run_fails(tmp_path: Path) -> None:
-    place = RunFolder(tmp_path)
-    with pytest.raises(ZeroDivisionError), place.begun():
-        raise ZeroDivisionError
-    assert not locked_by_others(tmp_path)
-
-
 def test_another_process_is_named_and_let_in_later(tmp_path: Path) -> None:
     with held(tmp_path) as process:
         message = rf"process {process.pid} on .* is running in this folder[\s\S]*wait for it or end it"
@@ -106,6 +114,8 @@ def test_another_process_is_named_and_let_in_later(tmp_path: Path) -> None:
         assert caught.value.exit_code == 75
         process.kill()
         process.wait()
+        state = the_lock(tmp_path)
+        assert (state.is_held, state.pid, state.is_released) == (False, None, False), "it has not given the lock up"
         with RunFolder(tmp_path).begun():
             assert f"process {os.getpid()}" in (tmp_path / ".lock").read_text()
 
@@ -115,21 +125,6 @@ def test_a_stale_lock_file_is_taken_over(tmp_path: Path, left: bytes) -> None:
     (tmp_path / ".lock").write_bytes(left)
     with RunFolder(tmp_path).begun():
         assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
-
-
-def test_a_file_system_without_locks_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_locks(monkeypatch)
-    with RunFolder(tmp_path).begun():
-        pass
-
-
-def test_asking_does_not_take_the_lock_nor_end_it(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        assert lock_holder(tmp_path)
-        assert locked_by_others(tmp_path)
-    assert lock_holder(tmp_path) is None
-    with locked(tmp_path):
-        pass
 
 
 def test_a_run_that_starts_while_somebody_asks_waits_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +140,6 @@ def test_a_run_that_starts_while_somebody_asks_waits_for_that(tmp_path: Path, mo
         assert locked_by_others(tmp_path)
 
 
-def test_nobody_knows_of_a_folder_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".lock").touch()
-    without_locks(monkeypatch)
-    assert lock_holder(tmp_path) is None
-
-
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this a file system without locks."""
 
@@ -163,42 +152,23 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_holder_says_who_it_is_and_how_it_gave_the_lock_up(tmp_path: Path) -> None:
     assert read_lock(tmp_path) is None
     with locked(tmp_path, detached=True):
-        state = read_lock(tmp_path)
-        assert state is not None
+        state = the_lock(tmp_path)
         assert (state.is_held, state.pid, state.host) == (True, os.getpid(), socket.gethostname())
         assert (state.boot, state.is_detached, state.is_released) == (boot_id(), True, False)
-    state = read_lock(tmp_path)
-    assert state is not None
+    state = the_lock(tmp_path)
     assert (state.is_held, state.pid, state.is_released) == (False, None, True)
     with locked(tmp_path):
-        state = read_lock(tmp_path)
-        assert state is not None
+        state = the_lock(tmp_path)
         assert (state.is_held, state.is_detached, state.is_released) == (True, False, False)
 
 
-def test_a_killed_holder_has_not_given_the_lock_up(tmp_path: Path) -> None:
-    with held(tmp_path) as process:
-        process.kill()
-        process.wait()
-    state = read_lock(tmp_path)
-    assert state is not None
-    assert (state.is_held, state.pid, state.is_released) == (False, None, False)
-
-
-def test_a_lock_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text("process 1 on elsewhere")
-    state = read_lock(tmp_path)
-    assert state is not None
-    assert (state.is_held, state.told, state.is_released) == (False, "process 1 on elsewhere", None)
-
-
-@pytest.mark.parametrize("left", ["", "process 1 on here\n", "process 1 on here\n{", "a\n[1]\n", "a\n{}\n", "\n\n"])
-def test_a_damaged_lock_file_is_read(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("left", ["", "process 1 on here", "process 1 on here\n{", "a\n[1]\n", "a\n{}\n", "\n\n"])
+def test_the_lock_file_of_an_earlier_version_and_a_damaged_one_are_read(tmp_path: Path, left: str) -> None:
     (tmp_path / ".lock").write_text(left)
-    state = read_lock(tmp_path)
-    assert state is not None
-    assert not state.is_held
-    assert state.pid is None
+    state = the_lock(tmp_path)
+    assert (state.is_held, state.pid, state.told, state.is_released is not True) == (
+        False, None, left.split("\n")[0].strip(), True
+    )  # fmt: skip
 
 
 def rewritten(folder: Path, **facts: object) -> None:
@@ -210,47 +180,47 @@ def rewritten(folder: Path, **facts: object) -> None:
 
 @pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells")
 @pytest.mark.parametrize(
-    "facts", [{"born": 1}, {"pid": 1, "born": None}, {"pid": -1}, {"pid": "all"}, {"host": "elsewhere", "pid": 4711}]
+    "facts", [{"born": 1}, {"pid": 1, "born": None}, {"pid": "all"}, {"host": "elsewhere", "pid": 4711}]
 )
 def test_the_kernel_says_who_holds_a_lock_whatever_its_file_says(tmp_path: Path, facts: dict[str, object]) -> None:
     with locked(tmp_path):
         rewritten(tmp_path, **facts)
-        state = read_lock(tmp_path)
-        assert state is not None
+        state = the_lock(tmp_path)
         assert (state.is_held, state.pid, state.host) == (True, os.getpid(), socket.gethostname())
         assert state.told == f"process {os.getpid()} on {socket.gethostname()}"
     rewritten(tmp_path, **facts)
-    state = read_lock(tmp_path)
-    assert state is not None
-    assert not state.is_held
+    assert not the_lock(tmp_path).is_held
 
 
 def test_of_a_holder_on_another_machine_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "is_taken", lambda _: True)
     (tmp_path / ".lock").write_text('process 4711 on elsewhere\n{"pid": 4711, "host": "elsewhere"}\n')
-    state = read_lock(tmp_path)
-    assert state is not None
+    state = the_lock(tmp_path)
     assert (state.is_held, state.pid, state.host, state.told) == (True, 4711, "elsewhere", "process 4711 on elsewhere")
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_what_is_no_file_is_no_lock(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "a" / ".lock"
-    path.parent.mkdir()
+def test_what_is_no_file_is_no_lock(tmp_path: Path) -> None:
     with locked(tmp_path):
-        {"link": lambda: path.symlink_to(tmp_path / ".lock"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
-            kind
-        ]()
-        assert read_lock(path.parent) is None
+        for name, make in (
+            ("link", lambda path: path.symlink_to(tmp_path / ".lock")),
+            ("pipe", os.mkfifo),
+            ("folder", Path.mkdir),
+        ):
+            (tmp_path / name).mkdir()
+            make(tmp_path / name / ".lock")
+            assert read_lock(tmp_path / name) is None, name
 
 
 def test_where_there_are_no_locks_the_process_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_locks(monkeypatch)
-    with locked(tmp_path):
+    monkeypatch.setattr(lock, "_POLL_SECONDS", 0.01)
+    with RunFolder(tmp_path).begun():
+        assert not wait_for_lock(tmp_path, timeout=0.05)
         assert lock_holder(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
         rewritten(tmp_path, born=1)  # a reused number
         assert lock_holder(tmp_path) is None
     assert lock_holder(tmp_path) is None
+    assert wait_for_lock(tmp_path, timeout=PATIENCE_SECONDS)
     with locked(tmp_path):
         rewritten(tmp_path, boot="another")
         assert lock_holder(tmp_path) is None
@@ -293,14 +263,6 @@ def test_waiting_ends_with_the_process_however_that_ends(tmp_path: Path) -> None
         assert wait_for_lock(tmp_path, timeout=PATIENCE_SECONDS)
 
 
-def test_waiting_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_locks(monkeypatch)
-    monkeypatch.setattr(lock, "_POLL_SECONDS", 0.01)
-    with locked(tmp_path):
-        assert not wait_for_lock(tmp_path, timeout=0.05)
-    assert wait_for_lock(tmp_path, timeout=PATIENCE_SECONDS)
-
-
 def test_a_system_that_does_not_tell_when_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_arguments: object, **_options: object) -> str:
         raise FileNotFoundError
@@ -314,3 +276,30 @@ def test_a_system_that_does_not_tell_when_it_was_started(monkeypatch: pytest.Mon
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_o: subprocess.CompletedProcess([], 0, stdout="A-B\n"))
     assert boot_id() == "A-B"
     boot_id.cache_clear()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells")
+def test_a_file_system_that_numbers_files_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the kernel does not name the file then: the process that is told must have it open and locked."""
+    monkeypatch.setattr(lock, "_listed", lambda _: [])
+    with locked(tmp_path), open_lock(tmp_path / ".lock") as file:
+        assert holder_of(file, os.getpid(), is_locked=True) == os.getpid()
+        with subprocess.Popen(
+            [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+            stdin=file,
+            stdout=subprocess.PIPE,
+        ) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            assert holder_of(file, other.pid, is_locked=True) is None  # it is open there, and no more
+        assert holder_of(file, 1, is_locked=True) is None
+        assert holder_of(file, None, is_locked=True) is None
+
+
+@pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells")
+def test_other_file_systems_and_systems_believe_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locked(tmp_path), open_lock(tmp_path / ".lock") as file:
+        assert holder_of(file, os.getpid(), is_locked=False) == os.getpid()
+        assert holder_of(file, os.getppid(), is_locked=False) is None
+        monkeypatch.setattr(lock, "PROC", tmp_path / "no-proc")
+        assert holder_of(file, 4711, is_locked=True) == 4711

@@ -36,13 +36,11 @@ def test_runs_of_one_second_get_their_own_folders(tmp_path: Path) -> None:
     assert made == [day / "12-00-00-my-run", day / "12-00-00-my-run-2", day / "12-00-00-my-run-3"]
 
 
-def test_unwritable_outputs(tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "outputs").write_text("a file where the folder should be")
     with pytest.raises(UserError, match=r"cannot create the run folder|not a folder"):
         new_run_folder(tmp_path, "run")
 
-
-def test_read_only_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -54,15 +52,12 @@ def test_read_only_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_chosen_folder_must_not_hold_a_run(tmp_path: Path) -> None:
-    assert chosen_run_folder(tmp_path / "a" / "b").is_dir()
     assert chosen_run_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
-    with pytest.raises(UserError, match="already holds a run"):
-        chosen_run_folder(a_run(tmp_path / "old"))
-
-
-def test_of_a_run_that_saved_nothing_resume_is_not_what_helps(tmp_path: Path) -> None:
+    assert (tmp_path / "a" / "b").is_dir()
     folder = a_run(tmp_path / "old")
-    with pytest.raises(UserError, match="resume=auto, as it has saved nothing yet, or another folder"):
+    with pytest.raises(
+        UserError, match=r"already holds a run[\s\S]*resume=auto, as it has saved nothing yet, or another"
+    ):
         chosen_run_folder(folder)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "step-00000001.pt").touch()
@@ -99,20 +94,18 @@ def test_the_user_names_the_folders_of_jobs(subdir: str, names: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("subdir", "said"),
+    ("subdir", "message"),
     [
         ("same", "would write into the folder of another one"),
         ("'${oc.select:hydra.none,a}/../${hydra:job.num}'", "below that of the sweep"),
-        ("/tmp/${hydra:job.num}", "below that of the sweep"),
         ("''", "below that of the sweep"),
         ("${hydra:job.nothing}", "cannot be worked out"),
         ("x" * 300 + "${hydra:job.num}", "too long"),
-        ("${nothing}", "cannot be worked out"),
         ("'a/sweep.jsonl/${hydra:job.num}/.x'", "does not begin with a dot"),
         ("Slurm/${hydra:job.num}", "belongs to a file or folder of the sweep itself"),
     ],
 )
-def test_folders_of_jobs_that_cannot_be(subdir: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
+def test_folders_of_jobs_that_cannot_be(subdir: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         job_names(compose_jobs(["data=wine", "seed=3,4", f"hydra.sweep.subdir={subdir}"]))
     assert caught.value.key == "hydra.sweep.subdir"

@@ -91,7 +91,7 @@ def test_a_grid_with_slots_is_one_array_and_what_comes_again_waits_for_it(slurm:
     until((tmp_path / "sweep" / "slurm" / "ended" / "b").exists, "the short job")
     until((tmp_path / "sweep" / "a" / "ready").exists, "the long one")
     sweep.start("c")
-    sweep.engine.wait(0)
+    sweep.ended |= sweep.engine.wait(0)
     assert "#SBATCH --dependency=afterany:101\n" in scripts[1].read_text()
     assert sweep.engine.place("c") == "queued"
     sweep.engine.stop("a", now=True)
