@@ -7,7 +7,7 @@ import pytest
 from lightkit.common.drawing import png
 from lightkit.diagnostics.memory import Probe
 from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers
-from lightkit.finders.lr import FoundRate, LossAtRate, ShortTraining
+from lightkit.finders.lr import FoundRate, ShortTraining
 from lightkit.finders.speeds import FoundWorkers, Speed
 from tests.finders.test_suggestion import curve
 
@@ -23,11 +23,11 @@ def test_losses_over_rates() -> None:
     points = curve(noise=0.05)
     trainings = (ShortTraining(0.02, (0.4, 0.5)), ShortTraining(0.06, (1.9, 2.1)), ShortTraining(0.2, ()))
     figure = draw_lr(FoundRate(tuple(points), 0.001, trainings, 50, 50), "wine: optim.lr")
-    said = legend(figure)
-    assert "suggested: 0.02" in said
-    assert "end of trainings of 50 steps" in said
-    assert "optim.lr: 0.001" in said
-    assert any(text.startswith("harm: from") for text in said)
+    entries = legend(figure)
+    assert "suggested: 0.02" in entries
+    assert "end of trainings of 50 steps" in entries
+    assert "optim.lr: 0.001" in entries
+    assert any(text.startswith("harm: from") for text in entries)
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     low, high = axes.get_ylim()
@@ -35,24 +35,15 @@ def test_losses_over_rates() -> None:
     assert png(figure).startswith(b"\x89PNG")
 
 
-def test_losses_that_say_nothing() -> None:
-    points = [LossAtRate(10.0 ** -(6 - i / 10), 1.0) for i in range(40)]
-    assert legend(draw_lr(FoundRate(tuple(points), 0.1), "flat")) == [
-        "loss of a batch",
-        "smoothed",
-        "optim.lr: 0.1",
-    ]
-
-
 @pytest.mark.parametrize(("most", "unit"), [(4 * GIB, "GiB"), (GIB // 8, "MiB")])
 def test_memory_over_sizes(most: int, unit: str) -> None:
     probes = [Probe(2, most // 4), Probe(64, None), Probe(8, most // 2), Probe(32, most)]
     figure = draw_batch(probes, {}, limit=9 * most // 8, free=10 * most // 8, size=32, title="batch")
-    said = legend(figure)
-    assert "64: does not fit" in said
-    assert "suggested: 32" in said
+    entries = legend(figure)
+    assert "64: does not fit" in entries
+    assert "suggested: 32" in entries
     assert figure.axes[0].get_ylabel() == f"memory [{unit}]"
-    assert any(unit in text for text in said if text.startswith("free"))
+    assert any(unit in text for text in entries if text.startswith("free"))
 
 
 def test_speed_over_sizes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from lightkit.runner import Runner
 from lightkit.runs.catalog import has_configuration
 from tests.conftest import Outcome
 from tests.runner.test_run import QUICK, comparable, weights
+from tests.warm import Warm
 
 
 def config(*overrides: str) -> Any:
@@ -40,9 +42,6 @@ def test_rates_that_rise_then_short_trainings() -> None:
     assert 3 <= len(trained) <= 7
     assert len(answers) - len(trained) == 20
     assert min(training["lr"] for training in trained) < max(training["lr"] for training in trained) / 5
-
-
-def test_a_short_training_is_no_longer_than_the_run() -> None:
     assert measured("trainer.epochs=null", "trainer.steps=3")[-1] == {"end": True, "short": 3, "total": 3}
 
 
@@ -52,38 +51,39 @@ def test_an_optimizer_without_a_rate() -> None:
         find_lr(cfg)
 
 
-def test_in_a_process_of_its_own_and_the_state_of_this_one_stays() -> None:
-    expected = measured(low=1e-4, high=1.0, steps=20)
+def test_in_a_process_of_its_own_and_the_state_of_this_one_stays(warm: Warm, project: Path) -> None:
+    with open(os.devnull) as none, (project / "said.txt").open("w") as out:
+        streams = [none.fileno(), out.fileno(), out.fileno()]
+        code = warm.start([], project, streams, module="tests.finders.test_lr").wait()
+    assert code == 0, (project / "said.txt").read_text()
+
+
+def main(_: list[str]) -> int:
+    """Search from a process that starts others in milliseconds."""
+    expected = measured(steps=12)
     before = random.getstate(), torch.random.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()
-    told: list[int] = []
+    steps: list[int] = []
     trained: list[ShortTraining] = []
-    found = find_lr(
+    rate = find_lr(
         config(),
         low=1e-4,
         high=1.0,
-        steps=20,
-        tell=lambda step, point: told.append(step),
+        steps=12,
+        tell=lambda step, point: steps.append(step),
         tell_training=trained.append,
     )
-    assert told == [*range(1, len(found.points) + 1)]
-    assert found.configured == config().optim.lr
-    assert found.suggestion is not None
-    assert found.suggestion.lr < max(training.lr for training in trained)
-    assert list(found.trainings) == trained
-    said = [*(point._asdict() for point in found.points), *({"training": each._asdict()} for each in trained)]
-    assert [*said, {"end": True, "short": found.short, "total": found.total}] == expected
+    assert steps == [*range(1, len(rate.points) + 1)]
+    assert rate.configured == config().optim.lr
+    assert rate.suggestion is not None
+    assert rate.suggestion.lr < max(training.lr for training in trained)
+    assert list(rate.trainings) == trained
+    answers = [*(point._asdict() for point in rate.points), *({"training": each._asdict()} for each in trained)]
+    assert [*answers, {"end": True, "short": rate.short, "total": rate.total}] == expected
     assert random.getstate() == before[0]
     assert torch.equal(torch.random.get_rng_state(), before[1])
     assert (np.random.get_state()[1] == before[2]).all()
     assert torch.get_num_threads() == before[3]
-
-
-@pytest.mark.thorough
-def test_a_step_that_fails_is_told(process: Callable[..., Outcome]) -> None:
-    task = "trainer.task={_target_: tests.runner.test_bench.Hungry, most: 4, what: other}"
-    done = process("find", "lr", *QUICK, task)
-    assert done.code == 1
-    assert "KeyError: 'whatever'" in done.err
+    return 0
 
 
 @pytest.fixture
@@ -100,19 +100,28 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_run_has_the_rate_in_place_of_the_question(found: list[Any], tmp_path: Path) -> None:
-    Runner(config("trainer.find_lr=true"), tmp_path / "run").run()
-    Runner(config("optim.lr=0.02"), tmp_path / "plain").run()
-    cfg = load_run(tmp_path / "run").cfg
+    asked = config("trainer.find_lr=true")
+    run, plain, cut = (tmp_path / name for name in ("run", "plain", "cut"))
+    Runner(asked, run).run()
+    Runner(config("optim.lr=0.02"), plain).run()
+    cfg = load_run(run).cfg
     assert (cfg.optim.lr, cfg.trainer.find_lr) == (0.02, False)
-    assert (tmp_path / "run/config.yaml").read_text() == (tmp_path / "plain/config.yaml").read_text()
-    assert comparable(tmp_path / "run") == comparable(tmp_path / "plain")
-    for name, tensor in weights(tmp_path / "run").items():
-        assert torch.equal(tensor, weights(tmp_path / "plain")[name]), name
-    assert (
-        "lr      0.02: of trainings of 5 steps 0.02 ends lowest: 1; optim.lr was 0.001"
-        in (tmp_path / "run/run.log").read_text()
-    )
-    assert len(found) == 1
+    assert (run / "config.yaml").read_text() == (plain / "config.yaml").read_text()
+    line = "lr      0.02: of trainings of 5 steps 0.02 ends lowest: 1; optim.lr was 0.001"
+    assert line in (run / "run.log").read_text()
+    Runner(config("trainer.find_lr=true", "trainer.stop_at=1"), cut).run()
+    Runner(asked, cut).run(resume=True)
+    assert load_run(cut).cfg.optim.lr == 0.02
+    assert len(found) == 2, "the resume looks for nothing"
+    assert comparable(run) == comparable(plain)
+    for name, tensor in weights(run).items():
+        assert torch.equal(tensor, weights(plain)[name]), name
+        assert torch.equal(tensor, weights(cut)[name]), name
+    # the run is found again by the question
+    assert has_configuration(run, to_yaml(asked))
+    assert not has_configuration(run, to_yaml(config("trainer.find_lr=true", "seed=1")))
+    assert not has_configuration(run, to_yaml(config()))
+    assert keep_found_lr(config(), "").optim.lr == config().optim.lr
 
 
 @pytest.mark.thorough
@@ -126,25 +135,6 @@ def test_bits_of_a_run_with_a_real_search_before_it(process: Callable[..., Outco
     assert comparable(run) == comparable(plain)
     for name, tensor in weights(run).items():
         assert torch.equal(tensor, weights(plain)[name]), name
-
-
-def test_a_resumed_run_keeps_what_was_found(found: list[Any], tmp_path: Path) -> None:
-    Runner(config("trainer.find_lr=true", "trainer.stop_at=1"), tmp_path / "cut").run()
-    Runner(config("trainer.find_lr=true"), tmp_path / "cut").run(resume=True)
-    Runner(config("trainer.find_lr=true"), tmp_path / "whole").run()
-    assert len(found) == 2, "the resume looks for nothing"
-    assert load_run(tmp_path / "cut").cfg.optim.lr == 0.02
-    for name, tensor in weights(tmp_path / "whole").items():
-        assert torch.equal(tensor, weights(tmp_path / "cut")[name]), name
-    assert keep_found_lr(config(), "").optim.lr == config().optim.lr
-
-
-def test_the_run_is_found_again_by_the_question(found: list[Any], tmp_path: Path) -> None:
-    asked = config("trainer.find_lr=true")
-    Runner(asked, tmp_path / "run").run()
-    assert has_configuration(tmp_path / "run", to_yaml(asked))
-    assert not has_configuration(tmp_path / "run", to_yaml(config("trainer.find_lr=true", "seed=1")))
-    assert not has_configuration(tmp_path / "run", to_yaml(config()))
 
 
 def test_one_process_searches_for_all(found: list[Any]) -> None:

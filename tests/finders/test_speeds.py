@@ -60,7 +60,7 @@ def measured(*overrides: str, numbers: tuple[int, ...] = (0,)) -> list[dict[str,
 
 @pytest.mark.parametrize(
     ("cpus", "configured", "expected"),
-    [(1, 0, [0, 1]), (2, 0, [0, 1, 2]), (6, 3, [0, 1, 2, 3, 4, 6]), (8, 12, [0, 1, 2, 4, 8, 12]), (2, 9, [0, 1, 2, 4])],
+    [(1, 0, [0, 1]), (6, 3, [0, 1, 2, 3, 4, 6]), (8, 12, [0, 1, 2, 4, 8, 12]), (2, 9, [0, 1, 2, 4])],
 )  # fmt: skip
 def test_numbers_that_are_tried(cpus: int, configured: int, expected: list[int]) -> None:
     assert numbers_to_try(cpus, configured) == expected
@@ -71,9 +71,8 @@ def speeds(*samples: float, waited: float = 0.5) -> tuple[Speed, ...]:
 
 
 def test_the_fewest_that_are_about_as_fast_as_the_best() -> None:
-    assert FoundWorkers(speeds(100, 200, 390, 400), 800, 4, 0).suggested == 2
-    assert FoundWorkers(speeds(100, 99, 98, 60), 800, 4, 0).suggested == 0
-    assert FoundWorkers(speeds(100, 200, 390, 600), 800, 4, 0).suggested == 4
+    for samples, suggested in (((100, 200, 390, 400), 2), ((100, 99, 98, 60), 0), ((100, 200, 390, 600), 4)):
+        assert FoundWorkers(speeds(*samples), 800, 4, 0).suggested == suggested
 
 
 def test_reasons() -> None:
@@ -99,11 +98,6 @@ def test_what_waits_for_samples_is_told() -> None:
     assert 0 < alone["samples"] < 500
     assert worker["first"] > 0
     assert end["compute"] > alone["samples"]
-
-
-def test_an_epoch_that_is_shorter_than_the_measurement() -> None:
-    (found, _) = measured(*SLOW, "data.batch_size=64", "data.drop_last=false")
-    assert found["samples"] > 0
 
 
 WINE = ["data=wine", "model.hidden=[4]", "device=cpu", "metrics.figures=[]", "logger=quiet"]
