@@ -145,10 +145,6 @@ def train_mode(trainer: Any) -> None:
     trainer.model.train()
 
 
-def drift(trainer: Any) -> None:
-    trainer.model.get_submodule("stages.0.norm0").running_var.add_(1e-6)
-
-
 def stale_gradient(trainer: Any) -> None:
     weight = trainer.model.get_parameter("stages.0.conv0.weight")
     weight.grad = torch.ones_like(weight)
@@ -168,10 +164,6 @@ def double_rate(trainer: Any) -> None:
     trainer.optimizer.param_groups[0]["lr"] *= 2
 
 
-def more_decay(trainer: Any) -> None:
-    trainer.optimizer.param_groups[0]["weight_decay"] = 0.5
-
-
 def other_betas(trainer: Any) -> None:
     trainer.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
 
@@ -181,70 +173,14 @@ def hold_bias(trainer: Any) -> None:
     bias.data.copy_(trainer.__dict__.setdefault("kept_bias", bias.detach().clone()))
 
 
-def other_group(trainer: Any) -> None:
-    first, second = trainer.optimizer.param_groups[:2]
-    second["params"].append(first["params"].pop())
-
-
-def freeze_head(trainer: Any) -> None:
-    trainer.model.head.requires_grad_(False)
-
-
-def thaw_body(trainer: Any) -> None:
-    trainer.model.requires_grad_(True)
-
-
-def begin_early(trainer: Any) -> None:
-    trainer.tuning.phase_at = lambda epoch, step: trainer.tuning.phases[1]
-
-
 def begin_late(trainer: Any) -> None:
     trainer.tuning.phase_at = lambda epoch, step: trainer.tuning.phases[step >= 5]
 
 
-MISCHIEF = {
+MISCHIEF: dict[str, Any] = {
     do.__name__: do
-    for do in (
-        train_mode,
-        drift,
-        stale_gradient,
-        new_head,
-        rate_of_zero,
-        double_rate,
-        more_decay,
-        other_betas,
-        hold_bias,
-        other_group,
-        freeze_head,
-        thaw_body,
-        begin_early,
-        begin_late,
-    )
+    for do in (train_mode, stale_gradient, new_head, rate_of_zero, double_rate, other_betas, hold_bias, begin_late)
 }
-
-
-class SameMemory(nn.Module):
-    """Two parameters that are the same memory, which no comparison of objects tells."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(in_features, 8), nn.Linear(in_features, 8)
-        self.second.weight = nn.Parameter(self.first.weight.data)
-        self.head = nn.Linear(8, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.first(x) + self.second(x))
-
-
-class Cut(nn.Module):
-    """A network whose first layer no gradient reaches."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(in_features, 8), nn.Linear(8, 8), nn.Linear(8, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.second(self.first(x).detach()))
 
 
 class HoldsNorms(nn.Module):
@@ -294,19 +230,13 @@ class CentredAnyhow(Centred):
 
 
 class Stateful(nn.Module):
-    """A network of layers that change more than parameters in training.
+    """A network of layers that change more than parameters in training."""
 
-    Args:
-        in_features: Width of the input.
-        num_classes: Width of the output.
-        anyhow: Let a layer change its buffer in every mode.
-    """
-
-    def __init__(self, in_features: int, num_classes: int, anyhow: bool = False) -> None:
+    def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
         self.first = nn.utils.spectral_norm(nn.Linear(in_features, 8))
         self.second = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
-        self.centred = CentredAnyhow(8) if anyhow else Centred(8)
+        self.centred = Centred(8)
         self.head = nn.Linear(8, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

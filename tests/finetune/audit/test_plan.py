@@ -1,9 +1,11 @@
-"""What a plan says of a run, and where live objects differ from it."""
+"""What a plan says of a run, in rows, in words and as plain values, and where live objects differ from it."""
 
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -15,13 +17,26 @@ from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import (
     Plan,
     build_plan,
+    contents,
+    few_patterns,
     first_zero_steps,
     live_table,
+    phase_cells,
     phase_steps,
     plain_phases,
     probe_steps,
 )
-from lightkit.finetune.tables import PhaseTable
+from lightkit.finetune.tables import (
+    GroupRow,
+    PhaseTable,
+    format_bytes,
+    format_names,
+    format_percent,
+    format_rate,
+    format_rates,
+    state_sizes,
+)
+from lightkit.models import ResNet, TransformerClassifier
 from lightkit.optim.annealing import Cosine, Plateau
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
@@ -52,8 +67,8 @@ def made(kind: type[Schedule] = Cosine, **options: Any) -> tuple[nn.Module, Opti
 def planned(model: nn.Module, optimizer: Optimizer, schedule: Schedule, listed: list[Phase]) -> Plan:
     steps = phase_steps(listed, **LENGTHS)
     wanted = sorted({step for moments in steps for step in moments})
-    found = previewed(schedule, wanted)
-    return build_plan(model, optimizer, listed, steps=steps, rates=None if found is None else dict(zip(wanted, found)))
+    rates = previewed(schedule, wanted)
+    return build_plan(model, optimizer, listed, steps=steps, rates=None if rates is None else dict(zip(wanted, rates)))
 
 
 def enter(model: nn.Module, phase: Phase) -> None:
@@ -213,28 +228,20 @@ def test_norm_modes() -> None:
 def test_table_for_people() -> None:
     *_, plan = made()
     titles, rows = plan.table()
-    assert titles[:4] == ["phase", "group", "tensors", "parameters"]
     assert rows[0] == ["epoch 0", "all", "4", "128", "no", "", "", "", "optim", "0.*, 3.*"]
-    assert rows[1][0] == ""
     assert rows[2] == ["", "head", "2", "27", "yes", "0.01 -> 8.83e-3", "0.1", "", "optim, optim.rules[0]", "4.*"]
     assert rows[3][0] == "step 15"
     assert {len(row) for row in rows} == {len(titles)}
-
-
-def test_as_plain_values() -> None:
-    *_, plan = made()
     values = plan.to_json()
     assert json.loads(json.dumps(values)) == values
-    assert values["optimizer"] == "AdamW"
     group = values["phases"][1]["groups"][0]
-    assert group["names"] == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    assert (values["optimizer"], group["names"]) == ("AdamW", ["0.weight", "0.bias", "3.weight", "3.bias"])
     assert len(group["rates"]) == len(values["phases"][1]["steps"]) == 4
 
 
 def test_steps_in_each_phase() -> None:
     assert probe_steps([(0, 4, 8), (12,)], 14) == {*range(12), 12, 13}
-    found = probe_steps([(0,)], 1600)
-    assert found == set(range(0, 1600, 100))
+    assert probe_steps([(0,)], 1600) == set(range(0, 1600, 100))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +257,181 @@ def test_steps_in_each_phase() -> None:
 def test_the_step_from_which_on_a_rate_is_0(rates: list[float], expected: int | None) -> None:
     known = {step: [rate, 1.0] for step, rate in enumerate(rates)} | {6: [1.0, 1.0]}
     assert first_zero_steps(known, (0, 2, 4), 6) == ({} if expected is None else {0: expected})
-
-
-def test_nothing_is_told_of_rates_that_are_not_known() -> None:
     assert first_zero_steps({}, (0, 2, 4), 6) == {}
+
+
+def test_what_trains_without_a_group_is_shown() -> None:
+    model = network()
+    listed = [Phase(everything(model), epoch=0)]
+    plan = build_plan(
+        model, SGD(model[0].parameters(), lr=0.1), listed, steps=phase_steps(listed, **LENGTHS), rates=None
+    )
+    assert [(row.group, row.tensors, row.frozen, row.rate, row.norm) for row in plan.phases[0].rows] == [
+        ("group 0", 2, False, 0.1, ""),
+        ("no group", 6, False, None, "train"),
+    ]
+    assert plan.table()[1][1][4:7] == ["yes", "", ""]
+
+
+def test_norm_without_weights_belongs_to_what_is_around_it() -> None:
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3, affine=False)))
+    model = nn.Sequential(nn.Linear(3, 3), inner, nn.Linear(3, 1))
+    listed = [Phase(frozenset({"1.0.weight", "1.0.bias"}), epoch=0)]
+    plan = build_plan(model, SGD(model.parameters(), lr=0.1), listed, steps=phase_steps(listed, **LENGTHS), rates=None)
+    assert [(row.tensors, row.norm) for row in plan.phases[0].rows] == [(2, "train"), (4, "")]
+
+
+def test_a_rate_of_0_that_is_meant_is_not_named() -> None:
+    def row(group: str, rate: float, zero_from: int | None) -> GroupRow:
+        return GroupRow(group, ("w",), 1, False, rate, None, None, "", (), zero_from=zero_from)
+
+    rows = (row("meant", 0.0, 3), row("idle", 0.1, 3), row("late", 0.1, 6), row("fine", 0.1, None))
+    table = PhaseTable("epoch 1", (3, 6), rows)
+    assert [line.partition(":")[0] for line in table.groups_without_rate()] == ["group idle"]
+    assert table.groups_that_stop() == ["group late: its learning rate is 0 from step 6 on, by the schedule"]
+
+
+# For people: in later phases what changes, and in few patterns what each group holds
+
+
+def gradual(*, rate_of_c: float = 0.1) -> list[PhaseTable]:
+    """Four groups that begin to train one after the other, from the last."""
+    tables = []
+    for phase, first in enumerate((3, 2, 1, 0)):
+        groups = []
+        for index, name in enumerate("abcd"):
+            rate, norm = rate_of_c if name == "c" else 0.1, "train" if index >= first else "frozen"
+            rule = "finetune.head" if name == "d" else "optim"
+            groups.append(GroupRow(name, (f"{name}.weight",), 10, index < first, rate, (rate,), 0.01, norm, (rule,)))
+        tables.append(PhaseTable(f"epoch {phase}", (phase,), tuple(groups)))
+    return tables
+
+
+def test_later_phases_show_what_changes() -> None:
+    rows = phase_cells(gradual())
+    assert [line[:2] for line in rows] == [
+        *[["epoch 0", "a"], ["", "b"], ["", "c"], ["", "d"]],
+        *[["epoch 1", "2 groups as before"], ["", "c"], ["", "d"]],
+        *[["epoch 2", "a"], ["", "b"], ["", "2 groups as before"]],
+        *[["epoch 3", "a"], ["", "3 groups as before"]],
+    ]
+    assert [line[-1] for line in rows[:4]] == ["a.weight", "b.weight", "c.weight", "d.weight"]
+    assert rows[4] == ["epoch 1", "2 groups as before", "2", "20", "no", "", "", "frozen", "optim", ""]
+    assert rows[-1] == ["", "3 groups as before", "3", "30", "yes", "0.1", "0.01", "train", "optim, finetune.head", ""]
+    assert [line[1] for line in phase_cells(gradual(rate_of_c=0.5))][-3:] == ["a", "2 groups as before", "c"]
+    assert [line[1] for line in phase_cells(gradual(), long=True)] == [*"abcd"] * 4
+
+
+EVERY = [name for name, _ in ResNet((3, 8, 8), 3, width=4).named_parameters()]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (lambda name: True, ["*"]),
+        (lambda name: name.startswith(("layer3.1.", "layer4.")), ["layer3.1.*", "layer4.*"]),
+        (lambda name: name.endswith(".bias"), ["*.bias"]),
+        (lambda name: name == "layer1.0.conv1.weight", ["layer1.0.conv1.weight"]),
+        (
+            lambda name: name.endswith(".bias") or name.startswith("fc."),
+            ["bn1.bias", "layer1.*.bias", "layer2.*.bias", "layer3.*.bias", "layer4.*.bias", "fc.*"],
+        ),
+        (lambda name: False, []),
+    ],
+)
+def test_patterns_mean_the_names(chosen: Any, expected: list[str]) -> None:
+    own = [name for name in EVERY if chosen(name)]
+    assert few_patterns(own, EVERY) == expected
+    assert [name for name in EVERY if any(fnmatchcase(name, pattern) for pattern in expected)] == own
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_choice_is_named_exactly(seed: int) -> None:
+    every = [name for name, _ in TransformerClassifier((1, 8, 8), 3, dim=8, depth=3, heads=2).named_parameters()]
+    own = [name for name in every if random.Random(f"{seed}{name}").random() < 0.2 + 0.3 * seed]
+    patterns = few_patterns(own, every)
+    assert [name for name in every if any(fnmatchcase(name, pattern) for pattern in patterns)] == own
+
+
+def test_weights_and_biases_of_a_layer_are_named_once() -> None:
+    groups = {
+        "layer_0": ("a.0.weight", "a.1.weight"),
+        "layer_0.no_decay": ("a.0.bias", "a.1.bias"),
+        "decay": ("b.weight",),
+        "no_decay": ("b.bias", "c.bias"),
+        "head (frozen)": ("head.weight",),
+        "head": ("head.bias",),
+    }
+    rows = [GroupRow(group, names, 1, False, 0.1, (0.1,), 0.0, "", ()) for group, names in groups.items()]
+    assert contents(rows) == [["a.*"], ["a.*"], ["b.*"], ["b.*", "c.bias"], ["head.weight"], ["head.bias"]]
+
+
+def test_numbers_and_names_for_people() -> None:
+    rates = {0.001: "1e-3", 0.05: "0.05", 2.5e-5: "2.5e-5", 1.0: "1", 0.0: "0", 300.0: "300", 0.0123456: "0.0123"}
+    assert {value: format_rate(value) for value in rates} == rates
+    assert format_rates([1e-4, 1e-3, 1e-5]) == "1e-4 -> 1e-3 -> 1e-5"
+    assert format_rates([1e-3, 1e-3]) == "1e-3"
+    assert format_rates([1e-3, 5e-4]) == "1e-3 -> 5e-4"
+    sizes = {0: "0 B", 1023: "1023 B", 2048: "2.0 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.0 GiB"}
+    assert {count: format_bytes(count) for count in sizes} == sizes
+    shares = {(1, 1000): "0.1 %", (87, 100): "87 %", (0, 0): "0 %", (9998, 10_000): "99.98 %", (999, 1000): "99.9 %"}
+    shares |= {(994, 1000): "99 %", (10**12 - 1, 10**12): "99.9999999999 %", (7, 7): "100 %"}
+    assert {share: format_percent(*share) for share in shares} == shares
+    assert format_names("abcdefg") == "a, b, c, d, e and 2 more"
+
+
+# Memory of optimizers
+
+
+def layers(kind: torch.dtype = torch.float32) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(40, 30)).to(kind)
+
+
+def held(optimizer: Optimizer, model: nn.Module) -> dict[str, int]:
+    """What an optimizer really keeps after a step."""
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return {
+        name: sum(v.numel() * v.element_size() for v in optimizer.state[p].values() if isinstance(v, torch.Tensor))
+        for name, p in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "number"),
+    [
+        (SGD, {}, torch.float32),
+        (SGD, {"momentum": 0.9}, torch.bfloat16),
+        (torch.optim.Adam, {"amsgrad": True, "foreach": True}, torch.float64),
+        (torch.optim.Adam, {"lr": torch.tensor(0.1), "foreach": False}, torch.float32),
+        (torch.optim.RMSprop, {"centered": True, "momentum": 0.1}, torch.bfloat16),
+        (torch.optim.Adafactor, {}, torch.float32),
+        (torch.optim.Adagrad, {}, torch.float32),
+        (torch.optim.NAdam, {}, torch.float32),
+    ],
+)
+def test_what_is_measured_is_what_is_kept(kind: type[Optimizer], options: dict[str, Any], number: torch.dtype) -> None:
+    model, seen = layers(number), list[Any]()
+    optimizer = kind(model.parameters(), **{"lr": 0.1} | options)
+    optimizer.register_step_post_hook(lambda *args: seen.append(1))
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    before = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
+    filled = len(optimizer.state)
+
+    def step(stand_in: Optimizer) -> None:
+        assert stand_in is not optimizer
+        stand_in.step()
+
+    measured = state_sizes(optimizer, dict(model.named_parameters()), step=step)
+    assert (len(optimizer.state), seen) == (filled, [])
+    assert {name: value for name, value in optimizer.param_groups[0].items() if name != "params"} == before
+    assert measured == held(optimizer, model)
+    assert state_sizes(optimizer, dict(model.named_parameters())) == measured
+
+
+def test_each_group_by_its_own_settings() -> None:
+    model: Any = layers()
+    groups = [{"params": [model[0].weight], "momentum": 0.9}, {"params": [model[2].weight]}]
+    sizes = state_sizes(SGD(groups, lr=0.1), {"conv": model[0].weight, "linear": model[2].weight})
+    assert sizes == {"conv": 4 * model[0].weight.numel(), "linear": 0}
