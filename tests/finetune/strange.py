@@ -54,19 +54,6 @@ class Bound(Bare):
         super().__init__(in_features, 5)
 
 
-class Auxiliary(nn.Module):
-    """A second output layer, for training alone."""
-
-    def __init__(self, in_features: int, classes: int = 3) -> None:
-        super().__init__()
-        self.body, self.main = nn.Linear(in_features, 8), nn.Linear(8, classes)
-        self.aside = nn.Linear(8, classes)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.body(x).relu()
-        return (self.main(x), self.aside(x)) if self.training else self.main(x)
-
-
 class Both(Task):
     """Takes the second of two outputs in its place, for all splits."""
 
@@ -120,17 +107,6 @@ class SizedAngles(Angles):
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__(in_features, num_classes)
-
-
-class Prototypes(nn.Module):
-    """The distance to a vector of each class."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.prototypes, self.body = nn.Parameter(torch.randn(num_classes, 8)), nn.Linear(in_features, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -(self.body(x)[:, None] - self.prototypes).square().sum(-1)
 
 
 class Tempered(nn.Linear):
@@ -221,24 +197,6 @@ class WideAndDeep(nn.Module):
         return self.wide(x) + self.last(self.body(x).relu())
 
 
-class Listed(nn.Module):
-    """Matrices in a list."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.ws = nn.ParameterList([torch.randn(in_features, 8), torch.randn(8, num_classes)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.ws[0]).relu() @ self.ws[1]
-
-
-class BareLinear(Bare):
-    """Weight and bias that no layer holds, in one operation."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.body(x.flatten(1)).relu(), self.out.T, self.shift)
-
-
 class Backwards(nn.Module):
     """Layers defined from the output to the input."""
 
@@ -265,16 +223,3 @@ class Unordered(nn.Module):
         for layer in (self.one, self.two) if turn else (self.two, self.one):
             x = layer(x)
         return self.out(self.again(x))
-
-
-class Loose(nn.Module):
-    """Nothing but parameters that no layer holds."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.out, self.shift = nn.Parameter(torch.randn(num_classes, 8)), nn.Parameter(torch.zeros(num_classes))
-        self.first, self.start = nn.Parameter(torch.randn(8, in_features) / 8), nn.Parameter(torch.zeros(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = nn.functional.linear(x.flatten(1), self.first, self.start).relu()
-        return nn.functional.linear(inner, self.out, self.shift)

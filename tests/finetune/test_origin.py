@@ -39,10 +39,10 @@ def text_run(folder: Path, letters: str, *overrides: str) -> Path:
     return run(folder, *SHORT, *TEXT, *SMALL, f"data.dataset.path={file}", *overrides)
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has read a, b, c and d."""
-    return text_run(tmp_path / "base", "abcd")
+    return text_run(tmp_path_factory.mktemp("text") / "base", "abcd")
 
 
 def info(*tokens: str) -> DataInfo:
@@ -167,15 +167,6 @@ def inputs(folder: Path) -> Tensor:
     with closing(parts.data):
         assert parts.data.test is not None
         return next(iter(parts.data.test.epoch(0)))[0]
-
-
-@pytest.mark.thorough
-def test_a_base_without_scaling_leaves_inputs_as_they_are(tmp_path: Path) -> None:
-    base = run(tmp_path / "base", *SHORT, *MODELS["mlp"], "trainer.epochs=1", "data.normalize=none")
-    path = f"finetune.weights.path={base}"
-    same = run(tmp_path / "same", *SHORT, *MODELS["mlp"], "finetune=full", path, "data.normalize=base")
-    assert scaling(base) is scaling(same) is None
-    assert torch.equal(inputs(base), inputs(same))
 
 
 def test_a_base_that_does_not_know_its_scaling(tmp_path: Path) -> None:

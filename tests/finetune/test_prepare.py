@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.finetune.head import Head
-from lightkit.finetune.prepare import prepare
+from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.models import TransformerClassifier, TransformerLM
 from lightkit.models.zoo import torchvision_model
 from lightkit.optim.layers import layer_depths
 from tests.conftest import Outcome
-from tests.finetune.preparing import options, prepared, trainable, transformer
+
+
+def options(**given: Any) -> dict[str, Any]:
+    usual = asdict(FinetuneConfig())
+    return usual | {
+        name: {**usual[name], **value} if isinstance(usual[name], dict) else value for name, value in given.items()
+    }
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    return TransformerClassifier((6, 4), 3, dim=16, depth=2, heads=2)
+
+
+def prepared(
+    model: nn.Module, *, outputs: int | None = 3, fresh: Any = (), at: Head | None = None, **given: Any
+) -> Prepared:
+    lengths: dict[str, Any] = {"steps_per_epoch": 10, "total_steps": 100}
+    return prepare(model, options(**given), outputs=outputs, depths=layer_depths, fresh=fresh, head=at, **lengths)
+
+
+def trainable(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def test_asking_for_nothing_changes_nothing() -> None:
@@ -93,6 +117,8 @@ def test_a_tied_head_is_one_parameter() -> None:
     model = TransformerLM(11, 6, dim=16, depth=1, heads=2)
     found = prepared(model, outputs=11, freeze=["*"], train=["@head"])
     assert found.trained == {"embed.values.weight"}
+    with pytest.raises(UserError, match="embed.values.weight and head.weight are one tensor"):
+        prepared(TransformerLM(11, 6, dim=16, depth=1, heads=2), outputs=11, freeze=["embed"], train=["head"])
 
 
 @pytest.mark.parametrize(
@@ -117,15 +143,10 @@ def test_rules_that_set_different_things_of_one_parameter_go_together() -> None:
     assert [rule["key"] for rule in found.rules] == ["finetune.head", "finetune.rules[0]", "finetune.rules[1]"]
 
 
-def test_a_rate_of_the_head_beside_a_rule_for_it_is_refused() -> None:
-    with pytest.raises(UserError, match=r"finetune\.head and finetune\.rules\[0\]"):
-        prepared(transformer(), head={"lr": 0.5}, rules=[{"match": "head.weight", "lr": 0.1}])
-
-
 def test_layers_that_make_the_outputs_together_are_one_layer() -> None:
     model = nn.ModuleDict({"first": nn.Linear(6, 8), "one": nn.Linear(8, 3), "other": nn.Linear(8, 3)})
     head = Head("one", beside=("other",))
-    done = prepare(model, options(), outputs=3, depths=layer_depths, steps_per_epoch=10, total_steps=100, head=head)
+    done = prepared(model, at=head)
     assert {name.split(".")[0]: depth for name, depth in done.depths.items()} == {"first": 0, "one": 1, "other": 1}
 
 
@@ -137,3 +158,65 @@ def test_averaged_heads_have_the_rate_of_the_output_layer(cli: Callable[..., Out
     assert set(rates) == {"ends.*", "body.*"}
     assert "1e-4" in rates["body.*"]
     assert sum("ends." in line for line in done.out.splitlines() if "1e-4" in line) == 0
+
+
+def test_lora_brings_parameters_that_train_beside_the_head() -> None:
+    model = transformer()
+    found = prepared(model, freeze=["*"], train=["@head"], lora={"match": ["@linear"], "rank": 2, "lr_ratio": 4.0})
+    assert trainable(model) == {*found.injected, "head.weight", "head.bias"}
+    assert found.original_names["blocks.0.fc1.parametrizations.weight.original"] == "blocks.0.fc1.weight"
+    rules = {rule["key"]: rule for rule in found.rules}
+    assert set(rules) == {"finetune.lora", "finetune.lora.lr_ratio", "finetune.head"}
+    assert all(name.endswith("lora_B") for name in rules["finetune.lora.lr_ratio"]["names"])
+
+
+def test_lora_by_label_leaves_out_layers_smaller_than_its_rank() -> None:
+    model = transformer()  # embed.values is 16 × 4
+    found = prepared(model, lora={"match": ["@linear"], "rank": 5})
+    assert not any(name.startswith("embed.values") for name in found.injected)
+    assert any(name.startswith("blocks.0.fc1") for name in found.injected)
+    with pytest.raises(UserError, match="the rank does not fit"):
+        prepared(transformer(), lora={"match": ["embed.values"], "rank": 5})
+    with pytest.raises(UserError, match="no layer is large enough"):
+        prepared(transformer(), lora={"match": ["@linear"], "rank": 64})
+    model = transformer()
+    prepared(model, lora={"match": ["blocks.*"], "rank": 2, "ranks": {"blocks.1.*": 4}})
+    matrices = [p for name, p in model.named_parameters() if name.endswith("fc1.parametrizations.weight.0.lora_A")]
+    assert [matrix.shape[0] for matrix in matrices] == [2, 4]
+    with pytest.raises(UserError, match="get no LoRA"):
+        prepared(transformer(), lora={"match": ["blocks.0.*"], "ranks": {"blocks.1.*": 4}})
+
+
+def test_parts_combine() -> None:
+    model = transformer()
+    found = prepared(
+        model,
+        freeze=["*"],
+        train=["@head", "@norm"],
+        lora={"match": ["@linear"], "rank": 2},
+        adapter={"match": ["@blocks"], "reduction": 4},
+        prefix={"match": ["@attention"], "length": 3},
+    )
+    assert {"finetune.lora", "finetune.adapter", "finetune.prefix"} <= {rule["key"] for rule in found.rules}
+    assert {"norm.weight", "head.weight"} <= trainable(model)
+    assert "blocks.0.fc1.parametrizations.weight.original" not in trainable(model)
+
+
+def test_every_pattern_that_matches_nothing_is_in_one_report() -> None:
+    with pytest.raises(UserErrors) as caught:
+        prepared(
+            transformer(),
+            freeze=["blocks.0", "blokcs.1"],
+            train=["haed"],
+            schedule=[{"epoch": 1, "unfreeze": ["blocks.7"]}],
+            rules=[{"match": "nrom", "lr": 0.1}],
+            lora={"match": ["fc9"]},
+        )
+    keys = [error.key for error in caught.value.errors]
+    assert keys == [
+        "finetune.freeze",
+        "finetune.train",
+        "finetune.schedule[0].unfreeze",
+        "finetune.rules[0].match",
+        "finetune.lora.match",
+    ]

@@ -15,7 +15,7 @@ from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merge, merged_state
 from lightkit.finetune.peft.prefix import Prefix, inject_prefixes
 from lightkit.models.parts import Attention, rotary_table, rotate
-from tests.finetune.peft import injecting as on
+from tests.finetune.peft import networks as on
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +25,6 @@ def _same_draws() -> None:
 
 BIG = torch.finfo(torch.float32).min
 LENGTH = 3
-
-
-def text() -> Tensor:
-    return torch.randn(4, 5, 16)
 
 
 def inject_all(model: nn.Module) -> list[str]:
@@ -84,9 +80,6 @@ def called(layer: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any
     return (y if layer.batch_first else y.transpose(0, 1)), weights
 
 
-MASKS = ("none", "causal", "causal-hint", "each-head", "padding", "both")
-
-
 def masks(kind: str, *, floats: bool) -> tuple[dict[str, Any], Tensor]:
     """Options of a call on 4 samples, 5 positions and 5 keys, and what they shut by `(B, H, N, S)`."""
     causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
@@ -110,55 +103,56 @@ def masks(kind: str, *, floats: bool) -> tuple[dict[str, Any], Tensor]:
     return options, shut
 
 
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("floats", [False, True], ids=["bool", "float"])
-@pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "sequence-first"])
-@pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
+@pytest.mark.parametrize(
+    ("kind", "floats", "batch_first", "separate"),
+    [
+        ("none", False, True, True),
+        ("causal", True, False, False),
+        ("causal-hint", False, True, False),
+        ("each-head", False, False, True),
+        ("padding", True, True, True),
+        ("both", False, False, False),
+    ],
+)
 def test_multihead_by_hand(kind: str, floats: bool, batch_first: bool, separate: bool) -> None:
-    torch.manual_seed(0)
     layer = prefixed(multihead(batch_first=batch_first, separate=separate))
     query, key, value = torch.randn(4, 5, 8), torch.randn(4, 5, 6), torch.randn(4, 5, 10)
     if not separate:
         key = value = query
     options, shut = masks(kind, floats=floats)
     expected, weights = by_hand(layer, query, key, value, shut)
-    found, none = called(layer, query, key, value, need_weights=False, **options)
+    output, none = called(layer, query, key, value, need_weights=False, **options)
     assert none is None
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    found, told = called(layer, query, key, value, **options)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(told, weights.mean(1), atol=1e-4, rtol=1e-4)
-    _, told = called(layer, query, key, value, average_attn_weights=False, **options)
-    torch.testing.assert_close(told, weights, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)
+    output, shown = called(layer, query, key, value, **options)
+    torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(shown, weights.mean(1), atol=1e-4, rtol=1e-4)
+    _, shown = called(layer, query, key, value, average_attn_weights=False, **options)
+    torch.testing.assert_close(shown, weights, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_multihead_without_a_batch(batch_first: bool) -> None:
-    layer = prefixed(multihead(batch_first=batch_first))
+def test_multihead_without_a_batch() -> None:
+    layer = prefixed(multihead())
     x, memory = torch.randn(5, 8), torch.randn(4, 8)
     padding = torch.tensor([False, False, True, False])
-    found, weights = layer(x, memory, memory, key_padding_mask=padding)
+    output, weights = layer(x, memory, memory, key_padding_mask=padding)
     shut = padding.expand(1, 2, 5, 4)
-    expected, told = by_hand(layer, x[None], memory[None], memory[None], shut)
-    torch.testing.assert_close(found, expected[0], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(weights, told[0].mean(0), atol=1e-4, rtol=1e-4)
+    expected, expected_weights = by_hand(layer, x[None], memory[None], memory[None], shut)
+    torch.testing.assert_close(output, expected[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(weights, expected_weights[0].mean(0), atol=1e-4, rtol=1e-4)
 
 
-def test_multihead_without_biases_and_with_named_arguments() -> None:
-    layer, x = prefixed(multihead(bias=False)), torch.randn(4, 5, 8)
-    expected, _ = by_hand(layer, x, x, x, masks("none", floats=False)[1])
-    found, _ = layer(query=x, key=x, value=x, need_weights=False)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_multihead_with_keys_of_its_own() -> None:
+def test_multihead_without_biases_in_double_precision_with_keys_of_its_own() -> None:
     """`add_bias_kv` and `add_zero_attn` put theirs at the end."""
-    layer, x = multihead(extra=True), torch.randn(4, 5, 8)
+    layer, x = prefixed(multihead(bias=False).double()), torch.randn(4, 5, 8).double()
+    expected, _ = by_hand(layer, x, x, x, masks("none", floats=False)[1])
+    output, _ = layer(query=x, key=x, value=x, need_weights=False)
+    torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)
+    layer, x = multihead(extra=True), x.float()
     plain, weights = layer(x, x, x)
-    prefixed(layer)
-    found, told = layer(x, x, x)
-    assert told.shape == weights.shape
-    assert not torch.allclose(found, plain)
+    output, again = prefixed(layer)(x, x, x)
+    assert again.shape == weights.shape
+    assert not torch.allclose(output, plain)
 
 
 # Attentions with a layer qkv by hand
@@ -187,10 +181,11 @@ def test_lightkit_by_hand(causal: bool, turned: bool) -> None:
     torch.testing.assert_close(layer(x, rotary=rotary), expected)
 
 
-@pytest.mark.parametrize("norms", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("kind", ["none", "hint", "square", "each", "keys", "float"])
-def test_timm_by_hand(norms: bool, fused: bool, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "norms", "fused"),
+    [("none", True, True), ("hint", True, True), ("each", False, True), ("keys", True, False), ("float", False, False)],
+)
+def test_timm_by_hand(kind: str, norms: bool, fused: bool) -> None:
     from timm.layers import Attention as TimmAttention
 
     layer = TimmAttention(8, 2, qkv_bias=True, qk_norm=norms, norm_layer=nn.LayerNorm)
@@ -199,7 +194,7 @@ def test_timm_by_hand(norms: bool, fused: bool, kind: str) -> None:
     x = torch.randn(4, 5, 8)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     padding = (torch.arange(5) < torch.tensor([[5], [3], [2], [4]]))[:, None, None]
-    sees = {"square": causal, "each": causal & padding, "keys": padding, "float": causal, "hint": causal}.get(kind)
+    sees = {"each": causal & padding, "keys": padding, "float": causal, "hint": causal}.get(kind)
     shut = torch.zeros(4, 2, 5, 5, dtype=torch.bool) if sees is None else ~sees.expand(4, 2, 5, 5)
     expected = packed(layer, x, shut)
     if kind == "hint":
@@ -227,25 +222,15 @@ def test_language_model_stays_causal() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_encoder_with_padding_in_eval_mode(depth: int) -> None:
     """Neither the encoder's nested tensors nor the layers' fast path leave the prefix out."""
-    model = on.frozen(on.made(lambda: on.encoder(depth=depth)))
-    x = text()
+    model = on.made(lambda: on.encoder(depth=depth)).requires_grad_(False)
+    x = torch.randn(4, 5, 16)
     padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
     on.stir(model, inject_all(model))
     with torch.no_grad():
-        found = model(x, src_key_padding_mask=padding)
+        output = model(x, src_key_padding_mask=padding)
         alone = torch.cat([model(x[i : i + 1, :n])[0] for i, n in enumerate((5, 3, 2, 4))])
-    torch.testing.assert_close(found[~padding], alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(model.train()(x, src_key_padding_mask=padding), found, atol=1e-5, rtol=1e-5)
-
-
-def test_encoder_with_causal_masks() -> None:
-    model = on.frozen(on.made(on.encoder))
-    on.stir(model, inject_all(model))
-    x, mask = text(), nn.Transformer.generate_square_subsequent_mask(5)
-    found = on.out(model, x, mask=mask)
-    torch.testing.assert_close(on.out(model, x, mask=mask, is_causal=True), found, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(on.out(model, x[:, :3], mask=mask[:3, :3]), found[:, :3], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(on.out(model.train(), x, mask=mask), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output[~padding], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.train()(x, src_key_padding_mask=padding), output, atol=1e-5, rtol=1e-5)
 
 
 def test_start_of_keys_and_values() -> None:
@@ -260,62 +245,37 @@ def test_start_of_keys_and_values() -> None:
     assert repr(first) == "Prefix(length=400)"
 
 
-@pytest.mark.parametrize("impl", ["parametrize", "wrap"])
-def test_goes_with_lora(impl: str) -> None:
-    model = on.made(on.timm_vit)
-    x = on.images()
-    ranks = {f"blocks.{i}.attn.{layer}": 2 for i in (0, 1) for layer in ("qkv", "proj")}
+@pytest.mark.parametrize(
+    ("make", "impl", "layers"),
+    [
+        (on.timm_vit, "wrap", (".qkv", ".proj")),
+        (on.timm_vit, "parametrize", (".qkv", ".proj")),
+        (on.torchvision_vit, "parametrize", ("",)),
+    ],
+)
+def test_goes_with_lora(make: on.Make, impl: str, layers: tuple[str, ...]) -> None:
+    model, x = on.made(make), on.images()
+    ranks = {f"{path}{layer}": 2 for path in attentions(model) for layer in layers}
     names = inject_lora(model, ranks, alpha=4.0, impl=impl)  # type: ignore[arg-type]
     names += inject_all(model)
     on.stir(model, names, std=0.3)
-    found = on.out(model, x)
+    output = on.out(model, x)
     with merge(model):
-        torch.testing.assert_close(on.out(model, x), found, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(on.out(model, x), output, atol=1e-4, rtol=1e-4)
     with pytest.raises(UserError, match=r"cannot be merged(.|\n)*\(prefix\)"):
         merged_state(model)
 
 
-def test_goes_with_lora_in_a_multihead_attention() -> None:
-    model = on.made(on.torchvision_vit)
-    paths = attentions(model)
-    names = inject_lora(model, dict.fromkeys(paths, 2), alpha=4.0)
-    names += inject_all(model)
-    on.stir(model, names, std=0.3)
-    x = on.images()
-    found = on.out(model, x)
-    with merge(model):
-        torch.testing.assert_close(on.out(model, x), found, atol=1e-4, rtol=1e-4)
-
-
-def test_precision_is_the_attentions_own() -> None:
-    layer = multihead().double()
-    prefixed(layer)
-    x = torch.randn(4, 5, 8, dtype=torch.float64)
-    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
-    assert layer(x, x, x)[0].dtype == torch.float64
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "length": ({"length": 0}, r"^length: a prefix needs positions(.|\n)*received: 0"),
-    "std": ({"init_std": 0.0}, "^init_std: all positions would stay equal"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_options_that_cannot_be(case: str) -> None:
-    options, message = BAD[case]
-    with pytest.raises(UserError, match=message):
-        inject_prefixes(on.encoder(), ["layers.0.self_attn"], **options)
-
-
-def test_the_key_is_added_by_who_knows_it() -> None:
-    with pytest.raises(UserError, match="^other.length: a prefix"), keys_under("other"):
-        inject_prefixes(on.encoder(), ["layers.0.self_attn"], length=0)
-
-
-def test_modules_that_cannot_be() -> None:
+def test_what_cannot_be() -> None:
     model = on.Translator()
     before = list(model.state_dict())
+    with (
+        pytest.raises(UserError, match=r"^other.length: a prefix needs positions(.|\n)*received: 0"),
+        keys_under("other"),
+    ):
+        inject_prefixes(model, ["reader.self_attn"], length=0)
+    with pytest.raises(UserError, match="^init_std: all positions would stay equal"):
+        inject_prefixes(model, ["reader.self_attn"], init_std=0.0)
     with pytest.raises(UserError, match=r"writer is no attention(.|\n)*writer.self_attn, writer.multihead_attn"):
         inject_prefixes(model, ["writer"])
     with pytest.raises(UserError, match=r"reader.linear1 is no attention(.|\n)*received: 'Linear'"):
@@ -323,7 +283,7 @@ def test_modules_that_cannot_be() -> None:
     with pytest.raises(UserError, match=r"no such module(.|\n)*nearest: reader.self_attn"):
         inject_prefixes(model, ["reader.self_att"])
     assert list(model.state_dict()) == before
-    inject_prefixes(model, ["reader.self_attn"])
+    assert inject_prefixes(model, ["reader.self_attn"]) == [f"reader.self_attn.prefix.{n}" for n in ("keys", "values")]
     with pytest.raises(UserError, match="reader.self_attn already has something called prefix"):
         inject_prefixes(model, ["reader.self_attn"])
 
