@@ -136,7 +136,7 @@ class Halved(nn.Module):
 WEIGHT = torch.tensor([0.2, 1.0, 7.0])
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64, 150])
+@pytest.mark.parametrize("batch", [1, 64])
 @pytest.mark.parametrize(
     ("loss", "shape"),
     [

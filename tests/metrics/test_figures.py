@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -99,3 +101,23 @@ def test_classes_without_samples_have_no_curve_and_no_recall():
     row = per_class(figures.confusion(), ["a", "b", "c"])[2]
     assert row.support == 0
     assert row.recall != row.recall
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("task", "classes"),
+    [("multiclass", 5), ("multiclass", 2), ("multiclass", 90), ("binary", 1), ("multilabel", 3)],
+)
+def test_every_figure_shows_something(task, classes):
+    pictures = drawn(task, classes).draw()
+    assert list(pictures) == ALL
+    for figure in pictures.values():
+        axes = figure.axes[0]
+        assert axes.lines or axes.images or axes.collections
+        figure.draw_without_rendering()
+
+
+@pytest.mark.thorough
+def test_matplotlib_waits_until_something_is_drawn():
+    code = "import sys, lightkit.metrics; assert not {'matplotlib', 'torchmetrics', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -214,14 +214,6 @@ def test_a_value_and_its_place_are_two_numbers() -> None:
     assert values["val/it_threshold"] == pytest.approx(float(threshold))
 
 
-def test_a_running_window_counts_batches() -> None:
-    case = CASES["Running"]
-    metric = case.make()
-    for at in range(0, N, BATCH):
-        metric.update(case.preds[at : at + BATCH], case.target[at : at + BATCH])
-    assert fed(case, made(case)).compute()["val/it"] == pytest.approx(float(metric.compute()))
-
-
 def test_tensors_for_text_and_texts_for_tensors_are_refused_by_name() -> None:
     accuracy = SplitMetrics("val", lambda: {"it": classification.BinaryAccuracy()}, block=1)
     with pytest.raises(UserError, match="metrics.val.it: the metric does not take what the model gives: it takes tens"):

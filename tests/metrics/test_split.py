@@ -38,8 +38,7 @@ def feed(metrics, preds, target, batch, start=0, stop=None):
     return metrics
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-@pytest.mark.parametrize("block", [1, 3, 32])
+@pytest.mark.parametrize(("batch", "block"), [(1, 32), (7, 3), (64, 1), (1000, 3)])
 def test_no_value_depends_on_batches_or_blocks(batch, block):
     preds, target = outputs()
     values = feed(SplitMetrics("val", multiclass, block=block), preds, target, batch).compute()
@@ -70,7 +69,7 @@ def test_vectors_are_named_by_class_and_matrices_kept_aside():
     ]  # as configured
 
 
-@pytest.mark.parametrize("steps", [0, 1, 31, 32, 33, 50])
+@pytest.mark.parametrize("steps", [0, 31, 32, 33])
 def test_state_in_the_middle_of_a_block_is_exact(steps, tmp_path):
     preds, target = outputs(samples=301)
     straight = feed(SplitMetrics("train", multiclass), preds, target, 5)
@@ -104,11 +103,7 @@ def test_without_predictions_only_the_loss_is_known():
     metrics.update(None, None, torch.tensor(2.0), 3)
     metrics.update(None, None, torch.tensor(4.0), 1)
     assert metrics.compute() == {"train/loss": 2.5}
-
-
-def test_a_nan_stays_a_nan():
-    metrics = SplitMetrics("train")
-    metrics.update(None, None, torch.tensor(float("nan")), 3)
+    metrics.update(None, None, torch.tensor(math.nan), 3)
     assert math.isnan(metrics.compute()["train/loss"])
 
 
@@ -198,29 +193,7 @@ def test_metrics_get_further_arguments_by_name():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("RetrievalAUROC", {}),
-        ("RetrievalFallOut", {"top_k": 3}),
-        ("RetrievalHitRate", {"top_k": 1}),
-        ("RetrievalMAP", {"top_k": 3}),
-        ("RetrievalMRR", {}),
-        ("RetrievalNormalizedDCG", {"top_k": 3}),
-        ("RetrievalPrecision", {"top_k": 3}),
-        ("RetrievalRPrecision", {}),
-        ("RetrievalRecall", {"top_k": 3}),
-    ],
-)
-def test_every_metric_of_retrieval_gets_the_queries(name, options):
-    preds, target, indexes = queries()
-    values = ranked(SplitMetrics("val", lambda: {"it": getattr(retrieval, name)(**options)}, block=3)).compute()
-    order = (preds.argsort().argsort() + 1.0) / 1000  # the same ranking, between 0 and 1
-    wanted = getattr(retrieval, name)(**options)(order, target.long(), indexes=indexes)
-    assert values["val/it"] == pytest.approx(float(wanted))
-
-
-@pytest.mark.parametrize("steps", [1, 3, 10])
+@pytest.mark.parametrize("steps", [1, 3])
 def test_the_state_holds_further_arguments(steps, tmp_path):
     straight = ranked(SplitMetrics("train", ranking, block=3)).compute()
     torch.save(ranked(SplitMetrics("train", ranking, block=3), stop=5 * steps).state_dict(), tmp_path / "state.pt")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import compose
+from lightkit.common.errors import UserError
 from lightkit.models import CNN, MLP, RecurrentLM, ResNet, SoftTree, TabM, TransformerClassifier
 
 FLAT: dict[str, Any] = {"in_features": 3, "num_classes": 2}
@@ -62,15 +61,3 @@ REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
 def test_bad_arguments(model: Any, usual: dict[str, Any], changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         model(**{**usual, **changed})
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["model=soft_tree", "model.depth=0", "model.penalty=-1"], r"(?s)model\.depth.*model\.penalty"),
-        (["model=tabm", "model.k=0"], r"model\.k"),
-    ],
-)
-def test_numbers_out_of_range_are_told_with_their_keys(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserErrors, match=message):
-        compose(overrides)

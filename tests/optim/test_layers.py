@@ -120,8 +120,6 @@ class Lists(nn.Module):
     [
         Encoder,
         Lists,
-        lambda: nn.Linear(2, 2),
-        lambda: CNN((1, 8, 8), 3, depth=2),
         lambda: ResNet((3, 8, 8), 3, width=4),
         lambda: TransformerClassifier((1, 8, 8), 3, dim=8, depth=2, heads=2),
         lambda: nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
@@ -168,11 +166,8 @@ def test_depth_of_what_came_in_later(name, depth):
     ("name", "count", "some"),
     [
         ("resnet18", 10, {"bn1.weight": 0, "layer3.0.downsample.1.bias": 5, "fc.bias": 9}),
-        ("resnet50", 18, {"conv1.weight": 0, "layer1.0.conv1.weight": 1, "layer4.2.bn3.bias": 16, "fc.weight": 17}),
         ("vit_b_32", 14, {"class_token": 0, "encoder.layers.encoder_layer_3.mlp.0.weight": 4, "encoder.ln.bias": 12}),
-        ("vgg11_bn", 11, {"features.0.weight": 0, "features.1.weight": 0, "classifier.6.weight": 10}),
         ("mobilenet_v2", 20, {"features.0.0.weight": 0, "features.3.conv.1.0.weight": 3, "classifier.1.bias": 19}),
-        ("efficientnet_b0", 19, {"features.2.1.block.0.0.weight": 3, "classifier.1.weight": 18}),
         ("convnext_tiny", 23, {"features.1.2.layer_scale": 3, "classifier.0.bias": 21, "classifier.2.bias": 22}),
         ("swin_t", 17, {"features.5.3.attn.qkv.weight": 10, "norm.bias": 15, "head.weight": 16}),
         ("densenet121", 63, {"features.conv0.weight": 0, "features.denseblock1.denselayer3.conv2.weight": 3}),
@@ -198,7 +193,6 @@ def test_timm_tells_by_itself():
 @pytest.mark.parametrize(
     ("name", "count", "some"),
     [
-        ("resnet18", 10, {"conv1.weight": 0, "layer2.1.conv1.weight": 4, "fc.weight": 9}),
         ("mobilenetv3_small_050", 14, {"conv_stem.weight": 0, "blocks.1.0.conv_dw.weight": 2, "classifier.weight": 13}),
         ("convnext_atto", 14, {"stem.0.weight": 0, "stages.0.blocks.0.conv_dw.weight": 1, "head.fc.weight": 13}),
     ],
@@ -238,7 +232,7 @@ def test_slices_cut_the_layers_into_equal_parts():
     assert (group["name"], group["lr"], group["rules"]) == ("slice_0", 0.5, ["optim", "my.slices"])
 
 
-@pytest.mark.parametrize("pieces", range(1, 13))
+@pytest.mark.parametrize("pieces", [1, 5, 12])
 def test_slices_differ_by_one_layer_at_most_and_run_from_input_to_output(pieces):
     model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(12)))
     groups = parameter_groups(model, lr=1.0, slices=[1.0 + n for n in range(pieces)])
