@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import Bar, Sample, check_same, interleave, judge, options, show
-from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.lora_targets import Impl
+from lightkit.finetune.peft.lora import Impl, inject_lora
 from lightkit.finetune.peft.peft_bridge import inject_peft
 from lightkit.models import TransformerClassifier
 

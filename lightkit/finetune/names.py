@@ -31,8 +31,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.modules import TransposedLinear, inside, is_bias, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
-from lightkit.finetune.peft.attention import KNOWN
-from lightkit.finetune.peft.blocks import is_attention
+from lightkit.finetune.peft.blocks import KNOWN, is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
 LAYER_LABELS: dict[str, tuple[type[nn.Module], ...]] = {

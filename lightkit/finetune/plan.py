@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import methodcaller
 from typing import Any
@@ -18,16 +18,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.text import counted
-from lightkit.finetune.groups import ParameterGroup, base_rate, split_by_group
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tables import (
     GroupRow,
+    ParameterGroup,
     PhaseTable,
+    base_rate,
     format_bytes,
     format_names,
     format_percent,
     format_rate,
     format_rates,
+    split_by_group,
     state_sizes,
 )
 
@@ -203,29 +205,20 @@ def _make_row(
         learning = {path for path in live if group.trains or not list(model.get_submodule(path).parameters())}
         modes = {"frozen": frozen, "stats": live - learning, "train": learning}
         norm = "+".join(mode for mode, paths in modes.items() if paths)
-    row = GroupRow(
+    index, options = group.index, group.group
+    decay = options.get("weight_decay")
+    return GroupRow(
         group=group.name,
         names=group.names,
         parameters=group.elements,
         frozen=not group.trains,
-        rate=None,
-        rates=None,
-        weight_decay=None,
-        norm=norm,
-        rules=frozen_rules,
-        state_bytes=sum(sizes[name] for name in group.names) if sizes is not None and group.trains else None,
-    )
-    index, options = group.index, group.group
-    if index is None:
-        return row
-    decay = options.get("weight_decay")
-    return replace(
-        row,
-        rate=base_rate(options),
-        rates=None if rates is None else tuple(float(now[index]) for now in rates),
+        rate=None if index is None else base_rate(options),
+        rates=None if index is None or rates is None else tuple(float(now[index]) for now in rates),
         weight_decay=None if decay is None else float(decay),
-        rules=tuple(options.get("rules", ())),
-        zero_from=(zero_from or {}).get(index) if group.trains else None,
+        norm=norm,
+        rules=frozen_rules if index is None else tuple(options.get("rules", ())),
+        state_bytes=sum(sizes[name] for name in group.names) if sizes is not None and group.trains else None,
+        zero_from=None if index is None or not group.trains else (zero_from or {}).get(index),
     )
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.metrics.collection import alone
-from lightkit.metrics.inputs import convert
+from lightkit.metrics.collection import alone, convert
 
 TASKS = ("multiclass", "binary", "multilabel")
 NAMES = ("confusion_matrix", "per_class", "roc", "pr")

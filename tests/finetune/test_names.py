@@ -11,7 +11,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.peft.blocks import find_blocks
-from lightkit.finetune.peft.lora_targets import SUPPORTED
+from lightkit.finetune.peft.lora import SUPPORTED
 from lightkit.models import TransformerLM
 
 KEY = "freeze"

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.finetune.peft.blocks import sublayers
-from lightkit.finetune.peft.feature_dims import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim
+from lightkit.finetune.peft.blocks import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim, sublayers
 from lightkit.finetune.peft.injected import (
     Injected,
     attach,

@@ -13,8 +13,14 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.injected import injected_modules, join_names
-from lightkit.finetune.peft.lowrank import LowRank, LowRankPath, LowRankWeight
-from lightkit.finetune.peft.parametrized import describe_sources, effective_weight, solve_for_weight
+from lightkit.finetune.peft.lowrank import (
+    LowRank,
+    LowRankPath,
+    LowRankWeight,
+    describe_sources,
+    effective_weight,
+    solve_for_weight,
+)
 
 _LORA = "LoRA after"
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside
-from lightkit.finetune.peft.attention import (
+from lightkit.finetune.peft.blocks import (
     KNOWN,
     apply_without_bias,
     attention_queries,

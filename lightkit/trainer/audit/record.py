@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from lightkit.common.modules import inside, is_shard, parent_of, reshard
 from lightkit.device.ranks import Ranks
-from lightkit.finetune.groups import ParameterGroup, base_rate
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.tables import PhaseTable, format_line, format_names, format_rate
+from lightkit.finetune.tables import ParameterGroup, PhaseTable, base_rate, format_line, format_names, format_rate
 from lightkit.trainer.audit.fingerprints import Fingerprints
 from lightkit.trainer.audit.gradients import GradientListener
 from lightkit.trainer.audit.rules import (

@@ -19,9 +19,8 @@ from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.common.modules import has_statistics, is_shard, parameter_aliases, part
 from lightkit.common.text import counted
 from lightkit.device.ranks import Ranks
-from lightkit.finetune.groups import base_rate, group_name
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.tables import format_line, format_names, format_rate
+from lightkit.finetune.tables import base_rate, format_line, format_names, format_rate, group_name
 
 OPTIONS = (
     "weight_decay",

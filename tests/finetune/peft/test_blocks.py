@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lightkit.finetune.peft.attention import attentions
-from lightkit.finetune.peft.blocks import find_blocks, sublayers
-from lightkit.finetune.peft.feature_dims import channels_first, input_dim, output_dim
+from lightkit.finetune.peft.blocks import attentions, channels_first, find_blocks, input_dim, output_dim, sublayers
 from lightkit.models import CNN
 from tests.finetune.peft import networks as on
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.finetune.peft.adapter import inject_adapters
-from lightkit.finetune.peft.attention import attentions
-from lightkit.finetune.peft.blocks import find_blocks
+from lightkit.finetune.peft.blocks import attentions, find_blocks
 from lightkit.finetune.peft.injected import injected_modules
 from lightkit.finetune.peft.merging import plain_names
 from lightkit.finetune.peft.prefix import inject_prefixes

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError, keys_under
-from lightkit.finetune.peft.attention import attentions
+from lightkit.finetune.peft.blocks import attentions
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merge, merged_state
 from lightkit.finetune.peft.prefix import Prefix, inject_prefixes
