@@ -80,7 +80,7 @@ BUDGETS = {
     "data": 4000,
     "ensemble": 3350,
     "sweep": 3050,
-    "finetune": 2850,
+    "finetune": 2800,
     "trainer": 2550,
     "checkpoint": 2350,
     "assembly": 1850,
