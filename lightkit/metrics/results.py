@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.metrics.collection import wrapped
+from lightkit.metrics.inputs import wrapped
 
 MOST_NUMBERS = 200
 """A vector is logged number by number up to this length, or where there is a name for each of them."""

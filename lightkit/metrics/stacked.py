@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.modules import mapped
-from lightkit.metrics.collection import MetricGroup, convert, load, share, state_of
+from lightkit.metrics.collection import MetricGroup, load, share, state_of
+from lightkit.metrics.inputs import convert
 from lightkit.metrics.results import Shaped, flatten
 from lightkit.metrics.split import BLOCK_ELEMENTS, LossMean, SplitMetrics
 

@@ -12,7 +12,8 @@ from torchmetrics import classification, regression, retrieval
 
 from lightkit.common.errors import UserError
 from lightkit.metrics import SplitMetrics
-from lightkit.metrics.collection import Collection, kind_of
+from lightkit.metrics.collection import Collection
+from lightkit.metrics.inputs import kind_of
 from lightkit.metrics.results import flatten
 from tests.metrics.test_split import CLASSES, feed, multiclass, outputs
 
