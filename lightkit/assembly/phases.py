@@ -14,8 +14,9 @@ from lightkit.config import to_plain
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recomputed
 from lightkit.device.stepping import take_step
-from lightkit.finetune.phases import NoTuning, Phase, Tuning
+from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
+from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.groups import matched_rules
 from lightkit.optim.wrapped import alters, due, rate_scale, rates
 from lightkit.trainer.audit.phases import FinetuneAudit

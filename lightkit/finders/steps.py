@@ -26,7 +26,7 @@ from lightkit.data.loaders import Loader
 from lightkit.device.switches import Compiler
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.finders.lr import LossAtRate, ShortTraining
-from lightkit.finetune.phases import NoTuning, Tuning
+from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.step import PlainStepper

@@ -16,23 +16,20 @@ from torch import nn
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import inside, parent_of
 from lightkit.common.patterns import Matched
-from lightkit.finetune.head import KEY, Head, find_head, has_outputs, replace_head
+from lightkit.finetune.head import KEY, Head, find_head
 from lightkit.finetune.inject import check_patterns, find_targets, inject, resolve_patterns
 from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.new_head import has_outputs, replace_head
 from lightkit.finetune.peft.blocks import attentions, find_blocks
 from lightkit.finetune.peft.lora import lora_b_names
 from lightkit.finetune.peft.merging import plain_names
-from lightkit.finetune.phases import (
-    Phase,
-    PhaseStart,
+from lightkit.finetune.phases import Phase, PhaseStart, gradual_changes, phase_starts, scheduled_changes
+from lightkit.finetune.tuning import (
     freeze,
     frozen_modules,
     frozen_norms,
     frozen_stateful_modules,
-    gradual_changes,
     norm_parameters,
-    phase_starts,
-    scheduled_changes,
     with_norms_held_by_model,
 )
 

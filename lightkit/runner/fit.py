@@ -19,9 +19,9 @@ from lightkit.common.modules import is_shard
 from lightkit.common.reading import OBJECTS
 from lightkit.config import to_plain, to_yaml
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.finetune.phases import NoTuning, Tuning
 from lightkit.finetune.plan import Plan
 from lightkit.finetune.tables import format_names
+from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.loggers.wording import plain_table

@@ -26,7 +26,7 @@ from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.module import Ensemble
-from lightkit.finetune.head import replace_head
+from lightkit.finetune.new_head import replace_head
 from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 from lightkit.runs.catalog import has_checkpoints, has_members

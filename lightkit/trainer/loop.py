@@ -13,7 +13,7 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.modules import mapped
-from lightkit.finetune.phases import NoTuning
+from lightkit.finetune.tuning import NoTuning
 from lightkit.trainer.audit.watch import NoWatch
 from lightkit.trainer.callbacks import HOOKS, overriding
 from lightkit.trainer.guard import Guard, RollBack

@@ -15,7 +15,8 @@ import tests.finetune.strange as strange
 from lightkit.assembly import build
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.finetune.head import Head, find_head, guess_head, outputs_of, replace_head
+from lightkit.finetune.head import Head, find_head, guess_head
+from lightkit.finetune.new_head import outputs_of, replace_head
 from lightkit.models import CNN
 from lightkit.models.zoo import timm_model, torchvision_model
 from lightkit.runner import Runner

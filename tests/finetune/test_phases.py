@@ -13,20 +13,16 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.names import NetworkNames
-from lightkit.finetune.phases import (
-    Change,
+from lightkit.finetune.phases import Change, Phase, gradual_changes, phase_starts, scheduled_changes
+from lightkit.finetune.tuning import (
     NoTuning,
-    Phase,
     Tuning,
     frozen_modules,
     frozen_norms,
     frozen_stateful_modules,
-    gradual_changes,
     has_state,
     norm_parameters,
     norms_held_by_model,
-    phase_starts,
-    scheduled_changes,
     with_norms_held_by_model,
 )
 from tests.finetune.spies import Centred, CentredAnyhow, HoldsNorms

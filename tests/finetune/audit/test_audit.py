@@ -14,8 +14,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.phases import Phase, Tuning
+from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import build_plan, phase_steps
+from lightkit.finetune.tuning import Tuning
 from lightkit.trainer.audit.phases import FinetuneAudit
 from lightkit.trainer.audit.rules import group_options, option_faults, rate_faults
 

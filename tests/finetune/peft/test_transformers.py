@@ -20,8 +20,9 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data.tensors import TensorData
-from lightkit.finetune.head import Head, find_head, outputs_of, replace_head
+from lightkit.finetune.head import Head, find_head
 from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.new_head import outputs_of, replace_head
 from lightkit.finetune.peft.blocks import attentions, find_blocks
 from lightkit.finetune.peft.merging import merge, merged_state
 from lightkit.finetune.prepare import prepare
