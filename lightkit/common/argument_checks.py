@@ -107,3 +107,45 @@ def check_shares(by: str, val: float, test: float) -> None:
     if by != "fold" and val + test >= 1:
         what, expected = "val and test leave no training rows", "val + test below 1"
         raise UserError(what, argument="split", expected=expected, received=val + test, family="split")
+
+
+def check_fold(by: str, folds: int, fold: int) -> None:
+    """Refuse a fold that is not one of the folds.
+
+    Raises:
+        UserError: There is none of this number.
+    """
+    if by == "fold":
+        check_range("split.fold", fold, low=0, high=folds - 1, what="there is no such fold")
+
+
+def check_cycles(size: int, epochs: int | None, steps: int | None = None) -> None:
+    """Refuse cycles that do not divide the epochs of a run.
+
+    Args:
+        size: Number of cycles.
+        epochs: Length of the run; None where it is counted in steps.
+        steps: Length of the run in steps; None where it is counted in epochs.
+
+    Raises:
+        UserError: They do not.
+    """
+    if steps is not None or epochs is None or epochs % size:
+        raise UserError(
+            "the cycles do not divide the epochs of the run",
+            argument="epochs" if steps is None else "steps",
+            expected=f"trainer.epochs a multiple of {size}, the cycles (ensemble.size)",
+            received=epochs if steps is None else steps,
+            family="ensemble",
+        )
+
+
+def check_rates(low: float, high: float) -> None:
+    """Refuse a cycle of rates that does not rise.
+
+    Raises:
+        UserError: It does not.
+    """
+    if not 0 < low < high:
+        what, expected = "a cycle needs a smaller and a larger rate", f"above 0 and below ensemble.high ({high})"
+        raise UserError(what, argument="low", expected=expected, received=low, family="ensemble")

@@ -29,11 +29,11 @@ from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.policy import Trust, violations
 from lightkit.config.project import project_folders
-from lightkit.config.relations import RULES, SWEEP_RULES
+from lightkit.config.relations import RULES
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Target
 from lightkit.config.schema.running import SweepConfig
-from lightkit.config.tree import Node, Report, UnusableError, plain_tree, to_plain
+from lightkit.config.tree import Node, Report, UnusableError, apply_rules, plain_tree, to_plain
 
 
 def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> None:
@@ -80,17 +80,13 @@ def problems(
         report.add(place, what, **facts)
     checked = check_values(tree, report)
     report.family = "contradiction"
-    for rule in RULES:
-        with suppress(UnusableError):
-            rule(checked, report)
+    apply_rules(RULES, checked, report)
     with suppress(UnusableError):
         check_mode(checked, tree.get("metrics"), report, starting=starting)
     report.family = "pattern"
     check_patterns(tree, report)
     report.family = "contradiction"
-    for rule in (*DEVICE_RULES, *FINETUNE_RULES):
-        with suppress(UnusableError):
-            rule(checked, report)
+    apply_rules((*DEVICE_RULES, *FINETUNE_RULES), checked, report)
     report.family = None
     if starting:
         check_named_files(tree, report)
@@ -289,9 +285,7 @@ def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
     report = Report(Sources())
     report.trust = Trust(roots=project_folders())
     checked = _Checker(report).node(dict(options), SweepConfig, ("sweep",))
-    for rule in SWEEP_RULES:
-        with suppress(UnusableError):
-            rule(cast(Config, Node(sweep=checked)), report)
+    apply_rules(RULES, cast(Config, Node(sweep=checked)), report)
     if report.errors:
         raise UserErrors(report.errors)
     usual = dataclasses.asdict(SweepConfig())

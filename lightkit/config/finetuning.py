@@ -15,6 +15,8 @@ from lightkit.config.origins import Key, dotted
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import LABELS, RuleConfig
 from lightkit.config.schema.finetune import FinetuneConfig, HeadConfig
+from lightkit.config.schema.learning import OptimConfig
+from lightkit.config.schema.running import TrainerConfig
 from lightkit.config.tree import Report, UnusableError, rules_in
 
 _RATES = ("lr", "lr_scale")
@@ -22,39 +24,39 @@ _SETTINGS = (*_RATES, "weight_decay", "warmup_steps")
 _DISTANCES = ("every_epochs", "every_steps", "share")
 
 
-def one_rate(cfg: Config, report: Report) -> None:
+def one_rate(optim: OptimConfig, finetune: FinetuneConfig, report: Report) -> None:
     """Refuse a learning rate that is given straight and as a factor."""
-    for key, settings in _rate_holders(cfg):
+    for key, settings in _rate_holders(optim, finetune):
         with suppress(UnusableError):
             if settings.lr is not None and settings.lr_scale is not None:
                 received = f"lr: {settings.lr}, lr_scale: {settings.lr_scale}"
                 report.add(key, "sets either lr or lr_scale, not both", received=received)
 
 
-def _rate_holders(cfg: Config) -> Iterator[tuple[Key, RuleConfig | HeadConfig]]:
+def _rate_holders(optim: OptimConfig, finetune: FinetuneConfig) -> Iterator[tuple[Key, RuleConfig | HeadConfig]]:
     """Yield the nodes that may set a learning rate, with their keys."""
     with suppress(UnusableError):
-        yield from ((("optim", "rules", index), rule) for index, rule in enumerate(cfg.optim.rules))
+        yield from ((("optim", "rules", index), rule) for index, rule in enumerate(optim.rules))
     with suppress(UnusableError):
-        yield from ((("finetune", "rules", index), rule) for index, rule in enumerate(cfg.finetune.rules))
-    yield ("finetune", "head"), cfg.finetune.head
+        yield from ((("finetune", "rules", index), rule) for index, rule in enumerate(finetune.rules))
+    yield ("finetune", "head"), finetune.head
 
 
-def empty_rules(cfg: Config, report: Report) -> None:
+def empty_rules(finetune: FinetuneConfig, report: Report) -> None:
     """Refuse rules that set nothing."""
-    for index, rule in enumerate(cfg.finetune.rules):
+    for index, rule in enumerate(finetune.rules):
         with suppress(UnusableError):
             if all(getattr(rule, name) is None for name in _SETTINGS):
                 expected = f"one or more of {', '.join(_SETTINGS)}"
                 report.add(("finetune", "rules", index), "the rule sets nothing", expected=expected)
 
 
-def rates_of_layers(cfg: Config, report: Report) -> None:
+def rates_of_layers(optim: OptimConfig, finetune: FinetuneConfig, report: Report) -> None:
     """Refuse rates by layer in more than one of the three ways in which they can be given."""
     ways: dict[Key, object] = {
-        ("finetune", "layer_decay"): cfg.finetune.layer_decay,
-        ("finetune", "slices"): cfg.finetune.slices,
-        ("optim", "layer_decay"): cfg.optim.layer_decay,
+        ("finetune", "layer_decay"): finetune.layer_decay,
+        ("finetune", "slices"): finetune.slices,
+        ("optim", "layer_decay"): optim.layer_decay,
     }
     given = [key for key, value in ways.items() if value not in (None, [])]
     if len(given) > 1:
@@ -63,9 +65,9 @@ def rates_of_layers(cfg: Config, report: Report) -> None:
         report.add(given[0], "the rates of the layers are set twice", received=received, fix=unset)
 
 
-def schedule_of_freezing(cfg: Config, report: Report) -> None:
+def schedule_of_freezing(finetune: FinetuneConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse changes at no moment or at two, changes of nothing, and those that come after the end."""
-    for index, entry in enumerate(cfg.finetune.schedule):
+    for index, entry in enumerate(finetune.schedule):
         key = ("finetune", "schedule", index)
         with suppress(UnusableError):
             moments = {"epoch": entry.epoch, "step": entry.step, "share": entry.share}
@@ -74,7 +76,7 @@ def schedule_of_freezing(cfg: Config, report: Report) -> None:
                 what = "this is to happen at two moments" if given else "this is to happen at no moment"
                 report.add(key, what, expected="one of epoch, step and share", received=" and ".join(given) or None)
             for unit in ("epoch", "step"):
-                _check_end(cfg, moments[unit], unit, (*key, unit), report)
+                _check_end(trainer, moments[unit], unit, (*key, unit), report)
         with suppress(UnusableError):
             if not entry.unfreeze and not entry.freeze:
                 what, expected = "nothing begins or stops to train here", "patterns in unfreeze or freeze"
@@ -84,9 +86,8 @@ def schedule_of_freezing(cfg: Config, report: Report) -> None:
                 report.add(key, "frozen and unfrozen at once", received=", ".join(both))
 
 
-def _check_end(cfg: Config, moment: float | None, unit: str, key: Key, report: Report) -> None:
+def _check_end(trainer: TrainerConfig, moment: float | None, unit: str, key: Key, report: Report) -> None:
     """Refuse a moment that comes after the end of a run, where both are counted in the same unit."""
-    trainer = cfg.trainer
     counted, length = ("epoch", trainer.epochs) if trainer.steps is None else ("step", trainer.steps)
     if moment is not None and length is not None and counted == unit and moment >= length:
         fix = f"a longer run (trainer.{unit}s={moment + 1}), or an earlier {unit}"
@@ -94,54 +95,54 @@ def _check_end(cfg: Config, moment: float | None, unit: str, key: Key, report: R
         report.add(key, what, expected=expected, received=moment, fix=fix)
 
 
-def gradual_unfreezing(cfg: Config, report: Report) -> None:
+def gradual_unfreezing(finetune: FinetuneConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse a distance that is given twice, nothing to unfreeze, and a first unfreezing that cannot be."""
-    gradual, key = cfg.finetune.gradual, ("finetune", "gradual")
+    gradual, key = finetune.gradual, ("finetune", "gradual")
     given = [name for name in _DISTANCES if getattr(gradual, name) is not None]
     if not given:
         return
     if len(given) > 1:
         unset = " or ".join(f"finetune.gradual.{name}=null" for name in given)
         report.add(key, "the distance is given twice", received=" and ".join(given), fix=unset)
-    if not cfg.finetune.freeze and not any(entry.freeze for entry in cfg.finetune.schedule):
+    if not finetune.freeze and not any(entry.freeze for entry in finetune.schedule):
         what, fix = "nothing is frozen that could be unfrozen", "finetune.freeze=['*'] finetune.train=[@head]"
         report.add(key, what, expected="patterns in finetune.freeze", fix=fix)
     if given[0] != "share":
         name = given[0] if gradual.first is None else "first"
         unit = given[0].removeprefix("every_").removesuffix("s")
-        _check_end(cfg, getattr(gradual, name), unit, (*key, name), report)
+        _check_end(trainer, getattr(gradual, name), unit, (*key, name), report)
     elif gradual.first is not None:
         what = "share spreads the unfreezings from the start of the run on, so there is no first one to set"
         report.add((*key, "first"), what, received=gradual.first, fix="finetune.gradual.first=null")
 
 
-def ranks_without_lora(cfg: Config, report: Report) -> None:
+def ranks_without_lora(finetune: FinetuneConfig, report: Report) -> None:
     """Refuse ranks where no layer gets a LoRA."""
-    if cfg.finetune.lora.ranks and not cfg.finetune.lora.match:
+    if finetune.lora.ranks and not finetune.lora.match:
         what, fix = "ranks for layers, but no layer gets a LoRA", "finetune=lora, or finetune.lora.match=[PATTERN]"
         report.add(("finetune", "lora", "ranks"), what, fix=fix)
 
 
-def two_loras(cfg: Config, report: Report) -> None:
+def two_loras(finetune: FinetuneConfig, report: Report) -> None:
     """Refuse LoRA of our own and peft in one run."""
-    if cfg.finetune.peft is not None and cfg.finetune.lora.match:
+    if finetune.peft is not None and finetune.lora.match:
         what, fix = "LoRA of our own and peft in one run", "finetune.peft=null or finetune.lora.match=[]"
         report.add(("finetune", "peft"), what, fix=fix)
 
 
-def import_of_peft(cfg: Config, report: Report) -> None:
+def import_of_peft(finetune: FinetuneConfig, report: Report) -> None:
     """Refuse the argument of peft that names a module to import."""
-    module = getattr(cfg.finetune.peft, "megatron_core", None)
+    module = getattr(finetune.peft, "megatron_core", None)
     if module is not None:
         what = "this names a module to import, which a configuration may not do"
         report.add(("finetune", "peft", "megatron_core"), what, received=module, family="target-not-trusted")
 
 
-def everything_frozen(cfg: Config, report: Report) -> None:
+def everything_frozen(finetune: FinetuneConfig, report: Report) -> None:
     """Refuse to freeze everything in so many words; what patterns with names come to is seen when there is a model."""
-    node = cfg.finetune
-    if ("*" in node.freeze or {"@head", "@body"} <= {*node.freeze}) and not _trains(node):
-        received, fix = ", ".join(node.freeze), "name what is to train: finetune.train=[@head]"
+    frozen = finetune.freeze
+    if ("*" in frozen or {"@head", "@body"} <= {*frozen}) and not _trains(finetune):
+        received, fix = ", ".join(frozen), "name what is to train: finetune.train=[@head]"
         report.add(("finetune", "freeze"), "everything is frozen", received=received, fix=fix, family="finetuning")
 
 

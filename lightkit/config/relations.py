@@ -4,41 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightkit.common.argument_checks import check_norm, check_shares
+from lightkit.common.argument_checks import check_cycles, check_fold, check_norm, check_rates, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
 from lightkit.common.names import name_problem
 from lightkit.common.text import in_one_line
-from lightkit.config.schema import Config
-from lightkit.config.schema.learning import MemberConfig
-from lightkit.config.tree import Node, Report, Rule, rules_in
+from lightkit.config.schema.device import DeviceConfig
+from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.schema.learning import (
+    DataConfig,
+    EnsembleConfig,
+    LossConfig,
+    MemberConfig,
+    MetricsConfig,
+    OptimConfig,
+    SchedulerConfig,
+)
+from lightkit.config.schema.running import CheckpointConfig, ResumeConfig, SweepConfig, TrainerConfig
+from lightkit.config.tree import Node, Report, rules_in
 
 
-def shares_of_split(cfg: Config, report: Report) -> None:
+def shares_of_split(data: DataConfig, report: Report) -> None:
     """Refuse shares that leave no training rows."""
-    split = cfg.data.split
-    report.ask(("data",), check_shares, split.by, split.val, split.test)
+    report.ask(("data",), check_shares, data.split.by, data.split.val, data.split.test)
 
 
-def fold_of_split(cfg: Config, report: Report) -> None:
+def fold_of_split(data: DataConfig, report: Report) -> None:
     """Refuse a fold that is not one of the folds."""
-    split = cfg.data.split
-    if split.by == "fold" and split.fold >= split.folds:
-        facts = {"expected": f"0 to {split.folds - 1}", "received": split.fold, "family": "wrong-value"}
-        report.add(("data", "split", "fold"), "out of range", **facts)
+    report.ask(("data",), check_fold, data.split.by, data.split.folds, data.split.fold)
 
 
-def end_of_training(cfg: Config, report: Report) -> None:
+def end_of_training(trainer: TrainerConfig, report: Report) -> None:
     """Refuse a run without an end."""
-    if cfg.trainer.epochs is None and cfg.trainer.steps is None:
+    if trainer.epochs is None and trainer.steps is None:
         expected = "a number of epochs or of steps"
         report.add(("trainer", "epochs"), "training has no end", expected=expected, received="null")
 
 
-def pause_of_training(cfg: Config, report: Report) -> None:
+def pause_of_training(
+    trainer: TrainerConfig, checkpoint: CheckpointConfig, ensemble: EnsembleConfig, report: Report
+) -> None:
     """Refuse to pause at what is no length, and where nothing could go on."""
-    key, stop = ("trainer", "stop_at"), cfg.trainer.stop_at
+    key, stop = ("trainer", "stop_at"), trainer.stop_at
     if stop is None:
         return
     try:
@@ -46,97 +54,95 @@ def pause_of_training(cfg: Config, report: Report) -> None:
     except ValueError as error:
         report.add(key, str(error), expected=f"{EXPECTED_LENGTH}, or null", received=stop, family="wrong-value")
         return
-    if not cfg.checkpoint.enabled:
+    if not checkpoint.enabled:
         report.add(key, "a run without checkpoints cannot go on", received=stop, fix="no checkpoint=none")
-    if cfg.ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
+    if ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
         what = "an ensemble trains its members to their ends"
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
-def start_from_file(cfg: Config, report: Report) -> None:
+def start_from_file(ensemble: EnsembleConfig, finetune: FinetuneConfig, resume: ResumeConfig, report: Report) -> None:
     """Refuse a checkpoint of another program to start from beside other weights, or for several models."""
-    if cfg.resume.file is None:
-        if cfg.resume.epoch is not None:
+    if resume.file is None:
+        if resume.epoch is not None:
             what = "these are the epochs of resume.file, and there is none"
-            report.add(("resume", "epoch"), what, received=cfg.resume.epoch, fix="resume.file=FILE")
+            report.add(("resume", "epoch"), what, received=resume.epoch, fix="resume.file=FILE")
         return
     key = ("resume", "file")
-    if cfg.ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
+    if ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
         what = "one checkpoint cannot be that of several models"
-        report.add(key, what, received=cfg.resume.file, fix="ensemble=none", family="ensemble")
-    weights = getattr(getattr(cfg, "finetune", None), "weights", None)
-    if getattr(weights, "path", None) is not None:
+        report.add(key, what, received=resume.file, fix="ensemble=none", family="ensemble")
+    if getattr(getattr(finetune, "weights", None), "path", None) is not None:
         fix = "resume.file=null or finetune.weights.path=null"
-        report.add(key, "finetune.weights.path gives weights as well", received=cfg.resume.file, fix=fix)
+        report.add(key, "finetune.weights.path gives weights as well", received=resume.file, fix=fix)
 
 
-def order_of_clipping(cfg: Config, report: Report) -> None:
+def order_of_clipping(trainer: TrainerConfig, report: Report) -> None:
     """Refuse a norm that is none, and one that limits nothing."""
-    key, order = ("trainer", "clip_type"), cfg.trainer.clip_type
-    if report.ask(("trainer",), check_norm, order) and order != 2 and cfg.trainer.clip_norm is None:
+    key, order = ("trainer", "clip_type"), trainer.clip_type
+    if report.ask(("trainer",), check_norm, order) and order != 2 and trainer.clip_norm is None:
         what, fix = "this norm limits nothing without trainer.clip_norm", "trainer.clip_norm=1.0"
         report.add(key, what, received=order, fix=fix)
 
 
-def one_short_run(cfg: Config, report: Report) -> None:
+def one_short_run(trainer: TrainerConfig, report: Report) -> None:
     """Refuse a run that is both cut down and to learn its samples by heart."""
-    samples = cfg.trainer.overfit.samples
-    if cfg.trainer.smoke and samples is not None:
+    samples = trainer.overfit.samples
+    if trainer.smoke and samples is not None:
         what, fix = "a smoke run is too short to learn samples by heart", "trainer=overfit, or trainer=smoke"
         report.add(("trainer", "overfit", "samples"), what, received=samples, fix=fix)
 
 
-def monitored_metric(cfg: Config, report: Report) -> None:
+def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
-    monitor, splits = cfg.metrics.monitor, ("train", "val", "test")
-    metrics = {f"{split}/{name}": node for split in splits for name, node in getattr(cfg.metrics, split).items()}
-    measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(cfg.metrics, split))]
-    one = [name for name in measured if getattr(metrics.get(name), "average", None) in ("micro", "macro", "weighted")]
+    monitor, splits = metrics.monitor, ("train", "val", "test")
+    nodes = {f"{split}/{name}": node for split in splits for name, node in getattr(metrics, split).items()}
+    measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(metrics, split))]
+    one = [name for name in measured if getattr(nodes.get(name), "average", None) in ("micro", "macro", "weighted")]
     one += [f"{split}/loss" for split in splits]
-    if monitor.startswith(("train/", "val/")) and not cfg.trainer.task._target_.startswith("lightkit."):
+    if monitor.startswith(("train/", "val/")) and not trainer.task._target_.startswith("lightkit."):
         return  # a task of one's own may log it: `StepOutput(..., log={...})`
     if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in one) for name in measured):
         what = "no metric of that name is measured"
         report.add(("metrics", "monitor"), what, received=monitor, choices=measured, family="loss-or-metric")
 
 
-def mean_of_loss(cfg: Config, report: Report) -> None:
+def mean_of_loss(loss: LossConfig, report: Report) -> None:
     """Refuse a loss of PyTorch that is no mean: it would be weighted by samples a second time."""
-    reduction = getattr(cfg.loss, "reduction", "mean")
-    if cfg.loss._target_.startswith("torch.nn.") and reduction not in ("mean", "batchmean"):
+    reduction = getattr(loss, "reduction", "mean")
+    if loss._target_.startswith("torch.nn.") and reduction not in ("mean", "batchmean"):
         what = "a loss is the mean over the samples of its batch"
         report.add(("loss", "reduction"), what, received=reduction, fix="loss.reduction=mean", family="loss-or-metric")
 
 
-def rates_of_optimizer(cfg: Config, report: Report) -> None:
+def rates_of_optimizer(optim: OptimConfig, report: Report) -> None:
     """Refuse tensors, which PyTorch takes too: our groups and schedules are made from numbers."""
     for name in ("lr", "weight_decay"):
-        if isinstance(getattr(cfg.optim, name, None), dict):
+        if isinstance(getattr(optim, name, None), dict):
             facts = {"expected": "a number", "received": "a `_target_`", "family": "wrong-value"}
             report.add(("optim", name), "wrong type", **facts)
 
 
-def one_warmup(cfg: Config, report: Report) -> None:
+def one_warmup(scheduler: SchedulerConfig, report: Report) -> None:
     """Refuse the warm-up of a schedule of ours in both ways in which it can be given."""
-    given = {name: getattr(cfg.scheduler, name, None) for name in ("warmup_steps", "warmup_epochs")}
-    if cfg.scheduler._target_.startswith("lightkit.optim.") and all(given.values()):
+    given = {name: getattr(scheduler, name, None) for name in ("warmup_steps", "warmup_epochs")}
+    if scheduler._target_.startswith("lightkit.optim.") and all(given.values()):
         received = ", ".join(f"{name}: {value}" for name, value in given.items())
         places = [name for name in given if report.sources.on_command_line(("scheduler", name))]
         fix = "scheduler.warmup_steps=0 or scheduler.warmup_epochs=0"
         report.add(("scheduler", (places or [*given])[-1]), "the warm-up is given twice", received=received, fix=fix)
 
 
-def name_of_run(cfg: Config, report: Report) -> None:
+def name_of_run(name: str | None, report: Report) -> None:
     """Refuse a name that no folder can have."""
-    name = cfg.name
     if name is not None and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         what, expected = "can't be part of a folder's name", "text without slashes"
         report.add(("name",), what, expected=expected, received=name, family="wrong-value")
 
 
-def texts_of_engines(cfg: Config, report: Report) -> None:
+def texts_of_engines(sweep: SweepConfig, report: Report) -> None:
     """Refuse line breaks and control characters in what a queue or a cluster is told: they would begin another line."""
-    nodes = {part: node for part in SHIPPED["sweep.engine"] if isinstance(node := vars(cfg.sweep).get(part), Node)}
+    nodes = {part: node for part in SHIPPED["sweep.engine"] if isinstance(node := vars(sweep).get(part), Node)}
     for part, name, value in [(part, *item) for part, node in nodes.items() for item in vars(node).items()]:
         odd = [text for text in (value if isinstance(value, list) else [value]) if _acts(text)]
         if odd:
@@ -145,10 +151,10 @@ def texts_of_engines(cfg: Config, report: Report) -> None:
             report.add(("sweep", part, name), what, expected="plain text in one line", **facts)
 
 
-def times_of_sweep(cfg: Config, report: Report) -> None:
+def times_of_sweep(sweep: SweepConfig, report: Report) -> None:
     """Refuse limits of a sweep that are no lengths of time."""
     for name in ("time_limit", "stall_limit", "budget"):
-        value = getattr(cfg.sweep, name)
+        value = getattr(sweep, name)
         if value is None:
             continue
         try:
@@ -158,10 +164,10 @@ def times_of_sweep(cfg: Config, report: Report) -> None:
             report.add(("sweep", name), str(error), **facts)
 
 
-def time_of_slurm(cfg: Config, report: Report) -> None:
+def time_of_slurm(sweep: SweepConfig, report: Report) -> None:
     """Refuse a time limit that YAML has misread, and one that leaves no time before a job is told to save."""
-    asked, key = cfg.sweep.slurm, ("sweep", "slurm", "time")
-    counts = vars(cfg.sweep).get(cfg.sweep.engine) is asked
+    asked, key = sweep.slurm, ("sweep", "slurm", "time")
+    counts = vars(sweep).get(sweep.engine) is asked
     written = report.sources.written(key)
     if isinstance(asked.time, int) and written is not None and ":" in written:
         what, fix = "YAML reads this time as a number of seconds, and Slurm would count minutes", f'time: "{written}"'
@@ -179,39 +185,35 @@ def _acts(text: object) -> bool:
     return isinstance(text, str) and in_one_line(text) != text
 
 
-SWEEP_RULES: tuple[Rule, ...] = (texts_of_engines, times_of_sweep, time_of_slurm)
-"""Those that look at the section `sweep` alone."""
-
-
 _METHODS = "lightkit.ensemble.methods."
 
 
-def _method(cfg: Config) -> str:
+def _method(ensemble: EnsembleConfig) -> str:
     """Return the name of the class that makes several models one; empty for one of the user's own."""
-    target = cfg.ensemble._target_
+    target = ensemble._target_
     return target.removeprefix(_METHODS) if target.startswith(_METHODS) else ""
 
 
-def checkpoints_of_members(cfg: Config, report: Report) -> None:
+def checkpoints_of_members(ensemble: EnsembleConfig, checkpoint: CheckpointConfig, report: Report) -> None:
     """Refuse an ensemble without checkpoints, which is made of those of its members."""
-    if _method(cfg) != "NoEnsemble" and not cfg.checkpoint.enabled:
+    if _method(ensemble) != "NoEnsemble" and not checkpoint.enabled:
         what = "an ensemble is made of the checkpoints of its members"
         report.add(("checkpoint", "enabled"), what, received=False, fix="no checkpoint=none, or ensemble=none")
 
 
-def roles_of_members(cfg: Config, report: Report) -> None:
+def roles_of_members(ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse a role of the ensemble itself: its members have roles, which the method gives them."""
-    role, plain = cfg.ensemble.member, MemberConfig()
+    role, plain = ensemble.member, MemberConfig()
     differ = [name for name, value in vars(plain).items() if getattr(role, name) != value]
-    if _method(cfg) != "NoEnsemble" and differ:
+    if _method(ensemble) != "NoEnsemble" and differ:
         what = "the method of an ensemble says what its members are"
         key = ("ensemble", "member", differ[0])
         report.add(key, what, received=getattr(role, differ[0]), fix=f"remove it: ~ensemble.member.{differ[0]}")
 
 
-def names_of_members(cfg: Config, report: Report) -> None:
+def names_of_members(ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse names of other members that would lead a run from elsewhere out of the folder of members."""
-    role = cfg.ensemble.member
+    role = ensemble.member
     named: dict[str, Any] = {"weights_of": role.weights_of, "adds_to": role.adds_to, "refits": role.refits}
     named |= {"computed_from": role.computed_from, "features": [name for names in role.features for name in names]}
     for key, found in named.items():
@@ -222,51 +224,41 @@ def names_of_members(cfg: Config, report: Report) -> None:
                 report.add(("ensemble", "member", key), problem, **facts)
 
 
-def folds_of_bagging(cfg: Config, report: Report) -> None:
+def folds_of_bagging(data: DataConfig, ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse folds that no member leaves out, a number of members beside folds, and draws against the order of time."""
-    if _method(cfg) != "Bagging":
+    if _method(ensemble) != "Bagging":
         return
-    folds, size = getattr(cfg.ensemble, "resample", "bootstrap") == "folds", getattr(cfg.ensemble, "size", None)
+    folds, size = getattr(ensemble, "resample", "bootstrap") == "folds", getattr(ensemble, "size", None)
     if folds and size is not None:
         fix = "ensemble.size=null; ensemble.folds and ensemble.repeats say how many there are"
         report.add(("ensemble", "size"), "the folds are the members", received=size, fix=fix, family="ensemble")
     for name in ("folds", "repeats"):
         if not folds and report.sources.on_command_line(("ensemble", name)):
             what, fix = "rows are drawn with replacement, and no folds are dealt out", "ensemble.resample=folds"
-            received = getattr(cfg.ensemble, name, None)
+            received = getattr(ensemble, name, None)
             report.add(("ensemble", name), what, received=received, fix=fix, family="ensemble")
-    if not folds and cfg.data.split.by == "ordered":
+    if not folds and data.split.by == "ordered":
         what, fix = "a random draw does not keep the order of time", "ensemble.resample=folds, or ensemble=voting"
         report.add(("ensemble", "resample"), what, received="bootstrap", fix=fix, family="ensemble")
 
 
-def cycles_of_snapshots(cfg: Config, report: Report) -> None:
+def cycles_of_snapshots(ensemble: EnsembleConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse cycles that do not divide the epochs of the run."""
-    size, epochs = getattr(cfg.ensemble, "size", None) or 5, cfg.trainer.epochs
-    if _method(cfg) != "Snapshot" or (cfg.trainer.steps is None and epochs is not None and epochs % size == 0):
-        return
-    counted = cfg.trainer.steps is not None or epochs is None
-    report.add(
-        ("trainer", "steps" if counted else "epochs"),
-        "the cycles of snapshots are as long as each other, in epochs",
-        expected=f"trainer.epochs a multiple of {size}, the cycles (ensemble.size)",
-        received=cfg.trainer.steps if counted else epochs,
-        family="ensemble",
-    )
+    if _method(ensemble) == "Snapshot":
+        size = getattr(ensemble, "size", None) or 5
+        report.ask(("trainer",), check_cycles, size, trainer.epochs, trainer.steps)
 
 
-def rates_of_cycles(cfg: Config, report: Report) -> None:
+def rates_of_cycles(ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse a cycle of rates that does not rise."""
-    low, high = getattr(cfg.ensemble, "low", 0.005), getattr(cfg.ensemble, "high", 0.5)
-    if _method(cfg) == "FastGeometric" and low >= high:
-        what = "the rate of a cycle rises and falls"
-        report.add(("ensemble", "low"), what, expected=f"below ensemble.high ({high})", received=low, family="ensemble")
+    if _method(ensemble) == "FastGeometric":
+        report.ask(("ensemble",), check_rates, getattr(ensemble, "low", 0.005), getattr(ensemble, "high", 0.5))
 
 
-def processes_of_members(cfg: Config, report: Report) -> None:
+def processes_of_members(device: DeviceConfig, ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse members side by side that each need several processes."""
-    if getattr(cfg.ensemble, "engine", None) == "processes" and cfg.device.nproc > 1:
-        what, fix = f"each member has {cfg.device.nproc} processes (device.nproc) already", "ensemble.engine=sequential"
+    if getattr(ensemble, "engine", None) == "processes" and device.nproc > 1:
+        what, fix = f"each member has {device.nproc} processes (device.nproc) already", "ensemble.engine=sequential"
         report.add(("ensemble", "engine"), what, received="processes", fix=fix)
 
 
@@ -301,19 +293,28 @@ _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
 """What a key has to be for torchensemble, and why."""
 
 
-def abilities_of_torchensemble(cfg: Config, report: Report) -> None:
+def abilities_of_torchensemble(
+    data: DataConfig,
+    device: DeviceConfig,
+    ensemble: EnsembleConfig,
+    trainer: TrainerConfig,
+    profile: bool,
+    report: Report,
+) -> None:
     """Refuse what torchensemble cannot train, and would leave out without a word."""
-    if getattr(cfg.ensemble, "engine", None) != "torchensemble":
+    if getattr(ensemble, "engine", None) != "torchensemble":
         return
-    method, facts = _method(cfg), {"family": "ensemble"}
+    method, facts = _method(ensemble), {"family": "ensemble"}
     if method not in _BY_TORCHENSEMBLE:
-        received, fix = method or cfg.ensemble._target_, "ensemble.engine=sequential"
+        received, fix = method or ensemble._target_, "ensemble.engine=sequential"
         what = "torchensemble has no such method"
         report.add(("ensemble", "engine"), what, received=received, choices=_BY_TORCHENSEMBLE, fix=fix, **facts)
         return
+    sections = {"data": data, "device": device, "ensemble": ensemble, "trainer": trainer, "profile": profile}
     for path, (values, why) in _ONLY_SO.items():
-        key, node = tuple(path.split(".")), cfg
-        for name in key:
+        section, *names = key = tuple(path.split("."))
+        node: Any = sections[section]
+        for name in names:
             node = getattr(node, name, values[0])
         found: Any = getattr(node, "__dict__", node)
         if found not in values:
@@ -323,7 +324,7 @@ def abilities_of_torchensemble(cfg: Config, report: Report) -> None:
             fix = f"{path}={shown}, or ensemble.engine=sequential"
             what = f"ensemble.engine=torchensemble: {why}"
             report.add(key, what, received=found if not isinstance(found, dict) else ", ".join(found), fix=fix, **facts)
-    cycle = getattr(cfg.ensemble, "cycle_epochs", 2)
+    cycle = getattr(ensemble, "cycle_epochs", 2)
     if cycle % 2:
         what = "torchensemble keeps its networks in the middle of a cycle, which has to be the end of an epoch"
         fix = "ensemble.cycle_epochs=4, or ensemble.engine=sequential"

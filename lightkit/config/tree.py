@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from inspect import signature
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -290,12 +292,20 @@ class Node(SimpleNamespace):
         raise UnusableError(name)
 
 
-Rule = Callable[[Config, Report], None]
-"""Reports values that are right on their own and wrong together. It takes a `Config` made of `Node`s, and is over as
-soon as it reads a value that has a problem by itself."""
+Rule = Callable[..., None]
+"""Reports values that are right on their own and wrong together. It names the sections that it looks at as arguments,
+beside `report`, gets them as `Node`s, and is over as soon as it reads a value that has a problem by itself."""
 
 
 def rules_in(module: Mapping[str, Any]) -> tuple[Rule, ...]:
     """Return the rules of a module: each of its public functions so far, in their order."""
     own = (item for item in module.values() if isinstance(item, FunctionType) and item.__module__ == module["__name__"])
     return tuple(rule for rule in own if not rule.__name__.startswith("_"))
+
+
+def apply_rules(rules: Iterable[Rule], cfg: Config, report: Report) -> None:
+    """Hand each rule the sections that it names; one whose sections are not all there has nothing to say."""
+    for rule in rules:
+        with suppress(UnusableError):
+            names = signature(rule).parameters
+            rule(**{name: report if name == "report" else getattr(cfg, name) for name in names})

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.common.argument_checks import check_range, check_shares
+from lightkit.common.argument_checks import check_fold, check_range, check_shares
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
@@ -62,7 +62,7 @@ class SplitSpec:
         check_shares(self.by, self.val, self.test)
         if self.by == "fold":
             check_range("split.folds", self.folds, low=2, what="too few folds")
-            check_range("split.fold", self.fold, low=0, high=self.folds - 1, what="there is no such fold")
+            check_fold(self.by, self.folds, self.fold)
         for name in ("limit", "per_class"):
             check_range(f"split.{name}", getattr(self, name), low=1, what="training needs a row")
 

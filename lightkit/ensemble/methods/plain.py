@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from lightkit.common.argument_checks import check_choice, check_range
-from lightkit.common.errors import UserError
+from lightkit.common.argument_checks import check_choice, check_cycles, check_range, check_rates
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.ranking import improves
 from lightkit.ensemble.combining import weigh
 from lightkit.ensemble.methods.base import Engine, Method, OneEngine, RunFacts, Vote, Weighed, Weights, member
@@ -265,14 +265,8 @@ class Snapshot(Method):
     def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
-        if facts.epochs is None or facts.epochs % (self.size or 1):
-            raise UserError(
-                "the cycles do not divide the epochs of the run",
-                key="trainer.epochs",
-                expected=f"a multiple of {self.size}, the cycles (ensemble.size)",
-                received="steps (trainer.steps)" if facts.epochs is None else facts.epochs,
-                family="ensemble",
-            )
+        with keys_under("trainer"):
+            check_cycles(self.size or 1, facts.epochs)
 
     def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
@@ -310,13 +304,7 @@ class FastGeometric(Method):
         engine: OneEngine = "sequential",
     ) -> None:
         super().__init__(size=size, engine=engine)
-        if not 0 < low < high:
-            raise UserError(
-                "a cycle needs a smaller and a larger rate",
-                argument="low",
-                expected="above 0 and below ensemble.high",
-                received=low,
-            )
+        check_rates(low, high)
         self.cycle_epochs, self.high, self.low = cycle_epochs, high, low
 
     def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
