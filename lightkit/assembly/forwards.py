@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,22 +31,13 @@ _FEW = 16
 
 
 def find_depths(
-    cfg: DictConfig,
-    model: nn.Module,
-    info: DataInfo,
-    engine: Engine,
-    data: Data | None = None,
-    *,
-    run: Path | None = None,
+    model: nn.Module, ways: Sequence[Forward], *, run: Path | None = None
 ) -> tuple[Depths, tuple[str, ...]]:
     """Find out in which order the layers of a network run.
 
     Args:
-        cfg: The configuration.
         model: The network, before fine-tuning changes anything.
-        info: Facts about the data.
-        engine: Device and seeds.
-        data: Samples to run it on, where made-up ones won't do.
+        ways: Ways to run it on samples.
         run: Folder of a run that has begun, which keeps the order that it had.
 
     Returns:
@@ -55,12 +46,18 @@ def find_depths(
     kept = depths_of_run(run, model) if run else None
     if kept is not None:
         return lambda changed: {name: kept.get(name, 0) for name, _ in changed.named_parameters()}, ()
-    order, why = running_order(model, forwards(cfg, info, engine, data))
+    order, why = running_order(model, ways)
     return partial(layer_depths, order=order), tuple(order_notes(model, order, why))
 
 
 def forwards(
-    cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None, *, whole: bool = False
+    task: DictConfig,
+    loss: DictConfig,
+    info: DataInfo,
+    engine: Engine,
+    data: Data | None = None,
+    *,
+    whole: bool = False,
 ) -> list[Forward]:
     """List ways to run a network, in the order in which to try them.
 
@@ -68,7 +65,8 @@ def forwards(
     know by themselves what their model takes and which of its outputs count, and need a batch.
 
     Args:
-        cfg: The configuration.
+        task: The node of the task.
+        loss: The node of the loss.
         info: Facts about the data.
         engine: Device and seeds.
         data: The data, for a batch of two of their samples; None goes without.
@@ -81,16 +79,16 @@ def forwards(
 
         def by_task(model: nn.Module) -> Tensor:
             """Return the outputs that the task hands to the metrics, or else its loss."""
-            task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
-            criterion = build_loss(cfg.loss, info, engine)
+            made: Task = instantiate(task, key="trainer.task", expected=Task)
+            criterion = build_loss(loss, info, engine)
             if isinstance(criterion, nn.Module):
                 criterion.to(_CPU)
-            step = task.step(model, small_batch(train), criterion)
+            step = made.step(model, small_batch(train), criterion)
             return step.loss if step.preds is None else step.preds
 
         batch.append(_unnoticed(by_task))
     usual = {f"{kind.__module__}.{kind.__qualname__}" for kind in (Supervised, Retrieval)}
-    first = cfg.trainer.task["_target_"] in usual and not whole
+    first = task["_target_"] in usual and not whole
     return [*made_up, *batch] if first else [*batch, *made_up]
 
 

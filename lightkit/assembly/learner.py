@@ -70,14 +70,15 @@ def build_shared(
     Raises:
         UserError: The data cannot be loaded, or do not go with the loss and the metrics.
     """
-    if trains and not pretrained:
-        check_base(cfg)
+    if trains and not pretrained and cfg.checkpoint.export == "adapter":
+        check_base(cfg.finetune.get("weights", {}).get("path"))
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder, within=ensemble_of(folder), report=report)
+    single = cfg.ensemble["_target_"] == NO_ENSEMBLE
     with keys_under("data"):
-        data = data.shortened(rows, seed=cfg.seed) if rows else few_rows(cfg, data)
+        data = data.shortened(rows, seed=cfg.seed) if rows else few_rows(cfg.trainer, data, cfg.seed, single=single)
     check_fit(cfg, data)
-    return Shared(engine, own_rows(cfg, data, folder))
+    return Shared(engine, _own_rows(cfg, data, folder))
 
 
 def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
@@ -94,8 +95,12 @@ def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
     check_fit(cfg, shared.data)
     if role_of(cfg).features:
         shared.engine.ranks.shared(lambda: None)  # by then the first process has written what members predicted
-    data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
     return Shared(build_engine(cfg, shared.engine.ranks), data)
+
+
+def _own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
+    return own_rows(role_of(cfg), data, folder, ordered=cfg.data.split.by == "ordered")
 
 
 def build_learner(
@@ -113,22 +118,22 @@ def build_learner(
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
     """
-    engine, data = shared.engine, shared.data
-    timetable = build_timetable(cfg, data)
+    engine, data, role, mode = shared.engine, shared.data, role_of(cfg), cfg.metrics.mode
+    timetable, trust = build_timetable(cfg, data), to_plain(cfg.trust)
     run = None if pretrained else folder
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
-    if pretrained:
-        start_from(cfg, made.model, engine, folder)
+    if pretrained and (role.computed_from or role.weights_of):
+        start_from(cfg.ensemble.member, made.model, engine, folder, mode=mode)
     model = engine.place_model(made.model)
-    task = build_task(cfg.trainer.task, made.tuning if trains else None, data.info, engine, trust=to_plain(cfg.trust))
-    task = own_task(cfg, task, data.info, engine, folder)
+    task = build_task(cfg.trainer.task, made.tuning if trains else None, data.info, engine, trust=trust)
+    task = own_task(role, task, data.info, engine, folder, last=cfg.trainer.test == "last", mode=mode, trust=trust)
     criterion = build_loss(cfg.loss, data.info, engine)
-    if pretrained:
-        solve_for(cfg, model, data, criterion)
+    if pretrained and role.solved is not None:
+        solve_for(role.solved, model, data, criterion)
     with keys_under("device"):
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg.optim, made, timetable, engine)
-    scheduler = build_scheduler(cfg.scheduler, optimizer, timetable, mode=cfg.metrics.mode)
+    scheduler = build_scheduler(cfg.scheduler, optimizer, timetable, mode=mode)
     rehearse(
         data, model, task, criterion, engine, to_plain(cfg.model)
     )  # a model of which this process holds a part only is let pass
@@ -152,8 +157,8 @@ def build_learner(
         metrics=metrics,
         made=made,
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
-        callbacks=build_callbacks(cfg.trainer, monitor=cfg.metrics.monitor, mode=cfg.metrics.mode),
-        store=build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode) if engine.ranks.main else None,
+        callbacks=build_callbacks(cfg.trainer, monitor=cfg.metrics.monitor, mode=mode),
+        store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )
 
 
@@ -169,7 +174,7 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> 
         folder: Its folder, beside those of the others.
     """
     engine = twin.engine.reseeded(cfg.seed)
-    data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
     model = engine.place_model(build_model(cfg, data.info, engine, data))
     return replace(
         twin,
@@ -279,22 +284,24 @@ _EPOCH_STEPS = 25
 """Optimizer steps of an epoch that learns a few samples by heart, again and again."""
 
 
-def few_rows(cfg: DictConfig, data: Data) -> Data:
+def few_rows(trainer: DictConfig, data: Data, seed: int, *, single: bool) -> Data:
     """Return the data with as few rows as the run is to see; as they are where it is to see all.
 
     Args:
-        cfg: The configuration.
+        trainer: The node of the trainer.
         data: All of it.
+        seed: Seed of the run.
+        single: Whether one model is trained, rather than several on parts of the rows.
     """
-    if cfg.trainer.smoke:
-        kept = _of_smoke(cfg, data)
+    if trainer.smoke:
+        kept = _of_smoke(data, (_WINDOWS if single else 2 * _WINDOWS) * trainer.accumulate)
         whole = ", ".join(f"{count:,} of {data.loaders()[name].num_samples:,} {name}" for name, count in kept.items())
-        return _noted(data.shortened(kept, seed=cfg.seed), f"trainer.smoke: {whole} rows are used")
-    samples = cfg.trainer.overfit.samples
+        return _noted(data.shortened(kept, seed=seed), f"trainer.smoke: {whole} rows are used")
+    samples = trainer.overfit.samples
     if samples is None:
         return data
     counts = {name: min(samples, loader.num_samples) for name, loader in data.loaders().items()}
-    data = data.shortened(counts, seed=cfg.seed)
+    data = data.shortened(counts, seed=seed)
     again = max(1, _EPOCH_STEPS * data.train.batch_size // counts["train"])
     # In their order: each batch then is made of other samples than the one before, and all of them count the same.
     data = replace(data, train=data.train.with_rows(data.rows["train"].repeat(again), shuffle=False))
@@ -305,16 +312,14 @@ def _noted(data: Data, note: str) -> Data:
     return replace(data, notes=(*data.notes, note))
 
 
-def _of_smoke(cfg: DictConfig, data: Data) -> dict[str, int]:
-    """Count the rows to keep of each split: some batches, the last as large as it will be in the whole run.
+def _of_smoke(data: Data, windows: int) -> dict[str, int]:
+    """Count the rows to keep of each split: so many batches, the last as large as it will be in the whole run.
 
     A last batch of one sample, which is too few for batch norm, so shows here too.
     """
-    # Members of an ensemble learn from parts of them.
-    windows = _WINDOWS if cfg.ensemble["_target_"] == NO_ENSEMBLE else 2 * _WINDOWS
     kept = {}
     for name, loader in data.loaders().items():
-        size, batches = loader.batch_size, windows * cfg.trainer.accumulate if name == "train" else 1
+        size, batches = loader.batch_size, windows if name == "train" else 1
         while size * batches < _LEAST:
             batches += 1
         rest = loader.num_samples % size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,12 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lightkit.assembly.network import trained_network
-from lightkit.assembly.parts import role_of
 from lightkit.assembly.run_rows import check_all_there
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
-from lightkit.config import instantiate, to_plain
+from lightkit.config import instantiate
 from lightkit.config.saved import saved_group
 from lightkit.config.schema.learning import MemberConfig
 from lightkit.data import Data, DataInfo
@@ -62,18 +61,18 @@ class Features(TensorData):
         self.shift, self.scale = shift, scale
 
 
-def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
+def own_rows(role: MemberConfig, data: Data, folder: Path, *, ordered: bool) -> Data:
     """Draw the training rows of a member, keep those apart that it is to predict, and make its inputs.
 
     Args:
-        cfg: Its configuration.
+        role: What it is among the members.
         data: That of the whole ensemble.
         folder: Its folder, beside those of the others.
+        ordered: Whether the rows are in the order of time.
 
     Raises:
         UserError: There are too few rows, or predictions that are its inputs are missing.
     """
-    role = role_of(cfg)
     if role.rows == "all" and not role.holdout and not role.features:
         return data
     check_all_there(data)
@@ -83,7 +82,7 @@ def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
     dealt: dict[str, Any] = {
         "strata": getattr(source, "strata", None),
         "groups": data.together(),
-        "ordered": cfg.data.split.by == "ordered",
+        "ordered": ordered,
     }
     with keys_under("ensemble.member"):
         drawn, apart = cut_holdout(rows, role.holdout, role.draw, **dealt)
@@ -158,20 +157,32 @@ def _inputs(data: Data, rows: Tensor) -> Tensor:
         return torch.cat([x for x, _ in loader.epoch(0)]).flatten(1)
 
 
-def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder: Path) -> Task:
+def own_task(
+    role: MemberConfig,
+    task: Task,
+    info: DataInfo,
+    engine: Engine,
+    folder: Path,
+    *,
+    last: bool,
+    mode: str,
+    trust: Sequence[str] = (),
+) -> Task:
     """Return the task that a member learns, made of that of the run.
 
     Args:
-        cfg: Its configuration.
+        role: What it is among the members.
         task: That of the run.
         info: Facts about the data.
         engine: Places the networks that it learns from.
         folder: Its folder, beside those of the others.
+        last: Whether the last weights of the others count, not their best ones.
+        mode: Whether a smaller or a larger value is better, for their checkpoints.
+        trust: What may be built for the others beside the usual.
 
     Raises:
         UserError: The run has a task of its own, or a member that it needs is not there.
     """
-    role = role_of(cfg)
     if not (role.adds_to is not None or role.epsilon or role.joint == "soft_gradient_boosting"):
         return task
     if type(task) is not Supervised:
@@ -186,27 +197,25 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
         return FastGradientSign(task, epsilon=role.epsilon)
     if role.joint == "soft_gradient_boosting":
         return JointResiduals(shrinkage=role.shrinkage, kind=info.task)
-    where = {"trust": to_plain(cfg.trust), "key": "ensemble.member.adds_to"}
     networks = []
     for earlier in (folder.parent / name for name in role.adds_to or []):
-        store = CheckpointStore(earlier / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
-        last = store.newest() if cfg.trainer.test == "last" else None  # the weights that count in the sum
-        networks.append(trained_network(earlier, info, engine, **where, checkpoint=last))
+        store = CheckpointStore(earlier / run_files.CHECKPOINTS, mode=mode)
+        where: dict[str, Any] = {"trust": trust, "key": "ensemble.member.adds_to"}
+        where["checkpoint"] = store.newest() if last else None  # the weights that count in the sum
+        networks.append(trained_network(earlier, info, engine, **where))
     return Residual([engine.precision.place(network) for network in networks], shrinkage=role.shrinkage, kind=info.task)
 
 
-def solve_for(cfg: DictConfig, model: nn.Module, data: Data, criterion: object) -> None:
+def solve_for(penalty: float, model: nn.Module, data: Data, criterion: object) -> None:
     """Put the best weights into the linear network of a member whose weights are solved for.
 
     Args:
-        cfg: Its configuration.
-        model: Its network; nothing happens where it is to be trained.
+        penalty: Strength of the penalty on them.
+        model: Its network.
         data: Its data, in memory.
         criterion: The loss.
     """
-    penalty, task = role_of(cfg).solved, data.info.task
-    if penalty is None:
-        return
+    task = data.info.task
     (layer,) = (module for module in model.modules() if isinstance(module, nn.Linear))
     x, y = data.source.take(data.rows["train"])
     weights = row_weights(criterion, y, task) if isinstance(criterion, nn.Module) else None
@@ -216,30 +225,30 @@ def solve_for(cfg: DictConfig, model: nn.Module, data: Data, criterion: object) 
         layer.bias.copy_(found.bias)
 
 
-def start_from(cfg: DictConfig, model: nn.Module, engine: Engine, folder: Path) -> None:
+def start_from(node: DictConfig, model: nn.Module, engine: Engine, folder: Path, *, mode: str) -> None:
     """Load the weights that a member starts with: the last ones of the member before it, or what others come to.
 
     Args:
-        cfg: Its configuration.
+        node: What it is among the members.
         model: Its network, before it is placed; nothing happens where it starts with its own weights.
         engine: Gives the computation random numbers of its own.
         folder: Its folder, beside those of the others.
+        mode: Whether a smaller or a larger value is better, for their checkpoints.
 
     Raises:
         UserError: One of these members has no checkpoint, or the weights are for another network.
     """
-    role = role_of(cfg)
-    if role.computed_from:
-        states = [_weights(folder.parent / name, cfg, key="computed_from") for name in role.computed_from]
+    if node.computed_from:
+        states = [_weights(folder.parent / name, mode, key="computed_from") for name in node.computed_from]
         key = "ensemble.member.computed_by"
-        compute = instantiate(cfg.ensemble.member.computed_by, key=key, expected=Callable)
+        compute = instantiate(node.computed_by, key=key, expected=Callable)
         engine.seed_init()
         weights = compute(states)
         if not isinstance(weights, Mapping):
             expected = "a dict of tensors by the names of the model"
             raise UserError("these are no weights", key=key, expected=expected, received=type(weights).__name__)
-    elif role.weights_of:
-        weights = _weights(folder.parent / role.weights_of, cfg, key="weights_of", goes_on=True)
+    elif node.weights_of:
+        weights = _weights(folder.parent / node.weights_of, mode, key="weights_of", goes_on=True)
     else:
         return
     problems = content.model_problems(dict(weights), model)
@@ -248,19 +257,19 @@ def start_from(cfg: DictConfig, model: nn.Module, engine: Engine, folder: Path) 
     content.load_model(model, dict(weights))
 
 
-def _weights(member: Path, cfg: DictConfig, *, key: str, goes_on: bool = False) -> dict[str, Tensor]:
+def _weights(member: Path, mode: str, *, key: str, goes_on: bool = False) -> dict[str, Tensor]:
     """Read the weights of another member, by the model's names, on the CPU.
 
     Args:
         member: Its folder.
-        cfg: The configuration of the member that needs them.
+        mode: Whether a smaller or a larger value is better.
         key: Which key of its role names it.
         goes_on: Take the last weights as training left them, and not those that count.
 
     Raises:
         UserError: It has no checkpoint.
     """
-    store = CheckpointStore(member / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
+    store = CheckpointStore(member / run_files.CHECKPOINTS, mode=mode)
     last = goes_on or ((member / run_files.CONFIG).is_file() and saved_group(member, "trainer").get("test") == "last")
     path = (None if last else store.best()) or store.newest()
     if path is None:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
 from lightkit.assembly.forwards import Depths, find_depths, forwards
@@ -69,14 +69,15 @@ def build_network(
     Raises:
         UserError: A part of it cannot be built or loaded, or does not fit.
     """
-    check_joint(cfg)
+    check_joint(role_of(cfg).joint, cfg.finetune)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
     options: Any = made.tuning
-    by_depth = _asks_for_depths(cfg, options) and (timetable is not None or run is not None)
+    by_depth = _asks_for_depths(cfg.optim.get("layer_decay"), options) and (timetable is not None or run is not None)
     depths: Depths = layer_depths
     notes: tuple[str, ...] = ()
     if by_depth:
-        depths, notes = find_depths(cfg, made.model, info, engine, data, run=run)
+        ways = forwards(cfg.trainer.task, cfg.loss, info, engine, data)
+        depths, notes = find_depths(made.model, ways, run=run)
     if options is None:
         return replace(made, depths=depths(made.model) if by_depth else None, order_notes=notes)
     adapter = options["weights"]["adapter"] if pretrained else None
@@ -112,11 +113,11 @@ def build_base(
 ) -> Network:
     """Build the network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
     model = build_model(cfg, info, engine, data)
-    options = finetune_options(cfg)
+    options = finetune_options(cfg.finetune)
     weights = options["weights"] if options else {}
     wanted = options["head"] if options else {}
     known = head_of_run(run, model) if run and not wanted.get("name") else None
-    samples = forwards(cfg, info, engine, data) if options and not known else ()
+    samples = forwards(cfg.trainer.task, cfg.loss, info, engine, data) if options and not known else ()
     with keys_under("finetune.head"):
         head = known or (find_head(model, wanted["name"], samples) if options else None)
     if not pretrained or not weights.get("path"):
@@ -178,7 +179,7 @@ def trained_network(
     cfg, weights = load_run(run, trust=trust).cfg, read_weights(checkpoint or run)
     check_vocabulary(run, info, key=key)
     made = build_network(cfg, info, engine, pretrained=False, run=run)
-    head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))
+    head = made.head or find_head(made.model, forwards=forwards(cfg.trainer.task, cfg.loss, info, engine))
     model = made.model
     outputs = known = info.vocab_size or info.num_classes
     if head:  # its outputs are what the weights have in the place of the data's number
@@ -196,17 +197,17 @@ def trained_network(
     return model
 
 
-def check_joint(cfg: DictConfig) -> None:
+def check_joint(joint: str | None, finetune: DictConfig) -> None:
     """Refuse to fine-tune networks that are trained as one: they have several output layers, and a base fits none.
 
+    Args:
+        joint: How they are trained as one; None where they are not.
+        finetune: The node of the fine-tuning.
+
     Raises:
-        UserError: The configuration asks for more than a teacher.
+        UserError: It asks for more than a teacher.
     """
-    joint = role_of(cfg).joint
-    if joint is None:
-        return
-    taught = OmegaConf.merge(cfg, {"finetune": {"distill": {"teacher": None}}})
-    if finetune_options(cast(DictConfig, taught)) is None:
+    if joint is None or finetune_options(finetune, teacher=False) is None:
         return
     raise UserError(
         "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune",
@@ -217,14 +218,12 @@ def check_joint(cfg: DictConfig) -> None:
     )
 
 
-def check_base(cfg: DictConfig) -> None:
+def check_base(path: str | None) -> None:
     """Refuse a run that goes on without the pretrained weights although its adapter file will be compared with them.
 
     Raises:
         UserError: They are gone.
     """
-    options = finetune_options(cfg) if cfg.checkpoint.export == "adapter" else None
-    path = options["weights"]["path"] if options else None
     if path and not located(path).exists():
         what = "the weights it began with are gone; the adapter file is what differs from them"
         raise UserError(what, key="finetune.weights.path", received=path, fix="put them back there", family="weights")
@@ -258,7 +257,7 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
             built: nn.Module = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
             return built
 
-        models.append(build_sized(make, forwards(cfg, info, engine, data, whole=True)))
+        models.append(build_sized(make, forwards(cfg.trainer.task, cfg.loss, info, engine, data, whole=True)))
     model = models[0]
     if role.joint is not None:
         scale = role.shrinkage if role.joint == "soft_gradient_boosting" else 1 / len(models)
@@ -270,24 +269,29 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
     return model
 
 
-def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
-    """Return all settings of the group `finetune` as plain values; None where it asks for nothing."""
-    options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
+def finetune_options(node: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:
+    """Return all settings of the group `finetune` as plain values; None where it asks for nothing.
+
+    Args:
+        node: The group.
+        teacher: Whether a teacher is something.
+    """
+    options = _merged(asdict(FinetuneConfig()), to_plain(node))
     weights, head, gradual = options["weights"], options["head"], options["gradual"]
-    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
-    asked += [gradual[name] for name in _GRADUAL]
+    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"]]
+    asked += [*(gradual[name] for name in _GRADUAL), teacher and options["distill"]["teacher"]]
     changed = any(head[name] is not None for name in ("name", "lr", "lr_scale", "weight_decay"))
     if not any(asked) and not changed and head["replace"] != "always" and not injects(options):
         return None
     if options["peft"] is not None:
-        options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
+        options["peft"] = instantiate(node.peft, key="finetune.peft")
     return options
 
 
-def _asks_for_depths(cfg: DictConfig, options: Mapping[str, Any] | None) -> bool:
+def _asks_for_depths(decay: float | None, options: Mapping[str, Any] | None) -> bool:
     """Tell whether rates or phases go by the depth of layers."""
     gradual = options["gradual"] if options else {}
-    asked = [cfg.optim.get("layer_decay"), *(options[name] for name in ("layer_decay", "slices") if options)]
+    asked = [decay, *(options[name] for name in ("layer_decay", "slices") if options)]
     return any((*asked, *(gradual.get(name) for name in _GRADUAL)))
 
 

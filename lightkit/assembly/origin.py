@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from lightkit.finetune.head import Head, guess_head
 from lightkit.optim.layers import layer_depths
 from lightkit.runs.reading import read_config, read_json
 
-_SCALED = ("data.normalize", "data.normalize_rows")
-_FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
+_SCALED = ("normalize", "normalize_rows")
+_FILLED = tuple(f"dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
 _SHOWN, _WRITTEN = 10, 200
 _UNKNOWN: Any = object()
 
@@ -92,19 +92,19 @@ def other_classes(path: Path, info: DataInfo) -> str | None:
     return f"{_listed(known)}, not {_listed(info.class_names)}"
 
 
-def check_same_classes(cfg: DictConfig, run: Path, info: DataInfo) -> None:
+def check_same_classes(run: Path, info: DataInfo, override: Sequence[str]) -> None:
     """Refuse data whose classes are not those that a run has learnt: each number would stand for another class.
 
     Args:
-        cfg: The configuration at hand.
         run: The folder of the run.
         info: Facts about the data as they are now.
+        override: Keys that may differ from those of the run: `resume.override`.
 
     Raises:
         UserError: The classes differ, and `resume.override` does not name `data.dataset`.
     """
     others = _texts(run, "classes") if info.class_names else ()
-    if others in ((), info.class_names) or named("data.dataset", tuple(cfg.resume.override)):
+    if others in ((), info.class_names) or named("data.dataset", override):
         return
     raise UserError(
         "the classes of the data are not those that this run has learnt: its outputs would stand for others",
@@ -120,17 +120,16 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_SHOWN]) + (f", … ({len(names)} in all)" if len(names) > _SHOWN else "")
 
 
-def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
+def scaling_of_base(path: str | None, folder: Path | None) -> Normalizer | None:
     """Return the scaling that `data.normalize=base` takes over; None where the base did not scale its inputs.
 
     Args:
-        cfg: The configuration.
+        path: Where the weights of the base are.
         folder: That of a run that has begun, which keeps the scaling itself; None asks the base.
 
     Raises:
         UserError: There is no base that knows its scaling.
     """
-    path = cfg.finetune.get("weights", {}).get("path")
     run = run_of(located(path)) if path else None
     kept = next((facts["scaling"] for facts in map(_facts, (folder, run)) if "scaling" in facts), _UNKNOWN)
     if kept is None or (kept is _UNKNOWN and run and _scaling(run) == "none"):
@@ -148,25 +147,25 @@ def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
         ) from error
 
 
-def fitted_before(cfg: DictConfig, folder: Path) -> dict[str, Any]:
+def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
     """Return what a run fitted to its training rows, as arguments of `build_data`; without what is now set differently.
 
     Args:
-        cfg: The configuration at hand.
+        data: The node of the data at hand.
         folder: That of the run.
     """
     facts, found = _facts(folder), dict[str, Any]()
-    if facts.get("filling") and as_before(cfg, folder, _FILLED):
+    if facts.get("filling") and as_before(data, folder, _FILLED):
         found["filling"] = facts["filling"]
-    if facts.get("scaling") and as_before(cfg, folder, _SCALED):
+    if facts.get("scaling") and as_before(data, folder, _SCALED):
         with suppress(LookupError, TypeError, ValueError):  # somebody has edited it
             found["normalize"] = Normalizer(*(torch.tensor(facts["scaling"][name]) for name in ("shift", "scale")))
     return found
 
 
-def as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
-    """Tell whether these keys have the values that they have in the configuration of a run."""
-    return all(OmegaConf.select(cfg, key) == written(run, key) for key in keys)
+def as_before(data: DictConfig, run: Path, keys: Iterable[str]) -> bool:
+    """Tell whether these keys of the node of the data have the values that they have in the configuration of a run."""
+    return all(OmegaConf.select(data, key) == written(run, f"data.{key}") for key in keys)
 
 
 def head_of_run(run: Path, model: nn.Module) -> Head | None:

@@ -107,7 +107,7 @@ def build_splits(
     Raises:
         UserError: The data cannot be loaded, or a setting does not suit it.
     """
-    options = to_plain(cfg.data)
+    options, override = to_plain(cfg.data), tuple(cfg.resume.override)
     dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized)
     del options["dataset"]
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
@@ -118,14 +118,14 @@ def build_splits(
     if options["pin_memory"] is None:
         options["pin_memory"] = engine.placement.pins_memory
     if cfg.data.normalize == "base":
-        options["normalize"] = scaling_of_base(cfg, folder)
+        options["normalize"] = scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)
     elif folder is not None:
-        options |= fitted_before(cfg, folder)
+        options |= fitted_before(cfg.data, folder)
     with keys_under("data.dataset"):
         source = as_source(dataset)
     if folder is not None:
-        check_same_classes(cfg, folder, source.info)
-    known = known_rows(cfg, source, folder or within)
+        check_same_classes(folder, source.info, override)
+    known = known_rows(cfg.data, source, folder or within, override)
     with keys_under("data"):
         rows = None if known.kept is None else known.kept.rows()
         data = build_data(dataset=known.source, seed=cfg.seed, rows=rows, report=report, **options)
@@ -297,9 +297,4 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":
         two_classes = cfg.data.dataset.get("binary") is False and data.info.num_classes == 2
         check_targets(data.info.task, loss=cfg.loss["_target_"], metrics=metrics, two_classes=two_classes)
-    check_monitor(
-        cfg.metrics.monitor,
-        metrics,
-        has_val=data.val is not None,
-        logs=not cfg.trainer.task["_target_"].startswith("lightkit."),
-    )
+    check_monitor(cfg.metrics.monitor, has_val=data.val is not None)

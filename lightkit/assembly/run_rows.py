@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,16 +56,17 @@ def ensemble_of(folder: Path) -> Path | None:
     return folder.parent.parent if folder.parent.name == run_files.MEMBERS else None
 
 
-def known_rows(cfg: DictConfig, source: Any, folder: Path | None) -> KnownRows:
+def known_rows(data: DictConfig, source: Any, folder: Path | None, override: Sequence[str]) -> KnownRows:
     """Return the rows that a run keeps, and its data set under the numbers that they have.
 
     They are drawn anew where the data set or the split is set differently now, or `resume.override` names `data.split`
     and the data have changed.
 
     Args:
-        cfg: The configuration at hand.
+        data: The node of the data at hand.
         source: The data set.
         folder: That of the run; None for one that has not begun.
+        override: Keys that may differ from those of the run: `resume.override`.
 
     Raises:
         UserError: The data have changed, and it cannot be said which rows are which; or the file is damaged.
@@ -75,12 +76,13 @@ def known_rows(cfg: DictConfig, source: Any, folder: Path | None) -> KnownRows:
     kept = read_rows(folder) if folder is not None else None
     if kept is None or folder is None:
         return KnownRows(source, None, [])
-    split_asked = _split_asked(cfg, folder)
+    # Keys that the run did not have count for nothing.
+    split_asked = not as_before(data, folder, [f"split.{name}" for name in written(folder, "data.split") or ()])
     if kept.fingerprint == source.info.fingerprint and len(kept) == len(source) and not split_asked:
         return KnownRows(source, kept, [])
-    if split_asked or not as_before(cfg, folder, ("data.dataset",)):
+    if split_asked or not as_before(data, folder, ("dataset",)):
         return KnownRows(source, None, [], kept)
-    if named("data.split", tuple(cfg.resume.override)):
+    if named("data.split", override):
         return KnownRows(source, None, [f"the data differ: the split is drawn anew ({_AGAIN})"], kept)
     now = kept.find(source)
     if now is None or not (now[kept.rows()["train"]] >= 0).any():
@@ -124,11 +126,6 @@ def check_all_there(data: Data) -> None:
             fix="put them back, or begin a new run: lightkit train --from RUN",
             family="split",
         )
-
-
-def _split_asked(cfg: DictConfig, folder: Path) -> bool:
-    """Tell whether the split is set differently now; keys that the run did not have count for nothing."""
-    return not as_before(cfg, folder, [f"data.split.{name}" for name in written(folder, "data.split") or ()])
 
 
 def _notes(kept: KeptRows, source: Any, now: Tensor) -> list[str]:

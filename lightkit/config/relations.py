@@ -95,7 +95,7 @@ def one_short_run(trainer: TrainerConfig, report: Report) -> None:
 
 def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
-    monitor, splits = metrics.monitor, ("train", "val", "test")
+    monitor, splits = metrics.monitor, ("train", "val")
     nodes = {f"{split}/{name}": node for split in splits for name, node in getattr(metrics, split).items()}
     measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(metrics, split))]
     one = [name for name in measured if getattr(nodes.get(name), "average", None) in ("micro", "macro", "weighted")]

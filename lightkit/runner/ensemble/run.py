@@ -313,7 +313,8 @@ def stack_inputs(done: Sequence[MemberResult], data: Data) -> dict[str, Inputs]:
     for result in done:
         if result.member.values["ensemble"]["member"].get("features"):
             cfg = OmegaConf.create(from_yaml(read_config(result.folder)))
-            role, source = role_of(cfg), own_rows(cfg, data, result.folder).source
+            role = role_of(cfg)
+            source = own_rows(role, data, result.folder, ordered=cfg.data.split.by == "ordered").source
             assert isinstance(source, Features)
             columns = [[last] for last in role.refits] or role.features
             scaling = source.shift.tolist(), source.scale.tolist()
