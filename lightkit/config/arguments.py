@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import Any, Literal
 
 from lightkit.common import suggest
 from lightkit.common.suggest import nearest
 from lightkit.config.annotations import UNKNOWN, becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
-from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, member
+from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find_known, member
 from lightkit.config.missing import report_missing
 from lightkit.config.origins import Key, dotted
 from lightkit.config.policy import judge
@@ -253,11 +254,11 @@ def _better_place(target: str, key: Key, lineage: set[str]) -> dict[str, str]:
 
 def _find_class(target: str) -> tuple[Found, set[str]] | None:
     """Find a class and those above it; None for what is no class, or whose source does not tell."""
-    try:
-        found = find(target)[0]
-        return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
-    except (TargetError, OpaqueSourceError):
-        return None
+    found = find_known(target)
+    with suppress(TargetError, OpaqueSourceError):
+        if found is not None and isinstance(found.node, ast.ClassDef):
+            return found, _lineage(found)
+    return None
 
 
 def _lineage(found: Found) -> set[str]:
@@ -276,23 +277,29 @@ def _derives_from(lineage: set[str], kinds: tuple[str, ...]) -> bool:
     return bool(lineage & {defined_path(kind) for kind in kinds})
 
 
+def _method(found: Found, *names: str) -> ast.FunctionDef | None:
+    """Find the first of these methods that a class has.
+
+    Raises:
+        OpaqueSourceError: The source does not tell.
+    """
+    known = next(filter(None, (member(found, name, 0) for name in names)), None)
+    return known.node if known is not None and isinstance(known.node, ast.FunctionDef) else None
+
+
 def _takes_output_and_target(found: Found) -> bool:
     """Tell whether objects of a class take an output and a target; True where the source does not tell."""
     try:
-        called = member(found, "forward", 0) or member(found, "__call__", 0)
+        called = _method(found, "forward", "__call__")
     except (TargetError, OpaqueSourceError):
         return True
-    if called is None or not isinstance(called.node, ast.FunctionDef):
-        return False
-    given = called.node.args
-    return given.vararg is not None or len(given.posonlyargs) + len(given.args) > 2
+    given = called.args if called is not None else None
+    return given is not None and (given.vararg is not None or len(given.posonlyargs) + len(given.args) > 2)
 
 
 def _wants_closure(found: Found) -> bool:
     """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
-    try:
-        step = member(found, "step", 0)
-    except (TargetError, OpaqueSourceError):
-        return False
-    given = step.node.args if step is not None and isinstance(step.node, ast.FunctionDef) else None
-    return given is not None and len(given.args) - 1 > len(given.defaults)
+    step = None
+    with suppress(TargetError, OpaqueSourceError):
+        step = _method(found, "step")
+    return step is not None and len(step.args.args) - 1 > len(step.args.defaults)

@@ -24,7 +24,6 @@ from lightkit.config.direction import check_mode
 from lightkit.config.doors import names, problems_of
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
-from lightkit.config.missing import check_imports
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.policy import Trust, violations
@@ -90,7 +89,6 @@ def problems(
     report.family = None
     if starting:
         check_named_files(tree, report)
-        check_imports(tree, report)
         with suppress(UnusableError):
             check_finetune_files(checked, report)
     return report.errors

@@ -92,11 +92,8 @@ def compose_with(
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    rewritten = rewrite(loader, overrides)
-    errors = [*rewritten.errors]
-    cfg = _load(loader, rewritten, errors)
-    if cfg is None:
-        raise UserErrors(errors)
+    cfg, rewritten = _composed(loader, overrides)
+    errors = rewritten.errors
     if number is not None:
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
     sources = Sources(loader.layers(), rewritten.values)
@@ -153,14 +150,26 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
     Raises:
         UserErrors: It cannot be composed.
     """
-    loader, errors = make_loader(overrides), list[UserError]()
-    rewritten = rewrite(loader, overrides)
-    cfg = _load(loader, rewritten, errors)
+    loader = make_loader(overrides)
+    cfg, rewritten = _composed(loader, overrides)
     sources = Sources(loader.layers(), rewritten.values)
-    errors += check_hydra(cfg, sources, loader) if cfg is not None else ()
-    if cfg is None or rewritten.errors or errors:
-        raise UserErrors([*rewritten.errors, *errors])
+    errors = [*rewritten.errors, *check_hydra(cfg, sources, loader)]
+    if errors:
+        raise UserErrors(errors)
     return cfg, sources
+
+
+def _composed(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[DictConfig, Rewritten]:
+    """Let Hydra compose, and return what came of the overrides with what is wrong with them.
+
+    Raises:
+        UserErrors: There is no composition.
+    """
+    rewritten = rewrite(loader, overrides)
+    cfg = _load(loader, rewritten, rewritten.errors)
+    if cfg is None:
+        raise UserErrors(rewritten.errors)
+    return cfg, rewritten
 
 
 def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
@@ -176,11 +185,9 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     Raises:
         UserErrors: There is no such option, or it can't be composed.
     """
-    rewritten = rewrite(loader, choices)
-    errors = [*rewritten.errors]
-    cfg = None if errors else _load(loader, rewritten, errors)
-    if cfg is None or errors:
-        raise UserErrors(errors)
+    cfg, rewritten = _composed(loader, choices)
+    if rewritten.errors:
+        raise UserErrors(rewritten.errors)
     groups = [text.lstrip("+").partition("=")[0] for text in choices]
     groups += ["loss", "metrics"] if "data" in groups else []
     task = without_hydra(cfg)

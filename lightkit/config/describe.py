@@ -31,7 +31,7 @@ from lightkit.config.fields import (
     yaml_text,
 )
 from lightkit.config.loader import ConfigLoader, make_loader
-from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own
+from lightkit.config.lookup import Found, OpaqueSourceError, bases, find_known, own
 from lightkit.config.origins import Key, absolute, dotted, entries, nodes, parts_of, shown
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Target
@@ -320,10 +320,8 @@ def as_text(node: yaml.Node) -> str:
 @cache
 def argument_docs(target: str) -> dict[str, str]:
     """Return what the docstring of a class (or of a base) or of a function says about each argument, Google style."""
-    try:
-        return _documented(find(target)[0])
-    except (TargetError, OpaqueSourceError, RecursionError):
-        return {}
+    found = find_known(target)
+    return _documented(found) if found is not None else {}
 
 
 def _documented(found: Found) -> dict[str, str]:

@@ -70,7 +70,9 @@ def class_at(key: Key) -> type | None:
 @cache
 def valid_keys() -> tuple[str, ...]:
     """Return all keys of the schema in full, without those of list items and those that lightkit writes itself."""
-    return tuple(_keys_of(Config, ""))
+    hidden = [key for key, field, _ in walk(Config) if field.metadata.get("internal")]
+    kept = (key for key, _, _ in walk(Config) if "*" not in key)
+    return tuple(dotted(key) for key in kept if not any(key[: len(one)] == one for one in hidden))
 
 
 def keys_named(name: str) -> list[str]:
@@ -80,33 +82,21 @@ def keys_named(name: str) -> list[str]:
     return [key for key in dict.fromkeys([*usual, *valid_keys()]) if key.rpartition(".")[2] == name]
 
 
-def _keys_of(kind: type, prefix: str) -> Iterator[str]:
-    internal = {field.name for field in dataclasses.fields(kind) if field.metadata.get("internal")}
-    for name, inner in field_types(kind).items():
-        if name in internal:
-            continue
-        yield prefix + name
-        if dataclasses.is_dataclass(inner):
-            yield from _keys_of(typing.cast(type, inner), f"{prefix}{name}.")
+def walk(kind: type, key: Key = ()) -> Iterator[tuple[Key, Field, Any]]:
+    """Yield key, field and type of all that a schema class has, each before what is in it.
+
+    `*` stands for any item of a list and any name of a mapping.
+    """
+    for field in dataclasses.fields(kind):
+        place, of_field = (*key, field.name), field_types(kind)[field.name]
+        yield place, field, of_field
+        for inner, way in _classes_in(of_field):
+            yield from walk(inner, (*place, *way))
 
 
 def marked_fields(kind: type, mark: str) -> dict[Key, Field]:
-    """Return the fields at and below a schema class whose metadata has a mark.
-
-    Args:
-        kind: The class.
-        mark: A name of metadata, such as `user_only`.
-
-    Returns:
-        The fields by key; `*` stands for any item of a list and any name of a mapping.
-    """
-    found: dict[Key, Field] = {}
-    for field in dataclasses.fields(kind):
-        if field.metadata.get(mark) is not None:
-            found[(field.name,)] = field
-        for inner, way in _classes_in(field_types(kind)[field.name]):
-            found |= {(field.name, *way, *key): below for key, below in marked_fields(inner, mark).items()}
-    return found
+    """Return the fields at and below a schema class whose metadata has a mark, such as `user_only`, by key."""
+    return {key: field for key, field, _ in walk(kind) if field.metadata.get(mark) is not None}
 
 
 def _classes_in(kind: Any, way: Key = ()) -> Iterator[tuple[type, Key]]:

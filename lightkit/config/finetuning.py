@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.config.fields import class_in, field_types
+from lightkit.config.fields import walk
 from lightkit.config.origins import Key, dotted
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import LABELS, RuleConfig
@@ -179,27 +178,30 @@ def check_patterns(tree: dict[str, Any], report: Report) -> None:
                 _check(pattern, place, labels, report)
 
 
-def pattern_places(node: Any, kind: type = Config, key: Key = ()) -> Iterator[PatternPlace]:
+def pattern_places(tree: Any) -> Iterator[PatternPlace]:
     """Yield every key that takes patterns, with its value of whatever type and the labels that it may use.
 
     Args:
-        node: A configuration as plain values, which need not be complete or right, or what is below a key of it.
-        kind: The class of the schema that describes it.
-        key: Where it stands.
+        tree: A configuration as plain values, which need not be complete or right.
     """
-    for field in dataclasses.fields(kind):
-        place, of_field = (*key, field.name), field_types(kind)[field.name]
-        value = node.get(field.name) if isinstance(node, dict) else None
-        labels, inner = field.metadata.get("patterns"), class_in(of_field)
-        if labels is not None and typing.get_origin(of_field) is dict:
-            yield from (((*place, name), name, labels) for name in (value if isinstance(value, dict) else ()))
-        elif labels is not None:
-            yield place, value, labels
-        elif inner is not None:
-            yield from pattern_places(value, inner, place)
-        elif typing.get_origin(of_field) is list and (item := class_in(typing.get_args(of_field)[0])) is not None:
-            for index, entry in enumerate(value if isinstance(value, list) else ()):
-                yield from pattern_places(entry, item, (*place, index))
+    for way, field, kind in walk(Config):
+        labels: Any = field.metadata.get("patterns")
+        for key, value in _values_at(tree, way) if labels is not None else ():
+            if typing.get_origin(kind) is dict:
+                yield from (((*key, name), name, labels) for name in (value if isinstance(value, dict) else ()))
+            else:
+                yield key, value, labels
+
+
+def _values_at(node: Any, way: Key, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Yield what stands where a way leads, in which `*` is any item of a list; None where there is nothing."""
+    if not way:
+        yield key, node
+    elif way[0] != "*":
+        yield from _values_at(node.get(way[0]) if isinstance(node, dict) else None, way[1:], (*key, way[0]))
+    else:
+        for index, item in enumerate(node if isinstance(node, list) else ()):
+            yield from _values_at(item, way[1:], (*key, index))
 
 
 def _check(pattern: str, key: Key, labels: tuple[str, ...], report: Report) -> None:

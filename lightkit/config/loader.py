@@ -31,7 +31,7 @@ from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.doors import confine, load_plugins
-from lightkit.config.origins import as_typed
+from lightkit.config.origins import as_typed, file_content
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, adds, register_sources
 
@@ -409,8 +409,8 @@ def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
     places: Any = typed_list(overrides, _SEARCHED)
     if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
         with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
-            content = OmegaConf.load(primary)
-            places = OmegaConf.select(content, _SEARCHED) if isinstance(content, DictConfig) else None
+            content = file_content(primary)[1]
+            places = OmegaConf.select(OmegaConf.create(content), _SEARCHED) if isinstance(content, dict) else None
     places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
     for place in places:
         scheme, _, rest = place.rpartition("://")
