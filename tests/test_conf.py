@@ -72,11 +72,6 @@ def test_the_default_run_needs_nothing(project: Path) -> None:
     }
 
 
-def test_every_group_of_the_schema_has_options() -> None:
-    groups = {path.parent.name for path in FILES}
-    assert groups >= {*Config.__dataclass_fields__} - {"name", "seed", "profile", "on_end", "trust", "extra"}
-
-
 def test_a_data_set_brings_loss_and_metrics_and_both_can_be_changed(project: Path) -> None:
     plain, changed = compose(["data=diabetes"]), compose(["data=diabetes", "loss=l1"])
     assert plain.choices["metrics@_global_.metrics" if "metrics@_global_.metrics" in plain.choices else "metrics"]
@@ -94,17 +89,6 @@ def test_what_the_schema_says_is_what_make_conf_writes(name: str) -> None:
     written = (CONF / f"{name}.yaml").read_text(encoding="utf-8")
     assert written == page(name), "`make conf` writes it anew"
     assert max(map(len, written.splitlines())) <= 120
-
-
-def test_the_base_of_fine_tuning_says_what_the_schema_says() -> None:
-    written = yaml.safe_load((CONF / "finetune/_base.yaml").read_text(encoding="utf-8"))
-    assert written == dataclasses.asdict(FinetuneConfig())
-
-
-def test_every_line_of_the_base_of_fine_tuning_says_what_it_is() -> None:
-    lines = (CONF / "finetune/_base.yaml").read_text(encoding="utf-8").splitlines()
-    plain = {"weights:", "head:", "lora:", "adapter:", "prefix:", "distill:", "rank: 8"}
-    assert not [line for line in lines if "#" not in line and line.strip() not in plain]
 
 
 @pytest.mark.parametrize("name", PRESETS)

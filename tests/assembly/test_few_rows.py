@@ -21,7 +21,7 @@ def test_all_rows_stay_in_other_runs() -> None:
     assert not any("trainer." in note for note in data_of().notes)
 
 
-@pytest.mark.parametrize("size", [64, 50, 32, 10])
+@pytest.mark.parametrize("size", [64, 10])
 def test_the_last_batch_is_as_large_as_in_the_whole_run(size: int) -> None:
     whole, few = data_of(f"data.batch_size={size}"), data_of("trainer=smoke", f"data.batch_size={size}")
     assert 32 <= few.train.num_samples <= max(2 * size, 32 + size)
@@ -31,22 +31,12 @@ def test_the_last_batch_is_as_large_as_in_the_whole_run(size: int) -> None:
     assert any("trainer.smoke: " in note and f"of {whole.train.num_samples:,} train" in note for note in few.notes)
 
 
-def test_windows_of_several_batches() -> None:
+def test_how_many_rows_are_left() -> None:
     assert data_of("trainer=smoke", "data.batch_size=20", "trainer.accumulate=8").train.num_samples > 60
-
-
-def test_members_have_rows_to_share() -> None:
     alone, several = (data_of("trainer=smoke", f"ensemble={kind}").train.num_samples for kind in ("none", "bagging"))
-    assert several >= 2 * alone - 64
-
-
-def test_few_rows_are_never_more_than_there_are() -> None:
-    few = data_of("trainer=smoke", "data=wine", "data.batch_size=500")
-    assert few.train.num_samples == 124
-
-
-def test_a_proof_takes_its_own_rows() -> None:
-    assert data_of("trainer=smoke", rows={"train": 20}).train.num_samples == 20
+    assert several >= 2 * alone - 64, "members have rows to share"
+    assert data_of("trainer=smoke", "data=wine", "data.batch_size=500").train.num_samples == 124, "never more"
+    assert data_of("trainer=smoke", rows={"train": 20}).train.num_samples == 20, "a proof takes its own"
 
 
 def test_samples_come_again_and_again_in_an_epoch() -> None:
@@ -63,8 +53,5 @@ def test_more_samples_than_a_batch() -> None:
     assert data.train.batch_size == 16
     assert data.train.num_samples % 50 == 0
     assert len(data.train) >= 20
-
-
-def test_more_samples_than_there_are() -> None:
     data = data_of("trainer=overfit", "data=wine", "trainer.overfit.samples=5000", "data.batch_size=5000")
     assert len(data.rows["train"]) == 124

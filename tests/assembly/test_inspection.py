@@ -29,28 +29,27 @@ def summary(*overrides: str) -> ModelSummary:
         return summary_of(cfg, parts)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "macs"),
-    [
-        (["data=wine", "model=soft_tree"], 13 * 31 + 32 * 3),
-        (["data=wine", "model=tabm", "model.k=4", "model.hidden=[16]"], 4 * (13 * 16 + 16 * 3)),
-        (["data=digits", "model=mlp", "model.hidden=[16]"], 64 * 16 + 16 * 10),
-    ],
-    ids=["soft_tree", "tabm", "mlp"],
-)
-def test_models_that_train_by_their_own_rules(overrides: list[str], macs: int) -> None:
-    found = summary(*overrides)
-    assert found.flops.macs == macs
-    assert found.memory is not None
-    assert found.memory.parts["activations"]
-    assert found.training is not None
-    # A gradient of the input may not be needed; nothing else is saved.
-    assert 2 < found.training.total / found.memory.samples / (2 * macs) <= 3
-    assert found.notes == ()
+MACS = {
+    "data=wine model=soft_tree": 13 * 31 + 32 * 3,
+    "data=wine model=tabm model.k=4 model.hidden=[16]": 4 * (13 * 16 + 16 * 3),
+    "data=digits model=mlp model.hidden=[16]": 64 * 16 + 16 * 10,
+}
+
+
+def test_models_that_train_by_their_own_rules() -> None:
+    for typed, macs in MACS.items():
+        found = summary(*typed.split())
+        assert found.flops.macs == macs
+        assert found.memory is not None
+        assert found.memory.parts["activations"]
+        assert found.training is not None
+        # A gradient of the input may not be needed; nothing else is saved.
+        assert 2 < found.training.total / found.memory.samples / (2 * macs) <= 3
+        assert found.notes == ()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["lora", "adapter", "prefix", "bitfit", "head"])
+@pytest.mark.parametrize("method", ["lora", "prefix", "head"])
 def test_tuned_models(method: str) -> None:
     base = ["data=digits", "model=transformer", "model.depth=2", "model.dim=16"]
     plain, tuned = summary(*base), summary(*base, f"finetune={method}")
@@ -96,19 +95,7 @@ def test_processes_share_a_batch() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", ["precision=bf16", "activation_checkpointing=[blocks.*]"])
-def test_memory_saved(options: str) -> None:
-    base = ["data=digits", "model=transformer", "model.depth=2"]
-    plain, saved = summary(*base).memory, summary(*base, f"device.{options}").memory
-    assert plain is not None
-    assert saved is not None
-    assert (saved.parts["activations"] or 0) < (plain.parts["activations"] or 0)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "experiment", ["custom_task", "retrieval", "digits_multilabel", "char_lm", "char_lm/transformer"]
-)
+@pytest.mark.parametrize("experiment", ["custom_task", "retrieval", "char_lm/transformer"])
 def test_tasks_of_all_kinds(experiment: str) -> None:
     found = summary(f"experiment={experiment}")
     assert found.flops.total > 0

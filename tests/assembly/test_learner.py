@@ -9,52 +9,56 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from lightkit.assembly import Learner, build
 from lightkit.common.errors import UserError
 from lightkit.config import compose
+from lightkit.device.casting import FullLoss
+from lightkit.device.stepping import implementation_of
 from tests.conftest import Outcome
 
 CONF = Path(__file__).parents[2] / "conf"
-NEEDS_A_TARGET = "custom"
-TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16"]
+LEFT_OUT = ("custom", "cuda", "mps", "peft", "ranking")
+"""Options that need a target, a device, another package, or the query of each sample."""
+TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16", "data.batch_size=4"]
+IMAGES = ["data=shapes", "data.dataset.train=16", "data.dataset.val=8", "data.dataset.test=8", "data.batch_size=4"]
+FAKE = "+data.dataset.options={size: 40, image_size: [3, 8, 8]}"
+NEEDS = {
+    "data=torchvision": ["data.dataset.name=FakeData", FAKE, "model=cnn"],
+    "data=text": [*TOKENS[1:], "model=transformer_lm"],
+    "data=shapes": IMAGES[1:],
+    "loss=bce_with_logits": ["data=digits_multilabel"],
+    "loss=token_cross_entropy": [*TOKENS, "model=lstm_lm"],
+    "metrics=regression": ["data=diabetes"],
+    "metrics=multilabel": ["data=digits_multilabel"],
+    "metrics=language_modeling": [*TOKENS, "model=lstm_lm"],
+    "finetune=adapter": ["model=cnn"],
+    "finetune=prefix": ["model=transformer"],
+    "finetune=lora": ["model=transformer"],
+    **{f"loss={name}": ["data=diabetes"] for name in ("mse", "l1", "huber")},
+}
+"""What else is chosen for an option; models with `_lm` take tokens, the others images."""
 
 
-def options(group: str) -> list[str]:
-    names = sorted(path.stem for path in (CONF / group).glob("*.yaml") if not path.stem.startswith("_"))
-    assert names
-    return [name for name in names if name != NEEDS_A_TARGET]
+def options(*groups: str) -> list[str]:
+    found = [f"{group}={path.stem}" for group in groups for path in sorted((CONF / group).glob("[!_]*.yaml"))]
+    return [option for option in found if option.partition("=")[2] not in LEFT_OUT]
 
 
-def built(tmp_path: Path, *overrides: str) -> Learner:
-    return build(compose([*overrides, "device=cpu", "device.threads=1"]).cfg, tmp_path)
-
-
-def one_step(parts: Learner) -> float:
-    """Loss of the first training batch, and a step on it."""
-    parts.network.train()
-    batch = next(iter(parts.data.train.epoch(0)))
-    loss = parts.task.step(parts.network, parts.engine.move(batch), parts.criterion).loss
-    parts.engine.backward(loss)
-    parts.engine.step(parts.optimizer)
-    parts.data.close()
-    return loss.item()
-
-
-def data_overrides(name: str, folder: Path) -> list[str]:
-    """What an option of `data` needs: files of its own where it reads some."""
-    if name == "csv":
-        rows = [[f"{i * 0.1:.1f}", f"{i % 7}", "yes" if i % 3 else "no"] for i in range(60)]
+def needs(option: str, folder: Path) -> list[str]:
+    group, _, name = option.partition("=")
+    if option in ("data=csv", "metrics=binary"):
         with open(folder / "table.csv", "w", newline="") as file:
+            rows = [[f"{i * 0.1:.1f}", f"{i % 7}", "yes" if i % 3 else "no"] for i in range(60)]
             csv.writer(file).writerows([["a", "b", "label"], *rows])
-        return [f"data.dataset.path={folder}/table.csv", "data.dataset.target=label"]
-    if name == "image_folder":
+        table = ["data=csv", f"data.dataset.path={folder}/table.csv", "data.dataset.target=label"]
+        return table[option == "data=csv" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
+    if option == "data=image_folder":
         return [*_images(folder), "data.num_workers=0", "model=cnn"]
-    if name == "torchvision":
-        return ["data.dataset.name=FakeData", "+data.dataset.options={size: 40, image_size: [3, 8, 8]}", "model=cnn"]
-    if name == "text":
-        return [*TOKENS[1:], "model=transformer_lm"]
-    return ["data.dataset.train=64", "data.dataset.val=16", "data.dataset.test=16"] if name == "shapes" else []
+    if group == "model":
+        return TOKENS if name.endswith("_lm") else IMAGES
+    return NEEDS.get(option, [] if group == "data" else ["data=digits"])
 
 
 def _images(folder: Path) -> list[str]:
@@ -67,59 +71,130 @@ def _images(folder: Path) -> list[str]:
     return [f"data.dataset.root={folder}/pictures", "data.dataset.size=16"]
 
 
-SUITED = {
-    "adapter": ["model=cnn"],
-    "prefix": ["model=transformer"],
-    "lora": ["model=transformer"],
-}
+def built(tmp_path: Path, *overrides: str) -> Learner:
+    return build(compose([*overrides, "device=cpu", "device.threads=1"]).cfg, tmp_path)
 
 
-SUITS = {
-    "mse": ["data=diabetes"],
-    "l1": ["data=diabetes"],
-    "huber": ["data=diabetes"],
-    "bce_with_logits": ["data=digits_multilabel"],
-    "token_cross_entropy": [*TOKENS, "model=lstm_lm"],
-}
-
-
-DATA_OF_METRICS = {
-    "regression": ["data=diabetes"],
-    "multilabel": ["data=digits_multilabel"],
-    "language_modeling": [*TOKENS, "model=lstm_lm", "data.batch_size=4"],
-    "binary": ["data.dataset.task=binary", "data.dataset.target=label"],
-}
-
-
-# Those of rankings need the query of each sample, which the README's recipe has.
+def one_step(parts: Learner) -> float:
+    """Loss of the first training batch, and a step on it, which metrics take."""
+    parts.network.train()
+    batch = next(iter(parts.data.train.epoch(0)))
+    step = parts.task.step(parts.network, parts.engine.move(batch), parts.criterion)
+    parts.engine.backward(step.loss)
+    parts.engine.step(parts.optimizer)
+    parts.data.close()
+    for split in ("train", "val", "test"):
+        parts.metrics[split].update(step.preds, step.target, step.loss, len(batch[0]))
+        assert f"{split}/loss" in parts.metrics[split].compute()
+    return step.loss.item()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("group", ["device", "ensemble", "trainer", "checkpoint", "logger"])
-def test_every_other_option_builds(group: str, tmp_path: Path) -> None:
-    for name in options(group):
-        if group == "device" and name in ("cuda", "mps"):
-            continue
-        build(compose(["data=wine", f"{group}={name}"]).cfg, tmp_path)
+@pytest.mark.parametrize("option", options("optim", "model", "finetune", "data", "loss", "metrics"))
+def test_every_option_trains_a_step(option: str, tmp_path: Path) -> None:
+    if option.partition("=")[2] in ("torchvision", "timm"):
+        pytest.importorskip(option.partition("=")[2])
+    parts = built(tmp_path, option, *needs(option, tmp_path))
+    before = [parameter.detach().clone() for parameter in parts.model.parameters()]
+    assert torch.isfinite(torch.tensor(one_step(parts)))
+    still = [torch.equal(old, new) for old, new in zip(before, parts.model.parameters(), strict=True)]
+    assert not any(still) if option.startswith("optim=") else not all(still)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("parallel", ["none", "dp"])
-def test_precision_and_parallel_combine_and_keep_the_saved_names(precision: str, parallel: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", f"device.precision={precision}", f"device.parallel={parallel}")
+@pytest.mark.parametrize("option", options("scheduler", "device", "ensemble", "trainer", "checkpoint", "logger"))
+def test_every_other_option_builds(option: str, tmp_path: Path) -> None:
+    parts = built(tmp_path, "data=wine", "model.hidden=[8]", option, "trainer.epochs=5")
+    for _ in range(parts.timetable.total_steps if option.startswith("scheduler") else 1):
+        parts.optimizer.step()
+        parts.scheduler.step()
+    parts.scheduler.epoch_end(1.0)
+    assert all(group["lr"] >= 0 for group in parts.optimizer.param_groups)
+
+
+def test_the_model_is_a_function_of_the_seed(tmp_path: Path) -> None:
+    first, again = (built(tmp_path, "data=wine", "seed=5").model.state_dict() for _ in range(2))
+    other = built(tmp_path, "data=wine", "seed=6").model.state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_any_network_by_its_path_that_has_something_to_train(tmp_path: Path) -> None:
+    linear = ("model=custom", "model._target_=torch.nn.Linear", "model.in_features=13")
+    assert isinstance(built(tmp_path, "data=wine", *linear, "model.out_features=3").model, nn.Linear)
+    with pytest.raises(UserError, match=r"model: the output does not go with the targets: .*[\s\S]*num_classes=3"):
+        built(tmp_path, "data=wine", *linear, "model.out_features=2")
+    with pytest.raises(UserError, match="the model has no trainable parameter"):
+        built(tmp_path, "data=wine", "model=custom", "model._target_=torch.nn.Flatten")
+    with pytest.raises(UserError, match=r"device\.activation_checkpointing: the pattern matches no module"):
+        built(tmp_path, "data=wine", "device.activation_checkpointing=[blocks.*]")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("asked", "every"), [([], 8), (["data.batch_size=2"], 50), (["logger.every_steps=90"], 90)])
+def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, asked: list[str], every: int) -> None:
+    assert built(tmp_path, "data=wine", *asked).timetable.log_steps == every
+
+
+def test_a_missing_device_says_what_there_is(tmp_path: Path) -> None:
+    for name in [name for name in ("cuda", "mps") if not getattr(torch, name).is_available()]:
+        with pytest.raises(UserError, match=r"device\.name[\s\S]*device=cpu"):
+            build(compose(["data=wine", f"device={name}"]).cfg, tmp_path)
+
+
+STEPS = {
+    "": "fused",
+    "optim=rmsprop": "",
+    "device.optimizer=loop": "loop",
+    "device.optimizer=foreach optim=rmsprop": "foreach",
+    "+optim.foreach=true": "foreach",
+    "+optim.fused=false": "",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("typed", STEPS)
+def test_how_the_optimizer_steps(typed: str, tmp_path: Path) -> None:
+    assert implementation_of(built(tmp_path, "data=wine", *typed.split()).optimizer) == STEPS[typed]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("precision", "weights"),
+    [("tf32", torch.float32), ("fp16", torch.float32), ("bf16-true", torch.bfloat16), ("fp64", torch.float64)],
+)
+def test_weights_have_the_format_they_train_in(precision: str, weights: torch.dtype, tmp_path: Path) -> None:
+    parts = built(tmp_path, "data=wine", f"device.precision={precision}", "trainer.ema.decay=0.9", "model.norm=batch")
+    held = [parameter for group in parts.optimizer.param_groups for parameter in group["params"]]
+    assert {parameter.dtype for parameter in held} == {weights}
+    assert {id(parameter) for parameter in held} == {id(parameter) for parameter in parts.model.parameters()}
+    assert isinstance(parts.criterion, FullLoss) == (precision == "fp16")
+
+
+class Weighted(torch.nn.CrossEntropyLoss):
+    def __init__(self) -> None:
+        super().__init__(torch.ones(3))
+
+
+def test_class_weights_follow_the_precision(tmp_path: Path) -> None:
+    loss = ["data=wine", "loss=custom", "loss._target_=tests.assembly.test_learner.Weighted"]
+    for precision, kind in (("fp64", torch.float64), ("bf16-true", torch.float32)):
+        assert built(tmp_path, *loss, f"device.precision={precision}").criterion.weight.dtype == kind  # type: ignore[union-attr]
+
+
+def test_precision_and_parallel_combine_and_keep_the_saved_names(tmp_path: Path) -> None:
+    parts = built(tmp_path, "data=wine", "device.precision=bf16", "device.parallel=dp")
     assert torch.isfinite(torch.tensor(one_step(parts)))
     assert not any(name.startswith("module.") for name in parts.model.state_dict())
 
 
-def test_a_first_batch_is_tried(tmp_path: Path) -> None:
-    sizes = ["model.in_features=13", "model.out_features=2"]
-    with pytest.raises(UserError, match=r"model: the output does not go with the targets: .*[\s\S]*num_classes=3"):
-        built(tmp_path, "data=wine", "model=custom", "model._target_=torch.nn.Linear", *sizes)
+def test_groups_follow_the_rules(tmp_path: Path) -> None:
+    parts = built(tmp_path, "data=wine", "optim.rules=[{match: 'head*', name: head, lr_scale: 10}]", "optim.lr=0.01")
+    rates = {group["name"]: group["initial_lr"] for group in parts.optimizer.param_groups}
+    assert rates["head"] == pytest.approx(0.1) if "head" in rates else max(rates.values()) == pytest.approx(0.1)
 
 
 OWN = """\
-import torch
 from torch import nn
 
 
@@ -150,33 +225,5 @@ def test_a_function_that_gives_no_metric_is_told_before_anything_is_written(
     assert (done.code, "Traceback" in done.err) == (2, False)
     assert "metrics.test.own: not a metric" in done.err
     assert "'Linear'" in done.err
-    assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
-        "experiments",
-        "own_metric.py",
-    ]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", options("optim"))
-def test_every_optimizer_moves_every_parameter(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", f"optim={name}", "model.hidden=[8]")
-    before = [parameter.detach().clone() for parameter in parts.model.parameters()]
-    one_step(parts)
-    assert not any(torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", options("scheduler"))
-def test_every_scheduler_steps(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", f"scheduler={name}", "model.hidden=[8]")
-    for _ in range(parts.timetable.total_steps):
-        parts.optimizer.step()
-        parts.scheduler.step()
-    parts.scheduler.epoch_end(1.0)
-    assert all(group["lr"] >= 0 for group in parts.optimizer.param_groups)
-
-
-def test_groups_follow_the_rules(tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", "optim.rules=[{match: 'head*', name: head, lr_scale: 10}]", "optim.lr=0.01")
-    rates = {group["name"]: group["initial_lr"] for group in parts.optimizer.param_groups}
-    assert rates["head"] == pytest.approx(0.1) if "head" in rates else max(rates.values()) == pytest.approx(0.1)
+    names = sorted(path.name for path in project.iterdir() if path.name != "__pycache__")
+    assert names == ["experiments", "own_metric.py"]

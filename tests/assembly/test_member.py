@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ import torch
 from lightkit.assembly import build_engine, build_own, build_shared
 from lightkit.assembly.learner import build_learner
 from lightkit.assembly.member import own_task
+from lightkit.assembly.parts import role_of
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual
-from lightkit.trainer.tasks import Supervised
+from lightkit.trainer.tasks import Supervised, Task
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
 
@@ -32,32 +34,29 @@ def test_a_member_draws_its_rows_and_keeps_the_others_apart(tmp_path: Path) -> N
         build_own(compose([*QUICK, "ensemble.member={rows: folds, fold: 7}"]).cfg, shared, tmp_path / "00")
 
 
-@pytest.mark.parametrize(
-    ("role", "kind"),
-    [
-        ("{}", Supervised),
-        ("{epsilon: 0.1}", FastGradientSign),
-        ("{adds_to: []}", Residual),
-        ("{joint: soft_gradient_boosting}", JointResiduals),
-        ("{joint: fusion}", Supervised),
-    ],
-)
-def test_the_role_decides_what_is_learnt(role: str, kind: type, tmp_path: Path) -> None:
-    cfg = compose([*QUICK, f"ensemble.member={role}"]).cfg
-    info = build_shared(compose(QUICK).cfg, tmp_path).data.info
-    assert type(own_task(cfg, Supervised(), info, build_engine(cfg), tmp_path / "00")) is kind
+ROLES: dict[str, type[Task]] = {
+    "{}": Supervised,
+    "{epsilon: 0.1}": FastGradientSign,
+    "{adds_to: []}": Residual,
+    "{joint: soft_gradient_boosting}": JointResiduals,
+    "{joint: fusion}": Supervised,
+}
 
 
 class Mine(Supervised):
     """A task of one's own."""
 
 
-def test_a_task_of_ones_own_is_not_changed(tmp_path: Path) -> None:
-    cfg = compose([*QUICK, "ensemble.member={adds_to: []}"]).cfg
+def test_the_role_decides_what_is_learnt_and_a_task_of_ones_own_is_not_changed(tmp_path: Path) -> None:
     info = build_shared(compose(QUICK).cfg, tmp_path).data.info
-    with pytest.raises(UserError, match=r"trainer\.task: the members of this ensemble") as caught:
-        own_task(cfg, Mine(), info, build_engine(cfg), tmp_path / "00")
-    assert caught.value.exit_code == 2
+    facts: dict[str, Any] = {"last": False, "mode": "min"}
+    for text, kind in ROLES.items():
+        cfg = compose([*QUICK, f"ensemble.member={text}"]).cfg
+        learnt = own_task(role_of(cfg), Supervised(), info, build_engine(cfg), tmp_path / "00", **facts)
+        assert type(learnt) is kind
+        if kind in (FastGradientSign, Residual):
+            with pytest.raises(UserError, match=r"trainer\.task: the members of this ensemble"):
+                own_task(role_of(cfg), Mine(), info, build_engine(cfg), tmp_path / "00", **facts)
 
 
 @pytest.mark.parametrize(

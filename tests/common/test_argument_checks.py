@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lightkit.common.argument_checks import check_choice, check_range
+from lightkit.common.argument_checks import check_choice, check_cycles, check_range, check_rates
 from lightkit.common.errors import UserError
 
 
@@ -39,3 +39,19 @@ def test_a_value_that_is_no_choice() -> None:
 def test_a_number_out_of_range(value: float, limits: dict[str, float], expected: str) -> None:
     with pytest.raises(UserError, match=rf"^size: out of range\n +expected: +{re.escape(expected)}\n"):
         check_range("size", value, **limits)
+
+
+def test_rules_that_a_method_and_the_configuration_share() -> None:
+    check_cycles(5, 20)
+    check_rates(0.1, 0.5)
+    for epochs, steps, argument in (
+        (7, None, "epochs"),
+        (None, None, "epochs"),
+        (None, 50, "steps"),
+        (20, 50, "steps"),
+    ):
+        with pytest.raises(UserError, match=f"^{argument}: the cycles do not divide"):
+            check_cycles(5, epochs, steps)
+    for low in (0.0, 0.5, 0.6):
+        with pytest.raises(UserError, match="^low: a cycle needs a smaller and a larger rate"):
+            check_rates(low, 0.5)

@@ -52,32 +52,22 @@ def test_in_short_is_one_line() -> None:
     assert in_short(KeyError()) == "KeyError"
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (MemoryError(), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_memory_that_ran_out_is_told_in_many_ways(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) == expected
+def test_memory_that_ran_out_is_told_in_many_ways() -> None:
+    for text in (
+        *("CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ):
+        assert is_out_of_memory(RuntimeError(text)), text
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
+    assert not is_out_of_memory(ValueError("out of memory"))
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), True),
-        (RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"), True),
-        (RuntimeError("DataLoader timed out after 5 seconds"), False),
-        (ValueError("DataLoader worker (pid 7) is killed by signal: Killed. "), False),
-    ],
-)
-def test_is_dead_worker(error: Exception, expected: bool) -> None:
-    assert is_dead_worker(error) == expected
+def test_is_dead_worker() -> None:
+    assert is_dead_worker(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
+    assert is_dead_worker(RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"))
+    assert not is_dead_worker(RuntimeError("DataLoader timed out after 5 seconds"))
+    assert not is_dead_worker(ValueError("DataLoader worker (pid 7) is killed by signal: Killed. "))
 
 
 @pytest.mark.parametrize(

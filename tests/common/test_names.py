@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.common.names import folder_below, name_problem
+from lightkit.common.names import folder_below, name_problem, split_named
 
 GOOD = ["seed=0", "a b", "größe=1", "実験", "x=['a','b']", "-a", "a.", "1e-05", "n" * 240]
 BAD = [
@@ -54,3 +54,8 @@ def test_links_and_files(tmp_path: Path) -> None:
     for name, said in (("link", "a link"), ("link/a", "a link"), ("dangling", "a link"), ("file", "no folder")):
         with pytest.raises(UserError, match=said):
             folder_below(home, name, key="x", expected="y", nested=True)
+
+
+def test_a_split_is_known_by_several_names() -> None:
+    typed = ("Valid", " dev ", "TRAINING", "x", 1)
+    assert [split_named(name) for name in typed] == ["val", "val", "train", None, None]

@@ -2,27 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.suggest import nearest
+from lightkit.common.errors import UserErrors
+from lightkit.common.suggest import meaning, names_by, nearest
+from lightkit.config import compose
+from lightkit.config.describe import describe_arguments
+from lightkit.config.fields import valid_keys
+from lightkit.config.loader import make_loader
+
+KEYS, WORDS = names_by("keys"), names_by("advice")
 
 
-@pytest.mark.parametrize(
-    ("typed", "valid", "best"),
-    [
-        ("learning_rat", ["learning_rate", "lr"], "learning_rate"),
-        ("LR", ["lr", "momentum"], "lr"),
-        ("optm.lr", ["optim.lr", "trainer.epochs"], "optim.lr"),
-        ("trainer.lr", ["optim.lr", "model.width"], "optim.lr"),
-    ],
-)
-def test_the_nearest_name_comes_first(typed: str, valid: list[str], best: str) -> None:
-    assert nearest(typed, valid)[0] == best
-
-
-def test_nothing_is_suggested_for_something_else() -> None:
+def test_the_nearest_name_comes_first() -> None:
+    assert nearest("learning_rat", ["learning_rate", "lr"])[0] == "learning_rate"
+    assert nearest("LR", ["lr", "momentum"])[0] == "lr"
+    assert nearest("optm.lr", ["optim.lr", "trainer.epochs"])[0] == "optim.lr"
+    assert nearest("trainer.lr", ["optim.lr", "model.width"])[0] == "optim.lr"
     assert nearest("zebra", ["lr", "momentum"]) == []
-
-
-def test_at_most_as_many_as_asked_for() -> None:
     assert len(nearest("name", [f"name{i}" for i in range(9)], count=2)) == 2
 
 
@@ -30,3 +25,77 @@ def test_last_parts_count_unless_they_are_a_number_or_a_letter() -> None:
     assert nearest("blocks.*.atention", ["blocks.1.norm", "blocks.1.attn"]) == ["blocks.1.attn"]
     assert nearest("stages.7", ["stages.1"]) == ["stages.1"]
     assert nearest("trainer.precision", ["trainer.test", "trainer.validate"]) == []
+
+
+def known_keys() -> set[str]:
+    groups = {target.split("=")[0].split(".")[0] for targets in KEYS.values() for target in targets.split()}
+    loader = make_loader()
+    arguments = (each for group in groups if loader.is_group(group) for each in describe_arguments(group).values())
+    return {*valid_keys(), *(item.key for found in arguments for item in found)}
+
+
+def fixes(overrides: list[str]) -> dict[str, str]:
+    """The fix by key, of everything that is wrong with all overrides at once."""
+    with pytest.raises(UserErrors) as raised:
+        compose(overrides)
+    return {error.key or "": error.fix or "" for error in raised.value.errors}
+
+
+def test_every_name_leads_to_a_key_that_exists() -> None:
+    known, loader = known_keys(), make_loader()
+    for name, targets in KEYS.items():
+        for target in targets.split():
+            key, _, value = target.partition("=")
+            assert key in known, name
+            assert not value or "." in key or loader.is_option(key, value), name
+    values = {target for targets in KEYS.values() for target in targets.split() if "." in target and "=" in target}
+    with pytest.raises(UserErrors) as raised:
+        compose([*sorted(values), "seed=zebra"])
+    wrong = {error.key for error in raised.value.errors if error.families[0].slug == "wrong-value"}
+    assert wrong == {"seed"}
+
+
+def test_there_are_enough_of_them_and_each_means_one_thing() -> None:
+    assert len(KEYS) > 300
+    assert not KEYS.keys() & WORDS.keys()
+
+
+@pytest.mark.parametrize("place", [pytest.param("trainer.", marks=pytest.mark.thorough), ""])
+def test_the_message_for_each_name_leads_there(place: str) -> None:
+    valid = {*valid_keys()}
+    names = [name for name in (*KEYS, *WORDS) if place + name not in valid]
+    said = fixes([f"{place}{name}=1" for name in names])
+    for name in names:
+        assert (KEYS.get(name) or WORDS[name]) in said[place + name], place + name
+
+
+def test_so_does_the_message_below_the_group_where_it_would_be() -> None:
+    known = known_keys()
+    homes = {f"{targets.split()[-1].split('=')[0].split('.')[0]}.{name}": name for name, targets in KEYS.items()}
+    typed = [key for key in homes if key not in known and not key.startswith(("seed.", "name."))]
+    said = fixes([f"{key}=1" for key in typed])
+    for key in typed:
+        target = KEYS[homes[key]].split()[-1]
+        assert target.partition("=")[0] in said[key] or KEYS[homes[key]] in said[key], (key, said[key])
+
+
+def test_a_node_of_another_framework_counts_by_its_innermost_name() -> None:
+    said = fixes(
+        ["callbacks.early_stopping.patience=3", "optimizer.lr=1", "trainer.callbacks.early_stopping.patience=3"]
+    )
+    assert "did you mean trainer.early_stopping.patience?" in said["callbacks"]
+    assert "did you mean optim.lr?" in said["optimizer"]
+    assert "did you mean trainer.early_stopping.patience?" in said["trainer.callbacks.early_stopping"]
+
+
+def test_what_nobody_knows_or_means_something_else_here() -> None:
+    said = fixes(["trainer.time_limit=3", "trainer.foo_bar=3", "key=1", "zebra=2"])
+    assert "a number of epochs or steps" in said["trainer.time_limit"], "not sweep.time_limit, of a job"
+    assert not said["trainer.foo_bar"]
+    assert "did you mean" not in said["key"] + said["zebra"]
+
+
+def test_a_name_is_not_its_own_meaning() -> None:
+    assert meaning("optim.lr") is None
+    assert meaning("zebra") is None
+    assert meaning("trainer.LR") == "did you mean optim.lr?"

@@ -3,8 +3,6 @@ from __future__ import annotations
 import ast
 from typing import Annotated, Any, Literal, Optional, Union
 
-import pytest
-
 from lightkit.config.annotations import Built, choices_of, fits, in_words, item_type, read_annotation, type_hint
 from lightkit.config.schema.base import Target
 from lightkit.config.schema.running import EmaConfig
@@ -35,26 +33,30 @@ FITS: list[tuple[Any, list[object], list[object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "good", "bad"), FITS)
-def test_fits(kind: Any, good: list[object], bad: list[object]) -> None:
-    assert [fits(value, kind) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+def test_fits() -> None:
+    for kind, good, bad in FITS:
+        assert [fits(value, kind) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad), kind
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (Optional[int], "a whole number or null"),
-        (list[float], "a list (a number each)"),
-        (list, "a list"),
-        (dict[str, int], "a mapping of names to values"),
-        (Literal["a", "b"], "one of a, b"),
-        (Target, "a mapping with `_target_`"),
-        (EmaConfig, "a mapping"),
-        (bool, "true or false"),
-    ],
-)
-def test_in_words(kind: Any, words: str) -> None:
-    assert in_words(kind) == words
+def test_in_words() -> None:
+    for kind, words in (
+        *((Optional[int], "a whole number or null"), (list[float], "a list (a number each)"), (list, "a list")),
+        *(
+            (dict[str, int], "a mapping of names to values"),
+            (Literal["a", "b"], "one of a, b"),
+            (bool, "true or false"),
+        ),
+        *((Target, "a mapping with `_target_`"), (EmaConfig, "a mapping")),
+    ):
+        assert in_words(kind) == words
+    for text, words in (
+        ("tuple[float, float]", "a list of 2 (a number each)"),
+        ("Tuple[int, str]", "a list of 2"),
+        ("tuple[int, ...]", "a list (a whole number each)"),
+        ("tuple[int]", "a list (a whole number each)"),
+        ("Optional[tuple[int, int, int]]", "a list of 3 (a whole number each) or null"),
+    ):
+        assert in_words(read_annotation(ast.parse(text, mode="eval").body)) == words
 
 
 def test_choices_of_a_literal_inside_a_union() -> None:
@@ -62,33 +64,12 @@ def test_choices_of_a_literal_inside_a_union() -> None:
     assert choices_of(int) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "hint"),
-    [
-        ("0.1", float, "write 0.1 without quotes"),
-        ("yes", bool, "write true or false without quotes"),
-        (2.0, int, "write 2"),
-        (3, list[int], "write [3]"),
-        ("fast", float, None),
-    ],
-)
-def test_hints(value: object, kind: Any, hint: str | None) -> None:
-    assert type_hint(value, kind) == hint
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("tuple[float, float]", "a list of 2 (a number each)"),
-        ("Tuple[int, str]", "a list of 2"),
-        ("tuple[int, ...]", "a list (a whole number each)"),
-        ("tuple[int]", "a list (a whole number each)"),
-        ("list[int]", "a list (a whole number each)"),
-        ("Optional[tuple[int, int, int]]", "a list of 3 (a whole number each) or null"),
-    ],
-)
-def test_tuples_have_a_length(text: str, words: str) -> None:
-    assert in_words(read_annotation(ast.parse(text, mode="eval").body)) == words
+def test_hints() -> None:
+    assert type_hint("0.1", float) == "write 0.1 without quotes"
+    assert type_hint("yes", bool) == "write true or false without quotes"
+    assert type_hint(2.0, int) == "write 2"
+    assert type_hint(3, list[int]) == "write [3]"
+    assert type_hint("fast", float) is None
 
 
 def test_items_of_lists() -> None:

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import Composed, compose, compose_jobs, load_run, save, to_yaml
+from lightkit.config import Composed, compose, compose_jobs, to_yaml
 from tests.config.conftest import FILES, Write
 
 Compose = Callable[..., Composed]
@@ -26,26 +26,15 @@ def test_groups_values_and_experiments_in_their_order(composed: Compose, write: 
         composed("experiment=e", "optim=sgd", "trainer.epochs=4"),
     )
     assert (plain.cfg.optim._target_, plain.cfg.optim.lr) == ("torch.optim.SGD", 0.1)
+    assert (forced.choices["optim"], forced.choices["trainer"], "experiment" in plain.choices) == (
+        "sgd",
+        "default",
+        False,
+    )
+    assert forced.sources.find("trainer.epochs") == "command line: trainer.epochs=4"
+    assert chosen.sources.find("optim._target_") == "conf/optim/adam.yaml:2"
     assert (chosen.cfg.optim._target_, chosen.cfg.optim.lr, chosen.cfg.trainer.epochs) == ("torch.optim.Adam", 0.5, 3)
     assert (forced.cfg.optim._target_, forced.cfg.optim.lr, forced.cfg.trainer.epochs) == ("torch.optim.SGD", 0.5, 4)
-
-
-def test_choices_and_overrides_are_kept(composed: Compose) -> None:
-    made = composed("optim=adam", "optim.lr=1")
-    assert made.choices["optim"] == "adam"
-    assert made.choices["trainer"] == "default"
-    assert "experiment" not in made.choices
-    assert made.overrides == ["optim=adam", "optim.lr=1"]
-    assert made.sources.find("optim.lr") == "command line: optim.lr=1"
-    assert made.sources.find("optim._target_") == "conf/optim/adam.yaml:2"
-
-
-def test_own_options_win_over_shipped_ones_and_join_them(composed: Compose, write: Write) -> None:
-    write("conf/trainer/default.yaml", "# Mine.\nepochs: 77\n")
-    write("conf/device/mine.yaml", "# Mine.\nname: cpu\n")
-    assert composed("device=mine").cfg.trainer.epochs == 77
-    assert composed("device=cuda").cfg.device.name == "cuda"
-    assert composed().cfg.trainer.accumulate == 1
 
 
 def test_config_dir_comes_first(toy: Path, tmp_path: Path) -> None:
@@ -73,6 +62,8 @@ def test_experiments_by_their_names(composed: Compose, write: Write) -> None:
     write("experiments/own/own.yaml", "seed: 2\n")
     write("experiments/own/second.yaml", "defaults:\n  - own\nname: second\n")
     write("experiments/own/deep/third.yaml", "seed: 4\n")
+    write("experiments/p.yaml", "# @package optim\nlr: 0.25\n")
+    assert composed("experiment=p").cfg.optim.lr == 0.25
     assert composed("experiment=flat").cfg.seed == 1
     assert composed("experiment=own").cfg.seed == 2
     assert composed("experiment=own/second").cfg.seed == 2
@@ -91,11 +82,6 @@ def test_a_wrong_experiment_gets_the_list(toy: Path, write: Write) -> None:
         compose(["experiment=digit"])
 
 
-def test_a_package_header_in_an_experiment_counts(composed: Compose, write: Write) -> None:
-    write("experiments/p.yaml", "# @package optim\nlr: 0.25\n")
-    assert composed("experiment=p").cfg.optim.lr == 0.25
-
-
 def test_modules_of_the_project_and_of_experiments_are_targets(composed: Compose, write: Write) -> None:
     write(
         "experiments/mine/nets.py",
@@ -110,14 +96,16 @@ def test_modules_of_the_project_and_of_experiments_are_targets(composed: Compose
         compose(["experiment=mine", "model.sise=4"])
 
 
-def test_the_answer_does_not_depend_on_what_was_composed_before(composed: Compose) -> None:
-    first = OmegaConf.to_yaml(composed("optim=adam").cfg)
-    composed("optim=sgd", "optim.lr=7")
-    assert OmegaConf.to_yaml(composed("optim=adam").cfg) == first
-
-
 def test_a_group_outside_of_the_defaults_list_needs_no_plus(composed: Compose, write: Write) -> None:
     write("conf/extra/wide.yaml", "# Own values.\nwidth: 3\n")
+    write("conf/trainer/default.yaml", "# Mine, in the place of the shipped one.\nepochs: 77\n")
+    made = composed("device=cuda")
+    assert (made.cfg.trainer.epochs, made.cfg.trainer.accumulate, made.cfg.device.name) == (77, 1, "cuda")
+    write("conf/finetune/_mine.yaml", "audit: warn\n")
+    write("conf/finetune/wide.yaml", "# Wide.\ndefaults:\n  - lora\n  - _mine\n  - _self_\nlora:\n  rank: 64\n")
+    made = composed("finetune=[head,wide]")
+    assert made.choices["finetune"] == "[head,wide]", "what an option is based on was not chosen"
+    assert (made.cfg.finetune.lora.rank, made.cfg.finetune.audit) == (64, "warn")
     assert composed("extra=wide").cfg.extra.width == 3
     assert composed("+extra=wide").cfg.extra.width == 3
     assert composed("+optim=adam").cfg.optim._target_ == "torch.optim.Adam"
@@ -164,21 +152,14 @@ def shallow() -> Iterator[None]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "text", "overrides"),
-    [
-        ("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"), []),
-        ("conf/model/loop.yaml", "defaults:\n  - loop\n", ["model=loop"]),
-    ],
-)
-def test_a_file_that_includes_itself(
-    write: Write, report: Callable[..., str], shallow: None, name: str, text: str, overrides: list[str]
-) -> None:
-    write(name, text)
-    found = report(*overrides)
-    assert f"{Path(name).name} includes itself" in found
-    assert f"at:       {name}:" in found
-    assert ("stands in for the shipped one" in found) == (name == "conf/config.yaml")
+def test_a_file_that_includes_itself(write: Write, report: Callable[..., str], shallow: None) -> None:
+    write("conf/model/loop.yaml", "defaults:\n  - loop\n")
+    assert "loop.yaml includes itself" in report("model=loop")
+    write("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"))
+    text = report()
+    assert "config.yaml includes itself" in text
+    assert "at:       conf/config.yaml:" in text
+    assert "stands in for the shipped one" in text
 
 
 def test_files_that_include_each_other(write: Write, report: Callable[..., str], shallow: None) -> None:
@@ -191,20 +172,9 @@ def test_a_run_without_name_is_called_after_its_experiment(write: Write, compose
     write("experiments/deep/try.yaml", "# Try.\nname: null\nseed: 1\n")
     assert composed("experiment=deep/try").cfg.name == "deep_try"
     assert composed("name=null").cfg.name == "toy_net"
-
-
-def test_signs_beyond_ascii_need_quotes(report: Callable[..., str], composed: Compose) -> None:
-    found = report("name=5€")
-    assert "'€' needs quotes around the value" in found
-    assert "fix:      'name=\"5€\"'" in found
-    assert composed('name="5€"').cfg.name == "5€"
-
-
-def test_what_cannot_be_read_is_not_missing_as_well(report: Callable[..., str]) -> None:
-    assert "a value is missing" in report("model=any")
-    found = report("model=any", "model._target_=5€")
-    assert "needs quotes" in found
-    assert "1 problem found" in found
+    write("experiments/a.yaml", "name: null\n")
+    made = composed("experiment=[a,deep/try]")
+    assert (made.cfg.name, made.choices["experiment"]) == ("a_deep_try", "[a,deep/try]")
 
 
 TABLE = """\
@@ -216,22 +186,12 @@ optim:
 """
 
 
-@pytest.mark.thorough
-def test_value_depends_on_the_option_chosen_in_the_end(composed: Compose, write: Write) -> None:
-    write("experiments/e.yaml", TABLE)
-    write("experiments/other.yaml", "defaults:\n  - override /optim: adam\n" + TABLE)
-
-    assert [composed(f"experiment={name}").cfg.optim.lr for name in ("e", "other")] == [0.25, 0.5]
-    assert composed("experiment=other", "optim=sgd").cfg.optim.lr == 0.25
-    assert composed("experiment=other", "optim.lr=3").cfg.optim.lr == 3
-    assert composed("experiment=e").cfg.extra.words == ["with sgd", {"deeper": "sgd"}]
-
-
 def test_compositions_do_not_share_their_choices(composed: Compose, write: Write) -> None:
     write("experiments/e.yaml", TABLE)
     first, second = composed("experiment=e"), composed("experiment=e", "optim=adam")
 
     assert (first.cfg.optim.lr, second.cfg.optim.lr) == (0.25, 0.5)
+    assert first.cfg.extra.words == ["with sgd", {"deeper": "sgd"}]
     assert OmegaConf.create(to_yaml(first.cfg)).optim.lr == 0.25
 
 
@@ -259,29 +219,14 @@ Report = Callable[..., str]
 @pytest.mark.parametrize("text", ["finetune=[head,lora]", "finetune=[head, lora]", "+finetune=[head,lora]"])
 def test_several_options_are_merged_in_their_order(composed: Compose, text: str) -> None:
     made = composed(text, "finetune.lora.rank=4")
+    assert composed("finetune=[lora,bitfit]").cfg.finetune.train == ["@bias", "@head"]
+    assert composed("finetune=[bitfit,lora]").cfg.finetune.train == ["@head"], "lists are replaced"
+    assert composed("finetune=[lora]").choices["finetune"] == "lora"
     assert made.choices["finetune"] == "[head,lora]"
     assert made.cfg.finetune.freeze == ["*"]
     assert made.cfg.finetune.lora.match == ["@linear", "@conv", "@attention"]
     assert made.cfg.finetune.lora.rank == 4
     assert made.sources.find("finetune.train").endswith("conf/finetune/lora.yaml:3")  # type: ignore[union-attr]
-
-
-def test_the_later_wins_and_lists_are_replaced(composed: Compose) -> None:
-    assert composed("finetune=[lora,bitfit]").cfg.finetune.train == ["@bias", "@head"]
-    assert composed("finetune=[bitfit,lora]").cfg.finetune.train == ["@head"]
-
-
-def test_one_option_in_a_list_is_one_option(composed: Compose) -> None:
-    assert composed("finetune=[lora]").choices["finetune"] == "lora"
-    assert composed("finetune=lora").choices["finetune"] == "lora"
-
-
-def test_what_an_option_is_based_on_was_not_chosen(composed: Compose, write: Write) -> None:
-    write("conf/finetune/_mine.yaml", "audit: warn\n")
-    write("conf/finetune/wide.yaml", "# Wide.\ndefaults:\n  - lora\n  - _mine\n  - _self_\nlora:\n  rank: 64\n")
-    made = composed("finetune=[head,wide]")
-    assert made.choices["finetune"] == "[head,wide]"
-    assert (made.cfg.finetune.lora.rank, made.cfg.finetune.audit) == (64, "warn")
 
 
 def test_an_experiment_names_several_and_the_command_line_wins(composed: Compose, write: Write) -> None:
@@ -295,13 +240,6 @@ def test_an_experiment_names_several_and_the_command_line_wins(composed: Compose
     assert (other.choices["finetune"], other.cfg.finetune.train) == ("bitfit", ["@bias", "@head"])
 
 
-def test_a_run_is_called_after_all_of_its_experiments(composed: Compose, write: Write) -> None:
-    write("experiments/a.yaml", "name: null\n")
-    write("experiments/more/b.yaml", "seed: 3\n")
-    assert composed("experiment=[a,more/b]").cfg.name == "a_more_b"
-    assert composed("experiment=[a,more/b]").choices["experiment"] == "[a,more/b]"
-
-
 @pytest.mark.thorough
 def test_a_sweep_over_lists_of_options(toy: object) -> None:
     jobs = compose_jobs(["finetune=none,lora,[head,lora]", "seed=1,2"])
@@ -311,27 +249,6 @@ def test_a_sweep_over_lists_of_options(toy: object) -> None:
         compose_jobs(["finetune=none,[head,lroa],lora"])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("finetune=[head,lroa]", ["received: 'lroa'", "nearest: lora", "fix:      finetune=[head,lora]"]),
-        ("finetune=[haed,lroa]", ["'haed'", "'lroa'", "finetune=[head,lora]", "2 problems found"]),
-        ("finetune=[head,nothing_like_it]", ["'nothing_like_it'", "`lightkit config finetune` lists the choices"]),
-        ("finetune=[]", ["an option is missing", "adapter"]),
-        ("finetune=head,lora", ["several runs, which wants -m", "for options that go together write finetune=[…]"]),
-    ],
-)
-def test_a_wrong_name_in_a_list(report: Report, text: str, said: list[str]) -> None:
-    found = report(text)
-    for part in said:
-        assert part in found
-
-
-def test_nothing_is_said_about_a_group_with_a_wrong_name(report: Report) -> None:
-    assert "1 problem found" in report("finetune=[head,lroa]", "finetune.lora.rank=0")
-
-
 def test_a_wrong_name_in_the_list_of_an_experiment(report: Report, write: Write) -> None:
     write("experiments/e.yaml", "# E.\ndefaults:\n  - override /finetune: [head, lroa]\n")
     text = report("experiment=e")
@@ -339,23 +256,29 @@ def test_a_wrong_name_in_the_list_of_an_experiment(report: Report, write: Write)
     assert "nearest: lora" in text
 
 
-def test_the_options_of_a_run_stay(toy: object, composed: Compose, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("run")
-    save(composed("finetune=[head,lora]").cfg, folder)
-    assert load_run(folder).cfg.finetune.lora.match == ["@linear", "@conv", "@attention"]
-    with pytest.raises(UserErrors, match="the options of a run are fixed"):
-        load_run(folder, ["finetune=[head]"])
+@pytest.mark.parametrize("made", [compose_jobs, compose], ids=["sweep", "run"])
+def test_a_range_of_fractions_counts_from_zero_in_ones(made: Callable[[list[str]], object]) -> None:
+    with pytest.raises(UserErrors) as raised:
+        made(["optim.lr=range(0.1)"])
+    assert "optim.lr: this range counts from 0 to 0.1 in steps of 1, which is one value" in str(raised.value)
+    assert "fix:      the values themselves: optim.lr=0.001,0.01,0.1" in str(raised.value)
+    assert len(raised.value.errors) == 1
+    rates = [job.cfg.optim.lr for job in compose_jobs(["optim.lr=range(0.1,0.35,0.1)"])]
+    assert rates == pytest.approx([0.1, 0.2, 0.3])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("text", "fix"),
-    [
-        ("finetune.train=[re:^head]", "'finetune.train=[\"re:^head\"]'"),
-        ("finetune.train=[@head,re:layer[34]]", '\'finetune.train=["@head","re:layer[34]"]\''),
-        ("finetune.train=['re:^a',re:^b]", '\'finetune.train=["re:^a","re:^b"]\''),
-    ],
-)
-def test_what_needs_quotes_in_a_list_is_shown_with_them(report: Report, composed: Compose, text: str, fix: str) -> None:
-    assert f"fix:      {fix}" in report(text)
-    composed(fix.strip("'"))
+def test_a_decimal_comma_in_a_file_says_how_numbers_are_written(write: Write, report: Report) -> None:
+    write("experiments/comma.yaml", "optim:\n  lr: 0,001\ntrainer:\n  epochs: 1,5\nname: 0,5\n")
+    text = report("experiment=comma")
+    assert "fix:      optim.lr=0.001, with a point" in text
+    assert "fix:      trainer.epochs=1.5, with a point" not in text, "which is no whole number either"
+    assert "2 problems found" in text
+
+
+def test_an_empty_mapping_removes_nothing_and_is_told_once(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        cfg = compose(["metrics.train={}", "extra={}", "data=wine", "name=Überlauf"]).cfg
+    assert (list(cfg.metrics.train), cfg.name) == (["accuracy"], "Überlauf")
+    (line,) = [message for message in caplog.messages if "removes nothing" in message]
+    assert line.startswith("metrics.train={} removes nothing")
+    assert line.endswith(" ~metrics.train.accuracy")

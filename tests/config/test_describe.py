@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lightkit.cli.config import group_text
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import compose, schema
+from lightkit.common.errors import UserError
+from lightkit.config import schema
 from lightkit.config.describe import (
     Argument,
     describe_arguments,
     describe_group,
     describe_key,
-    first_comment,
     list_options,
     option_arguments,
 )
@@ -27,7 +24,6 @@ from lightkit.config.loader import make_loader
 from lightkit.config.pages import PAGES, commented, page
 from lightkit.config.schema import Config
 from tests.config.conftest import Write
-from tests.waiting import PATIENCE_SECONDS
 
 
 def test_every_key_of_every_group_has_a_meaning() -> None:
@@ -95,16 +91,8 @@ def test_experiments_are_options(toy: Path) -> None:
 def test_an_unknown_group(toy: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)there is no such group.*nearest: optim"):
         list_options("optm")
-
-
-def test_an_option_where_a_group_is_wanted(toy: Path) -> None:
     with pytest.raises(UserError, match="lightkit config optim=sgd"):
         list_options("sgd")
-
-
-def test_files_without_comment(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("a: 1\n# no head\n")
-    assert first_comment(tmp_path / "a.yaml") == ""
 
 
 def arguments(group: str, option: str) -> dict[str, Argument]:
@@ -120,16 +108,12 @@ def test_values_of_the_file_and_what_it_is_based_on(write: Write) -> None:
     assert found["model.act"].type == "one of relu, gelu"
     assert not found["model.body"].written
     assert found["model.body"].value == "null"
-
-
-def test_what_lightkit_fills_in_or_reads_itself_is_no_argument(toy: Path) -> None:
     assert not {"model.num_classes", "model._target_"} & set(arguments("model", "net"))
     assert not {"optim.params", "optim.rules"} & set(arguments("optim", "sgd"))
     assert "optimizer" not in str(arguments("scheduler", "flat"))
-
-
-def test_arguments_of_a_node_inside(toy: Path) -> None:
     assert list(arguments("data", "toy")) == ["data.dataset.rows", "data.dataset.path"]
+    write("conf/model/gone.yaml", "_target_: toy.Gone\nwidth: 1\n")
+    assert (list(arguments("model", "gone")), arguments("model", "any")) == (["model.width"], {})
 
 
 def test_meanings_come_from_docstrings(write: Write) -> None:
@@ -140,12 +124,6 @@ def test_meanings_come_from_docstrings(write: Write) -> None:
     assert found["model.wide"].meaning == "How wide, in all."
     assert found["model.deep"].meaning == "Layers."
     assert arguments("optim", "sgd")["optim.lr"].meaning.startswith("learning rate")
-
-
-def test_a_target_that_is_not_there_or_not_chosen(write: Write) -> None:
-    write("conf/model/gone.yaml", "_target_: toy.Gone\nwidth: 1\n")
-    assert list(arguments("model", "gone")) == ["model.width"]
-    assert arguments("model", "any") == {}
 
 
 def test_a_group_lists_the_arguments_of_each_option(toy: Path) -> None:
@@ -179,39 +157,12 @@ def test_keys_below_a_node_with_free_names(toy: Path) -> None:
     assert describe_key("trainer.epochz") == []
 
 
-@pytest.mark.parametrize("key", ["optim.lrr", "model.hiden", "trainer.epoch"])
-def test_an_unknown_key(toy: Path, key: str) -> None:
-    with pytest.raises(UserError, match=rf"(?s)there is no such key.*nearest: {key[:7]}"):
-        group_text(key)
-
-
-def test_a_key_without_its_group(toy: Path) -> None:
+def test_an_unknown_key_and_one_without_its_group(toy: Path) -> None:
+    for key in ("optim.lrr", "model.hiden", "trainer.epoch"):
+        with pytest.raises(UserError, match=rf"(?s)there is no such key.*nearest: {key[:7]}"):
+            group_text(key)
     with pytest.raises(UserError, match=r"(?s)there is no such group.*did you mean model\.dropout or finetune"):
         group_text("dropout")
-
-
-def test_nothing_is_imported(toy: Path) -> None:
-    code = (
-        "import sys; from lightkit.cli.config import group_text; group_text('model'); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=toy, timeout=PATIENCE_SECONDS).returncode == 0
-
-
-TYPED = [
-    (["ensemble.size=3"], "ensemble=voting ensemble.size=3; also of adversarial, bagging"),
-    (["ensemble.cycle_epochs=3"], "ensemble=fast_geometric ensemble.cycle_epochs=3"),
-    (["model.channels=[3]"], "model=cnn model.channels=[3]"),
-    (["scheduler.gamma=0.5"], "scheduler=step scheduler.gamma=0.5"),
-    (["optim.momentum=0.5"], "optim=sgd optim.momentum"),
-    (["model.zebra=1"], "remove it: ~model.zebra"),
-]
-
-
-@pytest.mark.parametrize(("typed", "fix"), TYPED)
-def test_the_option_that_takes_the_argument_is_named(typed: list[str], fix: str) -> None:
-    with pytest.raises(UserErrors) as raised:
-        compose(typed)
-    assert fix in str(raised.value)
 
 
 def test_a_long_comment_goes_on_below_itself() -> None:

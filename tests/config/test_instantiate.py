@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lightkit.common.errors import UserError
-from lightkit.config import compose, instantiate, to_plain
+from lightkit.config import compose, instantiate
 from tests.config.conftest import Write
 
 
@@ -55,11 +54,6 @@ def test_objects_are_handed_on_untouched(toy: Path) -> None:
     assert schedule.optimizer is marker
 
 
-def test_only_named_arguments_are_filled_in(toy: Path) -> None:
-    assert instantiate({"_target_": "toy.anything"}, key="loss", num_classes=3) == {}
-    assert instantiate({"_target_": "toy.Wrapped", "hidden": []}, key="model", num_classes=3).num_classes == 3
-
-
 def test_an_argument_of_the_same_name_that_means_something_else_is_not_filled_in(toy: Path) -> None:
     torch = "torch.optim.lr_scheduler"
     rates = {"_partial_": True, "base_lr": 0.01, "max_lr": 0.1}
@@ -91,8 +85,9 @@ def test_an_error_of_the_target_names_key_and_target(toy: Path) -> None:
         UserError, match=r"data.augment\[0\]: toy.Noise could not be built: ValueError: too loud"
     ) as caught:
         instantiate({"_target_": "toy.Noise", "scale": 101}, key="data.augment[0]")
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert not isinstance(caught.value.__cause__, UserError)
+    assert type(caught.value.__cause__) is ValueError
+    assert str(caught.value.origin).startswith("toy.py:")
+    assert "LIGHTKIT_DEBUG=1" in str(caught.value)
 
 
 def test_an_error_of_a_nested_target_names_its_own_key(toy: Path) -> None:
@@ -112,37 +107,23 @@ def test_user_errors_pass_through(toy: Path, write: Write) -> None:
         assert caught.value.__cause__ is not caught.value
 
 
-@pytest.mark.parametrize("node", [{}, {"_target_": 3}, None, [1]])
-def test_nothing_to_build(node: Any) -> None:
-    with pytest.raises(UserError, match="model: nothing to build"):
-        instantiate(node, key="model")
-
-
-def test_a_target_that_cannot_be_imported(toy: Path, write: Write) -> None:
-    write("sick.py", "import nowhere_at_all\ndef f(): ...\n")
-    with pytest.raises(UserError, match=r"model: sick.f could not be built"):
-        instantiate({"_target_": "sick.f"}, key="model")
+def test_nothing_to_build() -> None:
+    for node in ({}, {"_target_": 3}, None, [1]):
+        with pytest.raises(UserError, match="model: nothing to build"):
+            instantiate(node, key="model")
 
 
 def test_what_goes_wrong_in_an_import_is_told_with_its_line(toy: Path, write: Write) -> None:
+    write("sick.py", "import nowhere_at_all\ndef f(): ...\n")
+    with pytest.raises(
+        UserError, match=r"model: sick.f can't be imported: sick.py:1: there is no module nowhere_at_all"
+    ):
+        instantiate({"_target_": "sick.f"}, key="model")
     write("ill.py", "import os\n\nlength = len(os)\n\n\ndef f(): pass\n")
     with pytest.raises(UserError, match=r"model: ill\.f could not be built: TypeError: object of") as caught:
         instantiate({"_target_": "ill.f"}, key="model")
     assert caught.value.origin == "ill.py:3"
     assert "installed" not in str(caught.value)
-
-
-def test_to_plain() -> None:
-    cfg = OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": [1, "${a}"]})
-    assert to_plain(cfg) == {"a": 1, "b": {"c": 1}, "d": [1, 1]}
-    assert to_plain(3) == 3
-
-
-def test_an_error_of_own_code_names_its_line(toy: Path, write: Write) -> None:
-    write("bad.py", "import json\n\n\ndef f(x=1):\n    return json.loads('{')\n")
-    with pytest.raises(UserError, match=r"(?s)bad\.f could not be built.*at: +bad\.py:5\n.*LIGHTKIT_DEBUG=1") as caught:
-        instantiate({"_target_": "bad.f"}, key="data.dataset")
-    assert caught.value.origin == "bad.py:5"
 
 
 def test_an_error_of_a_library_names_no_line(toy: Path) -> None:
@@ -166,12 +147,6 @@ def test_sizes_the_data_set_has_not_got(toy: Path, write: Write) -> None:
     assert instantiate(given, key="model", **sizes).dim == 1
     assert instantiate({"_target_": "lm.LM", "_args_": [1, 2]}, key="model", **sizes).dim == 1
     assert callable(instantiate({"_target_": "lm.LM", "_partial_": True}, key="model", **sizes))
-
-
-def test_a_file_that_is_no_python_is_not_imported(toy: Path, write: Write) -> None:
-    write("worse.py", "def f(:\n")
-    with pytest.raises(UserError, match=r"worse\.f can't be read, as its file is no valid Python: worse\.py:1: "):
-        instantiate({"_target_": "worse.f"}, key="model")
 
 
 def test_hydras_keys_say_how_a_node_is_built(toy: Path) -> None:

@@ -12,7 +12,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
 from lightkit.config.loader import make_loader
 from lightkit.config.native import is_multirun, one_by_one
-from tests.config.conftest import FILES, Write
+from tests.config.conftest import Write
 
 
 def test_every_job_of_the_grid(toy: Path) -> None:
@@ -24,20 +24,14 @@ def test_every_job_of_the_grid(toy: Path) -> None:
         ["optim=adam", "seed=1"],
     ]
     assert {(job.cfg.optim.lr, job.cfg.name) for job in jobs} == {(0.5, "x")}
-
-
-def test_globs_and_values_without_sweep(toy: Path, write: Write) -> None:
     assert {job.cfg.loss._target_ for job in compose_jobs(["loss=glob(m*)"])} == {"torch.nn.MSELoss"}
     assert len(compose_jobs(["optim.nesterov=true,false"])) == 2
     assert len(compose_jobs([])) == 1
 
 
 def test_all_jobs_are_checked_in_one_report(toy: Path) -> None:
-    with pytest.raises(UserErrors) as caught:
+    with pytest.raises(UserErrors, match=r"optim: no such option[\s\S]*'adm'"):
         compose_jobs(["optim=sgd,adam,adm", "seed=0,-1", "optim.momentum=0.9"])
-    text = str(caught.value)
-    assert "optim: no such option" in text
-    assert "'adm'" in text
     with pytest.raises(UserErrors) as caught:
         compose_jobs(["optim=sgd,adam", "seed=0,-1", "optim.momentum=0.9"])
     text = str(caught.value)
@@ -140,13 +134,10 @@ def test_no_job_starts_when_one_is_wrong(toy: Path) -> None:
     assert not (toy / "outputs").exists()
 
 
-def test_the_folder_of_a_sweep_can_be_set_in_a_file(toy: Path, write: Write) -> None:
+def test_the_folder_of_a_sweep_can_be_chosen(toy: Path, write: Write, tmp_path: Path) -> None:
     write("experiments/there.yaml", "hydra: {sweep: {dir: 'multirun/${now:%Y}/mine'}}\n")
     run_hydra(["experiment=there", "seed=1,2"], lambda cfg: None)
     assert len(list(toy.glob("multirun/*/mine"))) == 1
-
-
-def test_the_folder_of_a_sweep_can_be_chosen(toy: Path, tmp_path: Path) -> None:
     run_hydra(["seed=1,2"], lambda cfg: None, sweep_dir=tmp_path / "here")
     assert (tmp_path / "here").is_dir()
     run_hydra(["seed=1", f"hydra.sweep.dir={tmp_path}/there"], lambda cfg: None)
@@ -167,10 +158,3 @@ def test_views_leave_the_logging_of_the_process_alone(toy: Path, capsys: pytest.
 def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
     with pytest.raises(UserError, match="Hydra: "):
         hydra_command(["-sc", "install=nothing"])
-
-
-@pytest.mark.thorough
-def test_a_sweep_over_a_file_that_includes_itself(write: Write) -> None:
-    write("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"))
-    with pytest.raises(UserErrors, match="config.yaml includes itself"):
-        compose_jobs(["seed=1,2"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import arguments, compose, instantiate, load_run, save, signatures
+from lightkit.config import compose, instantiate, load_run, save, signatures
 from lightkit.config.loader import locate
 from lightkit.config.modules import Module
 from lightkit.config.policy import Trust, judge, verify
@@ -226,40 +225,6 @@ torch.nn.Embedding.from_pretrained experiments.custom_task.pairs.DigitPairs toy.
 )
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("target", ["os.system", "torch.load", "numpy.load", "shutil.rmtree", "timm.create_model"])
-def test_a_refusal_reads_few_files(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    clear()
-    parsed, parse = [], ast.parse
-    monkeypatch.setattr(ast, "parse", lambda *args, **kwargs: parsed.append(args) or parse(*args, **kwargs))
-    refusal = cli("train", f"model._target_={target}")
-    assert refusal.code == 2
-    assert f"{target} is not among what may be built" in refusal.err
-    assert 0 < len(parsed) < 50
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("defined", "def defined(): ..."),
-        ("Made", "class Made: ..."),
-        ("listed", "from gathered_inner import (\n    made,\n    listed\n)"),
-        ("renamed", "from gathered_inner import listed as renamed"),
-        ("assigned", "from gathered_inner import made\nassigned: object = made"),
-        ("again", "from gathered_part1 import *"),
-    ],
-)
-def test_a_name_is_found_however_a_starred_module_binds_it(toy: Path, write: Write, name: str, text: str) -> None:
-    write("gathered_inner.py", "def listed(): ...\n\n\ndef made(): ...\n")
-    write("gathered_part0.py", text + "\n")
-    write("gathered_part1.py", "def again(): ...\n")
-    write("gathered.py", "from gathered_part0 import *\n")
-    clear()
-    assert signatures.read(f"gathered.{name}") == Signature(())
-    with pytest.raises(TargetError, match="no such name"):
-        signatures.read("gathered.absent")
-
-
 def test_what_is_meant_to_be_built_is_allowed(toy: Path) -> None:
     for target in GOOD:
         assert judge(target, trust()) is None, target
@@ -287,20 +252,20 @@ def test_trust_adds_packages_modules_and_single_names(walks: Path) -> None:
         assert verify(locate(target), target, trust(entry)) is None, target
 
 
-BEYOND = [
-    ("outside.deep", "outside.boom"),
-    ("out", "outside.boom"),
-    ("toy_walks", "toy_walks.subprocess.run"),
-    ("toy_walks", "toy_walks.again"),
-    ("toy_walks", "toy_walks.Net.method"),
-    ("sklearn", "sklearn.os.system"),
-    ("", "os.system"),
-]
+BEYOND = """
+outside.deep: outside.boom
+out: outside.boom
+toy_walks: toy_walks.subprocess.run toy_walks.again toy_walks.Net.method
+sklearn: sklearn.os.system
+: os.system
+"""
 
 
 def test_trust_reaches_no_further_than_it_says(walks: Path) -> None:
-    for entry, target in BEYOND:
-        assert judge(target, trust(entry)) is not None, target
+    for line in BEYOND.strip().splitlines():
+        entry, _, targets = line.partition(":")
+        for target in targets.split():
+            assert judge(target, trust(entry)) is not None, target
 
 
 def test_trust_comes_from_files_and_the_command_line(write: Write) -> None:
@@ -312,22 +277,6 @@ def test_trust_comes_from_files_and_the_command_line(write: Write) -> None:
     assert instantiate(again.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
     with pytest.raises(UserError, match="not among what may be built"):
         instantiate({"_target_": "math.sqrt", "_args_": [4]}, key="trainer.callbacks.a")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("trust=[a b]", ["trust[0]: can't be trusted", "the dotted path of a package, module, class or function"]),
-        ("trust=['*']", ["trust[0]: can't be trusted", "'*'"]),
-        ("trust=['']", ["trust[0]: can't be trusted"]),
-        ("trust=math", ["trust: wrong type", "write [math]"]),
-        ("trust=[3]", ["trust[0]: wrong type"]),
-    ],
-)
-def test_trust_itself_is_checked(report: Callable[..., str], text: str, parts: list[str]) -> None:
-    found = report(text)
-    assert all(part in found for part in parts), found
 
 
 @pytest.fixture
@@ -368,7 +317,7 @@ def test_a_run_of_this_project_keeps_what_was_trusted(toy: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("written", ["${extra.x}", "${nope}", "math", "3", "[3]", "{a: 1}", "null"])
+@pytest.mark.parametrize("written", ["${extra.x}", "math", "[3]"])
 def test_any_trust_in_the_file_of_a_run_is_dropped(run: Path, written: str) -> None:
     path = run / "config.yaml"
     path.write_text(path.read_text().replace("trust:\n- math\n", f"trust: {written}\n"))
@@ -391,13 +340,6 @@ def test_code_inside_the_folder_of_a_run_is_not_the_project(
     monkeypatch.chdir(run)
     with pytest.raises(UserErrors, match=r"received: 'math\.sqrt'"):
         load_run(run, ["trust=[toy]"])
-
-
-@pytest.mark.parametrize("folder", ["venv/lib/python3/site-packages/lib", ".hidden/lib", "outputs/lib", "multirun/lib"])
-def test_installed_hidden_and_written_files_are_no_project(toy: Path, folder: str) -> None:
-    assert not trust().holds(Module("lib.nets", toy / folder / "nets.py"))
-    assert trust().holds(Module("lib.nets", toy / "lib/nets.py"))
-    assert not trust().holds(Module("code", toy / "code.py"))
 
 
 def test_a_folder_of_the_project_is_no_package_of_that_name(toy: Path) -> None:
@@ -470,16 +412,26 @@ def test_of_peft_only_configurations_are_built(peft: None, report: Callable[...,
             instantiate({"_target_": f"peft.{target}"}, key="finetune.peft")
 
 
-@pytest.mark.parametrize(("target", "extra"), [("peft.LoraConfig", "peft"), ("timm.models.resnet.ResNet", "vision")])
-def test_an_extra_that_is_not_installed(
-    report: Callable[..., str], monkeypatch: pytest.MonkeyPatch, target: str, extra: str
-) -> None:
-    package = target.partition(".")[0]
-    monkeypatch.setattr(arguments, "read", lambda name: _missing(package))
-    text = report("model._target_=toy.anything", f"+model.body={{_target_: {target}}}")
-    assert f"{target} needs the package {package}, which is not installed" in text
-    assert f"fix:      pip install 'lightkit[{extra}]'" in text
+def test_a_name_is_found_however_a_starred_module_binds_it(toy: Path, write: Write) -> None:
+    write("gathered_inner.py", "def listed(): ...\n\n\ndef made(): ...\n")
+    write("gathered_part1.py", "def again(): ...\n")
+    write("gathered.py", "from gathered_part0 import *\n")
+    for name, text in {
+        "defined": "def defined(): ...",
+        "listed": "from gathered_inner import (\n    made,\n    listed\n)",
+        "renamed": "from gathered_inner import listed as renamed",
+        "assigned": "from gathered_inner import made\nassigned: object = made",
+        "again": "from gathered_part1 import *",
+    }.items():
+        write("gathered_part0.py", text + "\n")
+        clear()
+        assert signatures.read(f"gathered.{name}") == Signature(())
+        with pytest.raises(TargetError, match="no such name"):
+            signatures.read("gathered.absent")
 
 
-def _missing(package: str) -> None:
-    raise TargetError("there is no such module", received=package)
+def test_installed_hidden_and_written_files_are_no_project(toy: Path) -> None:
+    for folder in ("venv/lib/python3/site-packages/lib", ".hidden/lib", "outputs/lib", "multirun/lib"):
+        assert not trust().holds(Module("lib.nets", toy / folder / "nets.py")), folder
+    assert trust().holds(Module("lib.nets", toy / "lib/nets.py"))
+    assert not trust().holds(Module("code", toy / "code.py")), "a name of Python's own"

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Optional
@@ -11,7 +9,6 @@ from typing import Any, Literal, Optional
 import pytest
 
 from lightkit.config.signatures import TargetError, clear, read
-from tests.waiting import PATIENCE_SECONDS
 
 CODE = {
     "pack/__init__.py": "from pack.base import Base as Base\nfrom .stars import *\nfrom . import deep\nALIAS = Base\n",
@@ -124,56 +121,36 @@ def names(target: str) -> list[str]:
     return signature.names()
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("pack.Base", ["width", "name", "flag", "alpha"]),
-        ("pack.base.Base", ["width", "name", "flag", "alpha"]),
-        ("pack.ALIAS", ["width", "name", "flag", "alpha"]),
-        ("pack.base.Child", ["depth", "name", "flag", "alpha"]),
-        ("pack.base.Grandchild", ["depth", "name", "flag", "alpha"]),
-        ("pack.deep.leaf.Leaf", ["width", "name", "flag", "alpha"]),
-        ("pack.base.Record", ["x", "y", "z"]),
-        ("pack.base.More", ["x", "y", "z", "w"]),
-        ("pack.base.Nothing", []),
-        ("pack.Base.make", ["width"]),
-        ("pack.Base.plain", ["height"]),
-        ("pack.Base.method", ["self", "x"]),
-        ("pack.base.Child.make", ["width"]),
-        ("pack.starred", ["a"]),
-        ("pack.base.position", ["b", "c"]),
-        ("pack.base.over", ["a", "b"]),
-        ("pack.base.branch", ["a"]),
-        ("lazy.Base", ["width", "name", "flag", "alpha"]),
-        ("lazy.Local", ["here"]),
-        ("space.inner.f", ["a"]),
-    ],
-)
-def test_arguments_are_read(pack: None, target: str, expected: list[str]) -> None:
-    assert names(target) == expected
+ARGUMENTS = """
+width name flag alpha: pack.Base pack.base.Base pack.ALIAS pack.deep.leaf.Leaf lazy.Base
+depth name flag alpha: pack.base.Child pack.base.Grandchild
+x y z: pack.base.Record
+x y z w: pack.base.More
+: pack.base.Nothing
+width: pack.Base.make pack.base.Child.make
+height: pack.Base.plain
+self x: pack.Base.method
+a: pack.starred pack.base.branch space.inner.f
+b c: pack.base.position
+a b: pack.base.over
+here: lazy.Local
+"""
+UNTOLD = "pack.base.New pack.base.Colour pack.base.fallback dyn.whatever math.sqrt builtins.dict lazy.Else"
 
 
-def test_rest_arguments(pack: None) -> None:
+def test_arguments_are_read(pack: None) -> None:
+    for line in ARGUMENTS.strip().splitlines():
+        expected, _, targets = line.partition(":")
+        for target in targets.split():
+            assert names(target) == expected.split(), target
+    assert [read(target) for target in UNTOLD.split()] == [None] * 7
     for target, is_open in (("pack.Base", False), ("pack.base.Child", False), ("pack.base.Open", True)):
         signature = read(target)
         assert signature is not None
         assert signature.open is is_open
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "pack.base.New",
-        "pack.base.Colour",
-        "pack.base.fallback",
-        "dyn.whatever",
-        "math.sqrt",
-        "builtins.dict",
-        "lazy.Else",
-    ],
-)
-def test_what_source_does_not_tell_is_left_open(pack: None, target: str) -> None:
-    assert read(target) is None
+    made = read("pack.base.MadeOfThat")  # of what a base class makes a data class
+    assert made is not None
+    assert (made.names(), made.open) == (["u", "v"], True), "it may take more than its fields"
 
 
 def test_source_that_is_no_python(pack: None) -> None:
@@ -182,23 +159,23 @@ def test_source_that_is_no_python(pack: None) -> None:
     assert caught.value.sentence("broken.f").startswith("broken.f can't be read, as its file is no valid Python: ")
 
 
-@pytest.mark.parametrize(
-    ("target", "what", "received", "close"),
-    [
-        ("pack.base.Bse", "the module pack.base has no such name", "Bse", "Base"),
-        ("pack.not_exported", "the module pack has no such name", "not_exported", "starred"),
-        ("pack.Base.mak", "the class Base has no method of that name", "mak", "make"),
-        ("pakc.Base", "there is no such module", "pakc", "pack"),
-        ("pack.deep.leef.Leaf", "the module pack.deep has no such name", "leef", "leaf"),
-        ("", "there is no such module", "", ""),
-        ("pack", "a module is not something to build", "pack", ""),
-    ],
-)
-def test_what_does_not_exist_is_an_error(pack: None, target: str, what: str, received: str, close: str) -> None:
-    with pytest.raises(TargetError, match=what) as caught:
-        read(target)
-    assert caught.value.received == received
-    assert not close or close in caught.value.choices
+MISSING = """
+pack.base.Bse ; the module pack.base has no such name ; Bse ; Base
+pack.not_exported ; the module pack has no such name ; not_exported ; starred
+pack.Base.mak ; the class Base has no method of that name ; mak ; make
+pakc.Base ; there is no such module ; pakc ; pack
+pack.deep.leef.Leaf ; the module pack.deep has no such name ; leef ; leaf
+pack ; a module is not something to build ; pack ; pack
+"""
+
+
+def test_what_does_not_exist_is_an_error(pack: None) -> None:
+    for line in MISSING.strip().splitlines():
+        target, what, received, close = line.split(" ; ")
+        with pytest.raises(TargetError, match=what) as caught:
+            read(target)
+        assert caught.value.received == received
+        assert close in caught.value.choices, target
 
 
 def test_types_are_read(pack: None) -> None:
@@ -239,19 +216,3 @@ def _agree(mine: Any, real: inspect.Signature) -> bool:
         {item.name for item in plain} <= set(mine.names()) if takes_rest else {*mine.names()} == {i.name for i in plain}
     )
     return names_agree and required <= {item.name for item in mine.parameters if item.required}
-
-
-def test_reading_imports_nothing(root: Path) -> None:
-    code = (
-        "import sys; from lightkit.config.signatures import read\n"
-        "assert read('torch.optim.AdamW') and read('torchmetrics.classification.MulticlassAccuracy')\n"
-        "assert 'torch' not in sys.modules and 'torchmetrics' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_SECONDS)
-
-
-def test_what_a_base_class_makes_a_data_class_of(pack: None) -> None:
-    found = read("pack.base.MadeOfThat")
-    assert found is not None
-    assert found.names() == ["u", "v"]
-    assert found.open, "it may take more than its fields"
