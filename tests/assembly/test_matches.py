@@ -135,33 +135,6 @@ def torch_resnet() -> list[tuple[str, torch.nn.Parameter]]:
     return list(ResNet((3, 16, 16), 8, depth=18, width=4).named_parameters())
 
 
-def test_layers_of_a_deep_sequential(cli: Cli, nets: Path) -> None:
-    assert found(
-        cli,
-        *DEEP,
-        "finetune=full",
-        "finetune.freeze=['0.*','1',2.weight]",
-        "finetune.train=[1.bias]",
-        "finetune.schedule=[{epoch: 1, unfreeze: ['0'], freeze: ['?0']}]",
-        "finetune.rules=[{match: '3', lr_scale: 0.5}]",
-        "optim.rules=[{match: [11.bias, '1?.weight'], lr_scale: 0.5}, {match: 're:^[45]$', weight_decay: 0.1}]",
-        "device.activation_checkpointing=['1','1[01]']",
-    ) == {
-        ("optim.rules[0].match", "11.bias"): ["11.bias"],
-        ("optim.rules[0].match", "1?.weight"): ["10.weight", "11.weight"],
-        ("optim.rules[1].match", "re:^[45]$"): [*both("4"), *both("5")],
-        ("finetune.freeze", "0.*"): both("0"),
-        ("finetune.freeze", "1"): both("1"),
-        ("finetune.freeze", "2.weight"): ["2.weight"],
-        ("finetune.train", "1.bias"): ["1.bias"],
-        ("finetune.schedule[0].unfreeze", "0"): both("0"),
-        ("finetune.schedule[0].freeze", "?0"): both("10"),
-        ("finetune.rules[0].match", "3"): both("3"),
-        ("device.activation_checkpointing", "1"): ["1"],
-        ("device.activation_checkpointing", "1[01]"): ["10", "11"],
-    }
-
-
 def test_what_is_put_into_a_deep_sequential(cli: Cli, nets: Path) -> None:
     attending = (*DEEP, "model._target_=deep_nets.Attending", "finetune=full")
     assert found(
@@ -181,9 +154,13 @@ def test_what_is_put_into_a_deep_sequential(cli: Cli, nets: Path) -> None:
         ("finetune.adapter.match", "layers.2"): ["layers.2"],
         ("finetune.prefix.match", "layers.3.self_attn"): ["layers.3.self_attn"],
     }
-    assert found(cli, *attending, "finetune.lora.match=['1*','0']", "finetune.lora.rank=2", LINEAR) == {
+    numbers = ("finetune.lora.match=['1*','0']", "finetune.lora.rank=2", "finetune.freeze=['1',2.weight]")
+    assert found(cli, *attending, *numbers, "device.activation_checkpointing=['1[01]']", LINEAR) == {
+        ("finetune.freeze", "1"): both("1"),
+        ("finetune.freeze", "2.weight"): ["2.weight"],
         ("finetune.lora.match", "1*"): ["1", "10", "11"],
         ("finetune.lora.match", "0"): ["0"],
+        ("device.activation_checkpointing", "1[01]"): ["10", "11"],
     }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 
-import pytest
-
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status, in_short, is_dead_worker, is_out_of_memory, user_frame
 
@@ -70,19 +68,10 @@ def test_is_dead_worker() -> None:
     assert not is_dead_worker(ValueError("DataLoader worker (pid 7) is killed by signal: Killed. "))
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (UserError("wrong"), 2),
-        (UserError("not finite", exit_code=3), 3),
-        (KeyboardInterrupt(), 130),
-        (SystemExit(143), 143),
-        (SystemExit(None), 0),
-        (SystemExit("why"), 1),
-        (MemoryError(), 4),
-        (RuntimeError("CUDA error: out of memory"), 4),
-        (ValueError(), 1),
-    ],
-)
-def test_the_status_of_a_process_that_an_error_ends(error: BaseException, status: int) -> None:
-    assert exit_status(error) == status
+def test_the_status_of_a_process_that_an_error_ends() -> None:
+    for error, status in (
+        *((UserError("wrong"), 2), (UserError("not finite", exit_code=3), 3), (KeyboardInterrupt(), 130)),
+        *((SystemExit(143), 143), (SystemExit(None), 0), (SystemExit("why"), 1), (ValueError(), 1)),
+        *((MemoryError(), 4), (RuntimeError("CUDA error: out of memory"), 4)),
+    ):
+        assert exit_status(error) == status

@@ -7,51 +7,44 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern, named
 
-NAMES = [
-    "conv1.weight",
-    "layer1.conv1.weight",
-    "layer1.bn.bias",
-    "layer10.conv1.weight",
-    "0.weight",
-    "10.weight",
-    "head.weight",
-    "head.bias",
-]
+NAMES = "conv1.weight layer1.conv1.weight layer1.bn.bias layer10.conv1.weight 0.weight 10.weight head.weight head.bias"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fits", "covers"),
-    [
-        ("conv1", [], ["conv1.weight"]),
-        ("conv1.weight", ["conv1.weight"], ["conv1.weight"]),
-        ("*conv1", [], ["conv1.weight", "layer1.conv1.weight", "layer10.conv1.weight"]),
-        ("*.conv1.*", ["layer1.conv1.weight", "layer10.conv1.weight"], None),
-        ("layer1", [], ["layer1.conv1.weight", "layer1.bn.bias"]),
-        ("layer1.*", ["layer1.conv1.weight", "layer1.bn.bias"], None),
-        ("layer?.*", ["layer1.conv1.weight", "layer1.bn.bias"], None),
-        ("layer[0-4]*.bn.*", ["layer1.bn.bias"], None),
-        ("0.*", ["0.weight"], None),
-        ("0", [], ["0.weight"]),
-        ("?0", [], ["10.weight"]),
-        ("*", NAMES, None),
-        ("weight", [], []),
-        ("bias", [], []),
-        ("HEAD.*", [], []),
-        ("head.weigh", [], []),
-        ("ead.weight", [], []),
-        (".*", [], []),
-        ("re:conv1", ["conv1.weight", "layer1.conv1.weight", "layer10.conv1.weight"], None),
-        ("re:^conv1", ["conv1.weight"], None),
-        ("re:1$", [], ["conv1.weight", "layer1.conv1.weight", "layer1.bn.bias", "layer10.conv1.weight"]),
-        ("re:bias$", ["layer1.bn.bias", "head.bias"], None),
-        (r"re:^layer\d+\.conv", ["layer1.conv1.weight", "layer10.conv1.weight"], None),
-        ("re:^(head|0)$", [], ["0.weight", "head.weight", "head.bias"]),
-    ],
-)
-def test_what_a_pattern_fits_and_what_it_covers(pattern: str, fits: list[str], covers: list[str] | None) -> None:
-    found = Pattern(pattern)
-    assert [name for name in NAMES if found.fits(name)] == fits
-    assert [name for name in NAMES if found.covers(name)] == (fits if covers is None else covers)
+PATTERNS = r"""
+conv1 : : conv1.weight
+conv1.weight : conv1.weight
+*conv1 : : conv1.weight layer1.conv1.weight layer10.conv1.weight
+*.conv1.* : layer1.conv1.weight layer10.conv1.weight
+layer1 : : layer1.conv1.weight layer1.bn.bias
+layer1.* : layer1.conv1.weight layer1.bn.bias
+layer?.* : layer1.conv1.weight layer1.bn.bias
+layer[0-4]*.bn.* : layer1.bn.bias
+0.* : 0.weight
+0 : : 0.weight
+?0 : : 10.weight
+weight : :
+HEAD.* : :
+head.weigh : :
+ead.weight : :
+.* : :
+re:conv1 : conv1.weight layer1.conv1.weight layer10.conv1.weight
+re:^conv1 : conv1.weight
+re:1$ : : conv1.weight layer1.conv1.weight layer1.bn.bias layer10.conv1.weight
+re:bias$ : layer1.bn.bias head.bias
+re:^layer\d+\.conv : layer1.conv1.weight layer10.conv1.weight
+re:^(head|0)$ : : 0.weight head.weight head.bias
+"""
+"""A pattern, the names that it fits, and behind a second colon those that it covers where these are others."""
+
+
+def test_what_a_pattern_fits_and_what_it_covers() -> None:
+    for line in PATTERNS.strip().splitlines():
+        text, _, rest = line.partition(" :")
+        fits, differ, covers = rest.partition(" :")
+        found = Pattern(text)
+        assert [name for name in NAMES.split() if found.fits(name)] == fits.split(), line
+        assert [name for name in NAMES.split() if found.covers(name)] == (covers if differ else fits).split(), line
+    assert all(map(Pattern("*").fits, NAMES.split()))
 
 
 def test_a_pattern_offers_no_other_way_to_be_matched() -> None:

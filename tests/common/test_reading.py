@@ -59,53 +59,45 @@ def test_the_end_of_a_file(tmp_path: Path) -> None:
     assert read_tail(tmp_path / "file", 3) == "89\ufffd"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "empty"),
-        ("\0\0\n", "only zeros, as after a power cut"),
-        ('{\n"a": }', "not JSON: .* at line 2, column 6"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[" * 150 + "]" * 150, "nested too deeply"),
-        ("9" * 5000, "a number that is too large"),
-    ],
-)
-def test_what_is_no_json(text: str, said: str) -> None:
-    with pytest.raises(UnreadableError, match=said):
-        parse_json(text)
+NO_JSON = {
+    "": "empty",
+    "\0\0\n": "only zeros, as after a power cut",
+    '{\n"a": }': "not JSON: .* at line 2, column 6",
+    "[" * 100_000: "nested too deeply",
+    "[" * 150 + "]" * 150: "nested too deeply",
+    "9" * 5000: "a number that is too large",
+}
+NO_YAML = {
+    "a: [": "not YAML: .* at line ",
+    "a: &a [x]\nb: [*a, *a]": "a reference of YAML",
+    "<<: &a {b: 1}\nc: *a": "a reference of YAML",
+    "- " * 100_000: "nested too deeply",
+    "[" * 900 + "]" * 900: "nested too deeply",
+    "a: !!timestamp x": "not YAML: ",
+    "a: !!int ''": "not YAML: ",
+    "2026-01-31: 1": "a key that is no text",
+    "a: 2026-13-45": "not YAML: month must be in 1..12",
+    f"a: {'9' * 1000}": "a number that is too large",
+    "a: \x01": "not YAML: ",
+}
+
+
+@pytest.mark.parametrize(("parse", "wrong"), [(parse_json, NO_JSON), (parse_yaml, NO_YAML)])
+def test_what_is_no_json_and_no_yaml_of_a_run(parse: Callable[[str], object], wrong: dict[str, str]) -> None:
+    for text, said in wrong.items():
+        with pytest.raises(UnreadableError, match=said):
+            parse(text)
 
 
 def test_half_a_character_is_replaced() -> None:
     assert parse_json(b'{"a\\ud800": ["\\udfff", "\\ud83d\\ude00"]}') == {"a?": ["?", "\U0001f600"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: [", "not YAML: .* at line "),
-        ("a: &a [x]\nb: [*a, *a]", "a reference of YAML"),
-        ("<<: &a {b: 1}\nc: *a", "a reference of YAML"),
-        ("- " * 100_000, "nested too deeply"),
-        ("[" * 900 + "]" * 900, "nested too deeply"),
-        ("a: !!timestamp x", "not YAML: "),
-        ("a: !!bool x", "not YAML: "),
-        ("a: !!int ''", "not YAML: "),
-        ("2026-01-31: 1", "a key that is no text"),
-        ("a: 2026-13-45", "not YAML: month must be in 1..12"),
-        (f"a: {'9' * 1000}", "a number that is too large"),
-        ("a: \x01", "not YAML: "),
-    ],
-)
-def test_what_is_no_yaml_of_a_run(text: str, said: str) -> None:
-    with pytest.raises(UnreadableError, match=said):
-        parse_yaml(text)
-
-
-@pytest.mark.parametrize("text", ["- 1", "1: 2", "text"])
-def test_what_is_no_configuration(text: str) -> None:
-    assert parse_yaml(text) is not None
-    with pytest.raises(UnreadableError, match="holds no configuration"):
-        parse_mapping(text)
+def test_what_is_no_configuration() -> None:
+    for text in ("- 1", "1: 2", "text"):
+        assert parse_yaml(text) is not None
+        with pytest.raises(UnreadableError, match="holds no configuration"):
+            parse_mapping(text)
     assert parse_mapping("") == {}
 
 
@@ -150,7 +142,7 @@ def test_a_row_keeps_its_numbers() -> None:
     assert read_row(line) == {"step": 1, "epoch": 0, "a/b": 0.5, "c": None}
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", '{"step": "1"}', '{"step": true}', '{"step": 1, "epoch": [1]}'])
-def test_what_is_no_row(line: str) -> None:
-    with pytest.raises(UnreadableError):
-        read_row(line)
+def test_what_is_no_row() -> None:
+    for line in ("", "[]", "{}", '{"step": "1"}', '{"step": true}', '{"step": 1, "epoch": [1]}'):
+        with pytest.raises(UnreadableError):
+            read_row(line)
