@@ -10,10 +10,10 @@ from lightkit.common import suggest
 from lightkit.common.suggest import nearest
 from lightkit.config.annotations import UNKNOWN, becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
+from lightkit.config.judging import judge
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find_known, member
 from lightkit.config.missing import report_missing
 from lightkit.config.origins import Key, dotted
-from lightkit.config.policy import judge
 from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import Signature, read
 from lightkit.config.tree import Report

@@ -24,9 +24,10 @@ from lightkit.config.direction import check_mode
 from lightkit.config.doors import names, problems_of
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
+from lightkit.config.judging import violations
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
-from lightkit.config.policy import Trust, violations
+from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
 from lightkit.config.relations import RULES
 from lightkit.config.schema import Config

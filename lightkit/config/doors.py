@@ -34,7 +34,8 @@ from omegaconf import OmegaConf
 from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, parse_mapping, read_text
-from lightkit.config.policy import Trust, Violation, violations
+from lightkit.config.judging import Violation, violations
+from lightkit.config.policy import Trust
 from lightkit.config.project import make_importable, project_folders, project_root
 from lightkit.config.signatures import TargetError, read
 

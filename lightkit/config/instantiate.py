@@ -18,10 +18,11 @@ from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.annotations import becomes_tensor, fits, item_type
 from lightkit.config.arguments import HYDRA_KEYS
 from lightkit.config.fields import class_at, field_types
+from lightkit.config.judging import Violation, targets_in, verify, violations
 from lightkit.config.loader import locate
 from lightkit.config.missing import failed_import
 from lightkit.config.origins import Key, dotted, parts_of
-from lightkit.config.policy import Trust, Violation, targets_in, verify, violations
+from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
 from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import TargetError, read, read_known

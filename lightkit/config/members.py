@@ -19,11 +19,11 @@ from lightkit.config.check import complete
 from lightkit.config.cut_down import limit_copies
 from lightkit.config.defaults import unknown_option
 from lightkit.config.fields import valid_keys
+from lightkit.config.judging import targets_in
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
 from lightkit.config.origins import Key, Sources, as_typed, command_line, dotted
-from lightkit.config.policy import targets_in
-from lightkit.config.provenance import user_only_keys
+from lightkit.config.policy import user_only_keys
 from lightkit.config.signatures import read_known
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import public

@@ -14,8 +14,8 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import Problems, UserError
+from lightkit.config.judging import targets_in
 from lightkit.config.origins import Key, dotted
-from lightkit.config.policy import targets_in
 from lightkit.config.project import located
 from lightkit.config.schema import Config
 from lightkit.config.tree import Report

@@ -17,23 +17,21 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, opened, parse_json
-from lightkit.config.fields import default_of, marked_fields
+from lightkit.config.judging import judge, targets_in
 from lightkit.config.member_values import nested
-from lightkit.config.origins import Key, dotted, parts_of, shown
-from lightkit.config.policy import Trust, judge, targets_in
+from lightkit.config.origins import shown
+from lightkit.config.policy import Trust
 from lightkit.config.project import project_of, project_root
-from lightkit.config.schema import Config
-from lightkit.config.schema.base import USER_ONLY
 from lightkit.config.tree import Silent, plain_tree
 from lightkit.processes.files import belongs_to_us, make_user_state, put_in_place, user_state, write_whole
 
@@ -255,66 +253,6 @@ def _read_key(state: Path) -> bytes:
 def _is_open(facts: os.stat_result, bits: int) -> bool:
     """Tell whether others have one of these rights; Windows does not tell by these bits."""
     return os.name != "nt" and bool(facts.st_mode & bits)
-
-
-def user_only_keys() -> tuple[Key, ...]:
-    """Return every key that only the user sets; `*` stands for an item of a list and for a name of the user's."""
-    return tuple(marked_fields(Config, *USER_ONLY))
-
-
-def reset_user_only(tree: dict[str, Any], keys: Iterable[Key] | None = None) -> None:
-    """Set keys that only the user sets to their defaults, wherever they are set.
-
-    Args:
-        tree: A configuration as plain values, interpolations as they are written; changed in place.
-        keys: Some of `user_only_keys()`; None takes all.
-
-    Raises:
-        UserError: A node around such a key is an interpolation, which leads to another place.
-    """
-    fields = marked_fields(Config, *USER_ONLY)
-    for key in fields if keys is None else keys:
-        for node in _nodes(tree, key[:-1]):
-            if key[-1] in node:
-                node[str(key[-1])] = default_of(fields[key])
-
-
-def _nodes(node: Any, way: Key, place: Key = ()) -> Iterator[dict[str, Any]]:
-    """Yield the nodes that a way with `*` leads to."""
-    if isinstance(node, str) and "${" in node:
-        what = "refers to another place, which a run's file can't do around a key that grants trust"
-        facts: dict[str, Any] = {"received": node, "fix": "write the values here", "family": "target-not-trusted"}
-        raise UserError(what, key=dotted(place), **facts)
-    if not way and isinstance(node, dict):
-        yield node
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, item in items if way else ():
-        if way[0] in ("*", name):
-            yield from _nodes(item, way[1:], (*place, name))
-
-
-def changed_around(overrides: Iterable[str]) -> list[Key]:
-    """List the user-only keys that answer for what stands beside them, where that is changed."""
-    typed = [parts_of(text.lstrip("+~").partition("=")[0]) for text in overrides]
-    typed += [key[3:] for key in typed if key[:2] == ("ensemble", "members")]  # values of one member
-    nodes = [(key, key[:-1]) for key in user_only_keys() if len(key) > 1]
-    return [key for key, node in nodes if any(_overlap(name, node) for name in typed)]
-
-
-def _overlap(one: Key, other: Key) -> bool:
-    """Tell whether one of two keys is at or below the other."""
-    return all("*" in pair or pair[0] == pair[1] for pair in zip(one, other))
-
-
-def without_user_only(text: str) -> str:
-    """Write a configuration as YAML in which every key that only the user sets has its default.
-
-    Raises:
-        UserError: A key could be reached by an interpolation.
-    """
-    tree: Any = OmegaConf.to_container(OmegaConf.create(text))
-    reset_user_only(tree)
-    return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
 def foreign_targets(cfg: DictConfig, run: Path, trust: Trust, *, fix: str = BY_OVERRIDE) -> UserError | None:

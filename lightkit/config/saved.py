@@ -29,16 +29,9 @@ from lightkit.config.member_values import at, with_values
 from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
-from lightkit.config.policy import Trust
+from lightkit.config.policy import Trust, changed_around, reset_user_only
 from lightkit.config.project import make_importable, project_root
-from lightkit.config.provenance import (
-    BY_OVERRIDE,
-    changed_around,
-    foreign_targets,
-    is_ours,
-    reset_user_only,
-    sign_run,
-)
+from lightkit.config.provenance import BY_OVERRIDE, foreign_targets, is_ours, sign_run
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import public
 from lightkit.processes.files import write_whole

@@ -11,7 +11,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern, named
 from lightkit.config import from_yaml, public
 from lightkit.config.origins import dotted
-from lightkit.config.provenance import user_only_keys
+from lightkit.config.policy import user_only_keys
 
 FREE = (
     "name",

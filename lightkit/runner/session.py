@@ -22,7 +22,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.text import without_secrets
 from lightkit.config import to_plain
-from lightkit.config.provenance import is_ours, refuse_foreign_targets, without_user_only
+from lightkit.config.policy import without_user_only
+from lightkit.config.provenance import is_ours, refuse_foreign_targets
 from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks

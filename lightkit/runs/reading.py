@@ -148,7 +148,7 @@ def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
         UserErrors: Everything that is wrong with the configuration.
     """
     from lightkit.config.origins import dotted
-    from lightkit.config.provenance import user_only_keys
+    from lightkit.config.policy import user_only_keys
 
     keys = {dotted(key) for key in user_only_keys()}
     return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])

@@ -95,9 +95,9 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     from omegaconf import OmegaConf
 
     from lightkit.config import check, with_values
-    from lightkit.config.policy import Trust
+    from lightkit.config.policy import Trust, without_user_only
     from lightkit.config.project import make_importable, project_root
-    from lightkit.config.provenance import refuse_foreign_targets, without_user_only
+    from lightkit.config.provenance import refuse_foreign_targets
 
     if not content_of(config):
         what, fix = "the configuration that is planned for this job cannot be read", "`lightkit train -m` plans it anew"

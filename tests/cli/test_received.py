@@ -18,7 +18,7 @@ import yaml
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import load_run, signatures
 from lightkit.config.origins import dotted
-from lightkit.config.provenance import user_only_keys
+from lightkit.config.policy import user_only_keys
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]

@@ -13,9 +13,10 @@ from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, instantiate, load_run, save, signatures
+from lightkit.config.judging import judge, verify
 from lightkit.config.loader import locate
 from lightkit.config.modules import Module
-from lightkit.config.policy import Trust, judge, verify
+from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
 from lightkit.config.signatures import Signature, TargetError, clear
 from tests.config.conftest import Write

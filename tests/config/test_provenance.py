@@ -15,11 +15,12 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.common.run_files import SIGNATURES as FILE
-from lightkit.config import provenance
+from lightkit.config import policy, provenance
 from lightkit.config.describe import describe_key
 from lightkit.config.fields import valid_keys
 from lightkit.config.origins import dotted
-from lightkit.config.provenance import changed_around, is_ours, reset_user_only, sign_run, user_only_keys
+from lightkit.config.policy import changed_around, reset_user_only, user_only_keys
+from lightkit.config.provenance import is_ours, sign_run
 from lightkit.config.schema.base import USER_ONLY
 
 TEXT = "data: 1\nmodel: 2\n"
@@ -187,7 +188,7 @@ class Outer:
 @pytest.fixture
 def schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another schema, with such keys in all places where a later one may be."""
-    monkeypatch.setattr(provenance, "Config", Outer)
+    monkeypatch.setattr(policy, "Config", Outer)
 
 
 def test_a_user_only_key_is_found_wherever_it_stands(schema: None) -> None:
