@@ -175,7 +175,7 @@ def test_what_does_not_exist_is_an_error(pack: None) -> None:
         with pytest.raises(TargetError, match=what) as caught:
             read(target)
         assert caught.value.received == received
-        assert close.strip() in ("", * caught.value.choices, target
+        assert close.strip() in ("", *caught.value.choices), target
 
 
 def test_types_are_read(pack: None) -> None:
