@@ -73,7 +73,7 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6450,
+    "config": 6300,
     "runner": 4950,
     "doctor": 4150,
     "cli": 4150,
