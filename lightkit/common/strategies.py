@@ -48,14 +48,6 @@ class Strategy:
     refuses: Mapping[str, Unsupported] = field(default_factory=dict)
     """Features that do not go with it: keys below `device`, and `peft`."""
 
-    def supports(self, feature: str) -> bool:
-        """Tell whether a feature (`compile`, `cuda_graphs`, `channels_last`, `batch_size`, `peft`) goes with it."""
-        return feature not in self.refuses
-
-    def refusal(self, feature: str) -> Unsupported | None:
-        """Return why a feature does not go with it; None where it does."""
-        return self.refuses.get(feature)
-
     def refused(self, features: Mapping[str, Any]) -> Iterator[tuple[str, Unsupported]]:
         """Yield what is asked for and does not go with it, with the reason.
 

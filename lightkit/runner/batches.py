@@ -99,7 +99,7 @@ def find_batch(
     Raises:
         UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
     """
-    refusal = strategy_of(cfg.device.parallel).refusal("batch_size")
+    refusal = strategy_of(cfg.device.parallel).refuses.get("batch_size")
     if refusal is not None and ranks > 1:
         raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
     asked = Asked(cfg, ranks)
