@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lightkit.config.saved import from_yaml
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.file import StoredMember, assembled, grouped, read_ensemble
-from lightkit.ensemble.module import Ensemble, members_only
+from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.stacking import Inputs, StackedEnsemble
 from lightkit.runs.reading import read_json
@@ -143,3 +143,18 @@ def _network(member: StoredMember, run: Path, info: DataInfo, engine: Engine, tr
     model = build_network(cfg, info, engine, pretrained=False, run=beside).model
     fit(model, member.state, source=f"{run_files.ENSEMBLE_WEIGHTS}: {member.name}")
     return model
+
+
+def members_only(ensemble: Ensemble, keep: Callable[[str], bool]) -> Ensemble:
+    """Return an ensemble of some members, with the same weights relative to each other."""
+    chosen = [i for i, name in enumerate(ensemble.names) if keep(name)]
+    weights = ensemble.weights[chosen]
+    if ensemble.rule != "sum":
+        weights = weights / weights.sum() if weights.sum() > 0 else torch.full_like(weights, 1 / len(chosen))
+    return Ensemble(
+        [ensemble[i] for i in chosen],
+        task=ensemble.task,
+        rule=ensemble.rule,
+        weights=weights.tolist(),
+        names=[ensemble.names[i] for i in chosen],
+    )

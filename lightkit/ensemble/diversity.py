@@ -18,6 +18,87 @@ from lightkit.common.errors import UserError
 from lightkit.ensemble.combining import Weights, decisions, soft, subsets
 
 
+@dataclass(frozen=True)
+class Uncertainty:
+    """How sure an ensemble is of each row, in nats.
+
+    Args:
+        entropy: `(N,)`: of the mean prediction; of several labels the sum. NaN for regression.
+        mutual_information: `(N,)`: the part of `entropy` that is there because the members differ. NaN for regression.
+        standard_deviation: `(N, C)`: of each output over the members.
+    """
+
+    entropy: Tensor
+    mutual_information: Tensor
+    standard_deviation: Tensor
+
+
+def uncertainty(predictions: Tensor, task: str, weights: Weights = None) -> Uncertainty:
+    """Measure for each row how sure the ensemble is, and how much its members differ."""
+    mean = soft(predictions.double(), weights)
+    variance = soft((predictions.double() - mean).square(), weights)
+    if task == "regression":
+        nothing = torch.full((predictions.shape[1],), torch.nan, dtype=torch.float64)
+        return Uncertainty(nothing, nothing, variance.sqrt())
+    total = _entropy(mean, task)
+    inside = soft(torch.stack([_entropy(member.double(), task) for member in predictions])[..., None], weights)[:, 0]
+    return Uncertainty(total, (total - inside).clamp_min(0), variance.sqrt())
+
+
+def _entropy(chances: Tensor, task: str) -> Tensor:
+    entropy = torch.special.entr(chances).sum(-1)
+    return entropy if task == "multiclass" else entropy + torch.special.entr(1 - chances).sum(-1)
+
+
+class MemberOutputs:
+    """Collects what every member predicts, batch by batch.
+
+    Args:
+        task: Kind of target, as in `lightkit.data.DataInfo`.
+        weights: How much each member counts, `(M,)`.
+        unit: What deviations of numbers are multiplied by.
+    """
+
+    def __init__(self, task: str, weights: Tensor, unit: float = 1.0) -> None:
+        self.task, self.weights, self._unit = task, weights.cpu(), unit
+        self.batches: list[Tensor] = []
+
+    def __call__(self, predictions: Tensor) -> None:
+        """Take in the predictions `(M, B, C)` of a batch."""
+        self.batches.append(predictions.detach().cpu())
+
+    def columns(self, combined: Tensor) -> dict[str, list[Any]]:
+        """Return how sure the ensemble is of each sample, by what that is called.
+
+        Of regression that is the standard deviation over the members, `std`. Of classes and labels: `entropy` of the
+        mean prediction, `mutual_information` (the part of it that is there because the members differ), both in nats
+        and of several labels their sum, and `disagreement`, the share of the members that decide otherwise than the
+        ensemble, of several labels the mean over them.
+
+        Args:
+            combined: What the ensemble puts out, `(N,)` or `(N, C)`.
+
+        Returns:
+            A value a sample under each name. Empty where no member has predicted them, or only one has.
+        """
+        size = sum(batch.shape[1] for batch in self.batches)
+        if size != len(combined) or len(self.weights) < 2:
+            return {}
+        predictions = torch.cat(self.batches, 1)
+        found = uncertainty(predictions, self.task, self.weights)
+        if self.task == "regression":
+            return {"std": (found.standard_deviation.reshape(combined.shape) * self._unit).tolist()}
+        table = combined.reshape(predictions.shape[1:])  # logits: the largest is that of the class, of labels above 0
+        decided = table.argmax(-1) if self.task == "multiclass" else (table > 0).long()
+        differs = (decisions(predictions, self.task) != decided).double().reshape(len(predictions), size, -1).mean(-1)
+        share = self.weights.double() / self.weights.double().sum()
+        return {
+            "entropy": found.entropy.tolist(),
+            "mutual_information": found.mutual_information.tolist(),
+            "disagreement": torch.einsum("m,mn->n", share, differs).tolist(),
+        }
+
+
 def disagreement(predictions: Tensor, task: str) -> Tensor:
     """Return the share of rows, of `multilabel` of labels, that two members decide differently, `(M, M)`."""
     decided, known = _decided(predictions, task)
@@ -53,33 +134,6 @@ def error_correlation(predictions: Tensor, targets: Tensor, task: str) -> Tensor
     covariance = errors @ errors.T / count - mean * mean.T
     scale = spread * spread.T
     return torch.where(scale > 1e-15, covariance / scale, torch.nan).clamp(-1, 1)
-
-
-@dataclass(frozen=True)
-class Uncertainty:
-    """How sure an ensemble is of each row, in nats.
-
-    Args:
-        entropy: `(N,)`: of the mean prediction; of several labels the sum. NaN for regression.
-        mutual_information: `(N,)`: the part of `entropy` that is there because the members differ. NaN for regression.
-        standard_deviation: `(N, C)`: of each output over the members.
-    """
-
-    entropy: Tensor
-    mutual_information: Tensor
-    standard_deviation: Tensor
-
-
-def uncertainty(predictions: Tensor, task: str, weights: Weights = None) -> Uncertainty:
-    """Measure for each row how sure the ensemble is, and how much its members differ."""
-    mean = soft(predictions.double(), weights)
-    variance = soft((predictions.double() - mean).square(), weights)
-    if task == "regression":
-        nothing = torch.full((predictions.shape[1],), torch.nan, dtype=torch.float64)
-        return Uncertainty(nothing, nothing, variance.sqrt())
-    total = _entropy(mean, task)
-    inside = soft(torch.stack([_entropy(member.double(), task) for member in predictions])[..., None], weights)[:, 0]
-    return Uncertainty(total, (total - inside).clamp_min(0), variance.sqrt())
 
 
 @dataclass(frozen=True)
@@ -145,57 +199,3 @@ def _common(known: Tensor) -> Tensor:
     """Return how many rows two members share, `(M, M)`."""
     weight = known.double()
     return weight @ weight.T
-
-
-def _entropy(chances: Tensor, task: str) -> Tensor:
-    entropy = torch.special.entr(chances).sum(-1)
-    return entropy if task == "multiclass" else entropy + torch.special.entr(1 - chances).sum(-1)
-
-
-class MemberOutputs:
-    """Collects what every member predicts, batch by batch.
-
-    Args:
-        task: Kind of target, as in `lightkit.data.DataInfo`.
-        weights: How much each member counts, `(M,)`.
-        unit: What deviations of numbers are multiplied by.
-    """
-
-    def __init__(self, task: str, weights: Tensor, unit: float = 1.0) -> None:
-        self.task, self.weights, self._unit = task, weights.cpu(), unit
-        self.batches: list[Tensor] = []
-
-    def __call__(self, predictions: Tensor) -> None:
-        """Take in the predictions `(M, B, C)` of a batch."""
-        self.batches.append(predictions.detach().cpu())
-
-    def columns(self, combined: Tensor) -> dict[str, list[Any]]:
-        """Return how sure the ensemble is of each sample, by what that is called.
-
-        Of regression that is the standard deviation over the members, `std`. Of classes and labels: `entropy` of the
-        mean prediction, `mutual_information` (the part of it that is there because the members differ), both in nats
-        and of several labels their sum, and `disagreement`, the share of the members that decide otherwise than the
-        ensemble, of several labels the mean over them.
-
-        Args:
-            combined: What the ensemble puts out, `(N,)` or `(N, C)`.
-
-        Returns:
-            A value a sample under each name. Empty where no member has predicted them, or only one has.
-        """
-        size = sum(batch.shape[1] for batch in self.batches)
-        if size != len(combined) or len(self.weights) < 2:
-            return {}
-        predictions = torch.cat(self.batches, 1)
-        found = uncertainty(predictions, self.task, self.weights)
-        if self.task == "regression":
-            return {"std": (found.standard_deviation.reshape(combined.shape) * self._unit).tolist()}
-        table = combined.reshape(predictions.shape[1:])  # logits: the largest is that of the class, of labels above 0
-        decided = table.argmax(-1) if self.task == "multiclass" else (table > 0).long()
-        differs = (decisions(predictions, self.task) != decided).double().reshape(len(predictions), size, -1).mean(-1)
-        share = self.weights.double() / self.weights.double().sum()
-        return {
-            "entropy": found.entropy.tolist(),
-            "mutual_information": found.mutual_information.tolist(),
-            "disagreement": torch.einsum("m,mn->n", share, differs).tolist(),
-        }

@@ -23,7 +23,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
-from lightkit.ensemble.oof import write_tensors
+from lightkit.ensemble.oof import read_tensors, write_tensors
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -62,10 +62,6 @@ class StoredEnsemble:
 def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
     """Write the file, as a whole or not at all.
 
-    Args:
-        path: Where to.
-        ensemble: What to write.
-
     Raises:
         UserError: It cannot be written; one of that name is as it was.
     """
@@ -98,12 +94,10 @@ def read_ensemble(path: Path) -> StoredEnsemble:
     Raises:
         UserError: It is missing, damaged, or no such file (exit code 5).
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            facts = file.metadata() or {}
+        tensors, facts = read_tensors(path)
         if (facts.get("format"), facts.get("version")) != (_FORMAT, str(_VERSION)):
             raise ValueError("it holds no ensemble of this version")
         found = json.loads(facts["ensemble"])
@@ -128,8 +122,7 @@ def _digest(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-_GROUPS, _SCALING = "groups", "scaling"
-PARTS = (_GROUPS, _SCALING)
+PARTS = _GROUPS, _SCALING = "groups", "scaling"
 """What of `StoredEnsemble.more` is understood here."""
 
 

@@ -5,10 +5,8 @@ Shapes: B samples, C classes, labels, targets or outputs, M networks.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.ensemble.combining import as_logits
-from lightkit.ensemble.vmapped import layer_by_layer
+from lightkit.ensemble.vmapped import StackedModel, layer_by_layer
 from lightkit.trainer.tasks import logits
 
 Rule = Literal["soft", "hard", "sum"]
@@ -101,12 +99,13 @@ class Ensemble(nn.Module):
         if checked:
             return self._stacked.outputs(*x)
         expected = alone(list(self.estimators), *x)
+        limit = _HALF if expected.dtype in (torch.float16, torch.bfloat16) else _FLOAT
+        same: dict[str, Any] = {"rtol": limit, "atol": limit, "equal_nan": True}
         try:
-            self._stackable = agrees(self._stacked.outputs(*x), expected)
+            self._stackable = torch.allclose(self._stacked.outputs(*x), expected, **same)
         except (RuntimeError, NotImplementedError, ValueError, TypeError):  # it branches on values, or draws numbers
             self._stackable = False
-        if not self._stackable:
-            self._stacked = None
+        self._stacked = self._stacked if self._stackable else None
         return expected
 
     def probabilities(self, *x: Tensor) -> Tensor:
@@ -160,21 +159,6 @@ class Ensemble(nn.Module):
         return {**super().__getstate__(), "_stacked": None, "_observer": None}
 
 
-def members_only(ensemble: Ensemble, keep: Callable[[str], bool]) -> Ensemble:
-    """Return an ensemble of some members, with the same weights relative to each other."""
-    chosen = [i for i, name in enumerate(ensemble.names) if keep(name)]
-    weights = ensemble.weights[chosen]
-    if ensemble.rule != "sum":
-        weights = weights / weights.sum() if weights.sum() > 0 else torch.full_like(weights, 1 / len(chosen))
-    return Ensemble(
-        [ensemble[i] for i in chosen],
-        task=ensemble.task,
-        rule=ensemble.rule,
-        weights=weights.tolist(),
-        names=[ensemble.names[i] for i in chosen],
-    )
-
-
 _ON_CPU, _ON_GPU = (10, 1 << 12), (2, 1 << 24)
 """From how many networks on it pays, of how many parameters at most. What is saved is the time that each operation
 takes beside its computing; the weights are in memory twice."""
@@ -188,26 +172,21 @@ def alone(networks: Sequence[nn.Module], *x: Any) -> Tensor:
     return torch.stack([_table(logits(network(*x))) for network in networks])
 
 
-@dataclass(frozen=True)
 class Stacked:
-    """The weights of alike networks, stacked.
+    """Alike networks that are computed at once, as long as their weights stay as they are.
 
     Args:
-        skeleton: One of the networks, without weights.
-        tensors: Its parameters and buffers by name, those of all networks in the first dimension.
-        sources: All tensors that they were made of.
-        version: Sum of the counters of changes of these tensors.
+        networks: The networks, in eval mode.
     """
 
-    skeleton: nn.Module
-    tensors: Mapping[str, Tensor]
-    sources: Sequence[Tensor]
-    version: int
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        self._model = StackedModel(networks)
+        self._sources = [(t, t._version) for network in networks for t in _tensors(network).values()]
 
     @property
     def current(self) -> bool:
         """Tell whether the networks have the weights that were stacked."""
-        return _version(self.sources) == self.version
+        return all(tensor._version == version for tensor, version in self._sources)
 
     def outputs(self, *x: Any) -> Tensor:
         """Compute the outputs `(M, B, C)`.
@@ -217,11 +196,11 @@ class Stacked:
         """
 
         def one(tensors: dict[str, Tensor]) -> Tensor:
-            return _table(logits(torch.func.functional_call(self.skeleton, tensors, x)))
+            return _table(logits(torch.func.functional_call(self._model.template, tensors, x)))
 
         with layer_by_layer():
-            found: Tensor = torch.func.vmap(one)(dict(self.tensors))
-        return found
+            outputs: Tensor = torch.func.vmap(one)(self._model.tensors)
+        return outputs
 
 
 def stack(networks: Sequence[nn.Module]) -> Stacked | None:
@@ -231,22 +210,13 @@ def stack(networks: Sequence[nn.Module]) -> Stacked | None:
         networks: The networks, in eval mode.
     """
     first = networks[0]
-    tensors = [_tensors(network) for network in networks]
-    sources = [tensor for own in tensors for tensor in own.values()]
-    if not sources or any(map(torch.is_inference, sources)):
+    tensors = [tensor for network in networks for tensor in _tensors(network).values()]
+    if not tensors or any(map(torch.is_inference, tensors)):
         return None
-    fewest, largest = _ON_CPU if sources[0].device.type == "cpu" else _ON_GPU
+    fewest, largest = _ON_CPU if tensors[0].device.type == "cpu" else _ON_GPU
     size = sum(parameter.numel() for parameter in first.parameters())
-    if len(networks) < fewest or size > largest or not all(alike(first, other) for other in networks[1:]):
-        return None
-    stacked = {name: torch.stack([own[name].detach() for own in tensors]) for name in tensors[0]}
-    return Stacked(copy.deepcopy(first).to("meta"), stacked, sources, _version(sources))
-
-
-def agrees(found: Tensor, expected: Tensor) -> bool:
-    """Tell whether outputs are the same but for rounding."""
-    limit = _HALF if found.dtype in (torch.float16, torch.bfloat16) else _FLOAT
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=limit, atol=limit, equal_nan=True)
+    pays = len(networks) >= fewest and size <= largest
+    return Stacked(networks) if pays and all(alike(first, other) for other in networks[1:]) else None
 
 
 def alike(one: nn.Module, other: nn.Module) -> bool:
@@ -279,10 +249,6 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
-
-
-def _version(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor._version for tensor in tensors)
 
 
 def _table(output: Tensor) -> Tensor:

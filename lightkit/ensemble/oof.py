@@ -171,6 +171,19 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str],
         raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 
 
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the tensors of a file by name, and the facts about them.
+
+    Raises:
+        SafetensorError: It is no such file, or damaged.
+        OSError: It cannot be read.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as content:
+        return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
+
+
 def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:
     """Bring members to the same rows: all that any of them has, ordered by split and row.
 
@@ -225,13 +238,12 @@ def stacked(members: Sequence[MemberPredictions]) -> Tensor:
 
 
 def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
         with path.open("rb") as file:
             head = file.read(9)
-        with safe_open(path, framework="pt") as content:
-            return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
+        return read_tensors(path)
     except SafetensorError as error:
         looks_so = head[4:] == b"\0\0\0\0{"  # the size of the header, and its first byte
         what = f"the file is damaged: {reason(error)}" if looks_so else "the file holds no predictions of a member"

@@ -153,7 +153,7 @@ class Stack:
     """The members in training, and the parts that train them at once.
 
     Args:
-        members: Alike: see `lightkit.ensemble.alike.refusal`.
+        members: Alike: see `lightkit.ensemble.vectorized.refusal`.
     """
 
     def __init__(self, members: Sequence[StackMember]) -> None:

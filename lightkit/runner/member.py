@@ -15,7 +15,7 @@ from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public
-from lightkit.ensemble.plan import RunMember
+from lightkit.ensemble.methods.base import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import conclude, farewell, introduce, pausing

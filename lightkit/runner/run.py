@@ -16,8 +16,8 @@ from lightkit.assembly.ensemble import own_splits
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.diversity import MemberOutputs
+from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
 from lightkit.ensemble.module import Ensemble
-from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
@@ -182,7 +182,7 @@ class Runner:
 
         Returns:
             One row a sample: its row in the data set, its file or name where it has one, target, prediction, and the
-            probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.diversity`.
+            probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.calibration`.
 
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.

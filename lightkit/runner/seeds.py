@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.names import folder_below
 from lightkit.common.reading import parse_json, parse_mapping, read_file
 from lightkit.config import public
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.runner.ensemble.engines import train_at_once
 from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder

@@ -28,8 +28,7 @@ from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
-from lightkit.ensemble.methods.base import NO_ENSEMBLE
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.methods.base import NO_ENSEMBLE, MemberResult, RunMember
 from lightkit.finders.lr import keep_found_lr, resolve_lr
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
 from lightkit.runner.batches import keep_resolved_batch_size, resolve_batch_size

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lightkit.config import compose, load_run
-from lightkit.ensemble.plan import MemberResult, OneModel, RunMember
+from lightkit.ensemble.methods.base import MemberResult, OneModel, RunMember
 from lightkit.runner import Runner
 from lightkit.runs.catalog import all_runs
 from tests.runner.test_run import QUICK, comparable, weights
@@ -100,8 +100,3 @@ def test_a_killed_run_goes_on_with_the_member_it_was_at(alone: Path, tmp_path: P
     for name in MEMBERS:
         assert_equal_runs(folder / "members" / name, alone / name)
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
-
-
-@pytest.mark.parametrize(("done", "expected"), [([], [RunMember("")]), ([object()], [])])
-def test_nothing_is_trained_after_the_one_model(done: Any, expected: RunMember | None) -> None:
-    assert OneModel().next(done) == expected

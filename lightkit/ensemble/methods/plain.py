@@ -11,9 +11,19 @@ from lightkit.common.argument_checks import check_choice, check_cycles, check_ra
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.ranking import improves
 from lightkit.ensemble.combining import weigh
-from lightkit.ensemble.methods.base import Engine, Method, OneEngine, RunFacts, Vote, Weighed, Weights, member
+from lightkit.ensemble.methods.base import (
+    Engine,
+    MemberResult,
+    Method,
+    OneEngine,
+    RunFacts,
+    RunMember,
+    Vote,
+    Weighed,
+    Weights,
+    member,
+)
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import member_rows
 
 

@@ -14,13 +14,21 @@ from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
 from lightkit.ensemble.combining import mean_loss, select, soft
-from lightkit.ensemble.judging import GREEDY, STACK, UNIFORM, Decision, judge
-from lightkit.ensemble.methods.base import UNTRAINED, Combination, Engine, Method, RunFacts, combined, member
+from lightkit.ensemble.methods.base import (
+    UNTRAINED,
+    Combination,
+    Engine,
+    MemberResult,
+    Method,
+    RunFacts,
+    RunMember,
+    combined,
+    member,
+)
 from lightkit.ensemble.methods.plain import fold_members
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import MemberRows, cut_holdout, member_rows
-from lightkit.ensemble.stacking import base_predictions, check_rows, divided
+from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Decision, base_predictions, check_rows, divided, judge
 
 _PATIENCE = "trainer.early_stopping.patience"
 _INTERVAL = 100

@@ -21,10 +21,10 @@ from lightkit.common.errors import POINTER, UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.reading import TEXTS, UnreadableError, parse_json, read_file
 from lightkit.config import to_yaml
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path, usable_cpus
 from lightkit.runner.ensemble.group_training import GroupTraining
-from lightkit.runner.ensemble.member_files import is_own, leaves
+from lightkit.runner.ensemble.member_files import OWN, leaves
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session
@@ -256,7 +256,7 @@ def _reasons(run: Session, members: Sequence[RunMember], others: Sequence[str]) 
         return lines
     values = [leaves(member.values) for member in members]
     every = dict.fromkeys(key for own in values for key in own)
-    keys = [key for key in every if not is_own(key)]
+    keys = [key for key in every if key not in OWN]
     differing = [key for key in keys if len({json.dumps(own.get(key, "-"), default=str) for own in values}) > 1]
     missing = [key for key in every if any(key not in own for own in values)]
     what = f"no other member has the same {' and '.join(differing)}" if differing else "no other member is left"
@@ -271,7 +271,7 @@ def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:
     groups: dict[str, list[RunMember]] = {}
     for member in members:
         values = leaves(member.values)
-        key = [{name: value for name, value in values.items() if not is_own(name)}, [*values]]
+        key = [{name: value for name, value in values.items() if name not in OWN}, [*values]]
         groups.setdefault(json.dumps(key, default=str), []).append(member)
     return [*groups.values()]
 

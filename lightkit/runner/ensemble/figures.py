@@ -13,8 +13,8 @@ from lightkit.common import run_files
 from lightkit.ensemble.calibration import reliability
 from lightkit.ensemble.combining import as_probabilities, hard, soft
 from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_correlation
+from lightkit.ensemble.methods.base import MemberResult
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.validations import Validation, read_validations
 from lightkit.runner.ensemble.report import Outcome, SplitMeter
 from lightkit.runs.reading import read_metrics

@@ -24,8 +24,8 @@ from lightkit.common.errors import UserError
 from lightkit.config import to_plain, with_values
 from lightkit.config.project import located
 from lightkit.ensemble.file import PARTS, read_ensemble
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.oof import TASKS, MemberPredictions
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.ensemble.predictions import predict_held_out
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released
@@ -88,12 +88,9 @@ def scaling_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     facts = [read_facts(run.folder) for run in runs]
     for run, known in zip(runs, facts):
         if known.get("filling") != facts[0].get("filling"):
-            raise UserError(
-                f"missing inputs are filled in otherwise than in {runs[0].name}",
-                key=str(run.folder),
-                fix="runs with the same data.dataset and data.split",
-                family="ensemble",
-            )
+            what = f"missing inputs are filled in otherwise than in {runs[0].name}"
+            fix = "runs with the same data.dataset and data.split"
+            raise UserError(what, key=str(run.folder), fix=fix, family="ensemble")
     scaling = {run.name: known["scaling"] for run, known in zip(runs, facts) if known.get("scaling")}
     alike = all(known.get("scaling") == facts[0].get("scaling") for known in facts)
     return {} if alike else scaling

@@ -15,19 +15,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
-from lightkit.assembly.parts import build_store, role_of
+from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_store, build_twin
+from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.text import counted
 from lightkit.config import to_plain
 from lightkit.ensemble.alike import difference, gain, refusal
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
-from lightkit.loggers import TensorBoardLogger
+from lightkit.loggers.tensorboard import TensorBoardLogger
 from lightkit.metrics import Figures
-from lightkit.runner.ensemble.member_files import MemberFiles, is_own, leaves
+from lightkit.runner.ensemble.member_files import OWN, MemberFiles, leaves
 from lightkit.runner.ensemble.predictions import HELD_OUT, Outputs, evaluate_ended, is_member, keep_outputs
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.machine import Machine
@@ -134,8 +134,9 @@ class GroupTraining:
         cfg = copy.deepcopy(self.cfg)
         OmegaConf.set_readonly(cfg, False)
         for own in self.members[1:]:
-            for key, value in ((key, value) for key, value in leaves(own.values).items() if is_own(key)):
-                OmegaConf.update(cfg, key, value)
+            for key, value in leaves(own.values).items():
+                if key in OWN:
+                    OmegaConf.update(cfg, key, value)
             yield build_twin(cfg, self.shared, first, self.run.place.member(own.name).path)
 
     def train(self) -> list[MemberResult]:
@@ -150,7 +151,6 @@ class GroupTraining:
         with run.signals.caught():
             files = self._open()
             machine = Machine(cfg, run.place.path, first)
-            meters = files.meters(stack, self.folder)
             trainer = VectorTrainer(
                 stack,
                 Services(
@@ -158,7 +158,7 @@ class GroupTraining:
                     run.signals,
                     machine.clock,
                     save=lambda value: self._save(),
-                    meters=meters,
+                    meters=files.meters(stack, self.folder),
                     rescues=run.members.message if self.saves else None,
                 ),
                 monitor=cfg.metrics.monitor,
@@ -179,10 +179,9 @@ class GroupTraining:
 
     def _watch(self) -> NoWatch:
         """Return what looks now and then whether training does what it says, as `trainer.watch` says."""
-        options, stack = self.cfg.trainer.watch, self.stack
+        options, stack, tell = self.cfg.trainer.watch, self.stack, self.run.members.message
         if options.every is None:
             return NoWatch()
-        tell = self.run.members.message
         return Watcher(options.every, action=options.action, tell=tell, see=lambda learner: WatchedStack(stack))
 
     def _open(self) -> MemberFiles:
@@ -216,14 +215,14 @@ class GroupTraining:
                 run.members.message(f"member {part.name} is trained again, alone: {part.lost}")
         pairs = [(own, part) for own, part in zip(self.members, self.stack.members) if part.lost is None]
         parts = [part for _, part in pairs]
-        splits = HELD_OUT.values() if is_member(files.folder(self.members[0].name)) else ()
+        splits = HELD_OUT.values() if is_member(run.place.member(self.members[0].name).path) else ()
         outputs = evaluate_ended(parts, [*splits], cfg=self.cfg, saves=self.saves, run=run) if parts else {}
         for place, (own, part) in enumerate(pairs):
             if own.name in self.finished:
                 results.append(self.finished[own.name])
                 continue
             given = {split: columns[place] for split, columns in outputs.items()}
-            folder = files.folder(own.name)
+            folder = run.place.member(own.name).path
             files.save(own, part)
             predictions = keep_outputs(given, part.learner.data.info, folder) if splits else None
             self._extras(own, part, folder, given)

@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,9 @@ from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.text import counted
 from lightkit.config import as_yaml, public, save_text, with_values
-from lightkit.ensemble.plan import RunMember
+from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
-from lightkit.ensemble.validations import (
-    Validation,
-    ValidationOutputs,
-    of_member,
-    read_validations,
-    write_validations,
-)
+from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
 from lightkit.loggers.files import line, plain, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.ensemble.predictions import is_member
@@ -50,7 +43,7 @@ class ConfigTexts:
     """
 
     def __init__(self, member: RunMember, cfg: DictConfig, overrides: Sequence[str]) -> None:
-        own = [key for key in leaves(member.values) if is_own(key)]
+        own = [key for key in leaves(member.values) if key in OWN]
         self._stand_ins = {key: _STAND_IN + number for number, key in enumerate(own)}
         content = public(with_values(cfg, self._stand_ins))
         self._text, self._settings = as_yaml(content), columns(content, overrides)
@@ -76,43 +69,31 @@ def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def is_own(key: str) -> bool:
-    """Tell whether alike members may differ in this key: their names and seeds, and the rows that they learn from."""
-    return key in _OWN
+OWN = ("seed", "name", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
+"""Keys in which alike members may differ: their names and seeds, and the rows that they learn from."""
 
 
-_OWN = ("seed", "name", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
-
-
-@dataclass
 class MemberFiles:
     """Writes the folders of members that train at once, of a run that has begun to write.
 
     Nothing is forced to the disk; their state is kept elsewhere until `result.json` says that they have finished.
+
+    Args:
+        run: The run.
+        members: The members.
+        cfg: The configuration of the first member: that of all, but for what is each one's own.
+        total_steps: Steps of each member.
     """
 
-    run: Session
-    """The run."""
-    members: Sequence[RunMember]
-    """The members."""
-    cfg: DictConfig
-    """The configuration of the first member: that of all, but for what is each one's own."""
-    total_steps: int
-    """Steps of each member."""
-
-    def __post_init__(self) -> None:
-        run, cfg = self.run, self.cfg
-        self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
-        self._facts = {**run.place.facts(), "total_steps": self.total_steps, "seed": _STAND_IN}
+    def __init__(self, run: Session, members: Sequence[RunMember], cfg: DictConfig, total_steps: int) -> None:
+        self.run, self.members, self.cfg = run, members, cfg
+        self.texts = ConfigTexts(members[0], cfg, run.overrides)
+        self._facts = {**run.place.facts(), "total_steps": total_steps, "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         self._store = build_store(cfg.checkpoint, run.place.path, mode=cfg.metrics.mode)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
         self._together: Path | None = None
         self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
-
-    def folder(self, name: str) -> Path:
-        """Return the folder of a member."""
-        return self.run.place.member(name).path
 
     def begin(self, members: Sequence[RunMember]) -> None:
         """Make the folders of some members, and write down what is about to run in them.
@@ -121,7 +102,7 @@ class MemberFiles:
             UserError: They cannot be written.
         """
         for member in members:
-            path, seed = self.folder(member.name), member.values.get("seed", self.run.cfg.seed)
+            path, seed = self.run.place.member(member.name).path, member.values.get("seed", self.run.cfg.seed)
             try:
                 path.mkdir(parents=True, exist_ok=True)
                 for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
@@ -145,11 +126,11 @@ class MemberFiles:
             folder: Folder of the state of all.
         """
         learner = stack.learner
-        if not is_member(self.folder(self.members[0].name)) or learner.data.val is None:
+        if not is_member(self.run.place.member(self.members[0].name).path) or learner.data.val is None:
             return []
         self._together = folder / run_files.VALIDATIONS
-        names: Any = lambda: [member.name for member in stack.active]  # noqa: E731
-        kept = ValidationOutputs(self._together, learner.timetable, names=names, tell=self.run.tell)
+        options: dict[str, Any] = {"names": lambda: [member.name for member in stack.active], "tell": self.run.tell}
+        kept = ValidationOutputs(self._together, learner.timetable, **options)
         kept.start(learner.state.step)
         return [kept]
 
@@ -165,7 +146,7 @@ class MemberFiles:
             UserError: They cannot be written.
         """
         if self._store is not None:
-            self._store.folder = self.folder(member.name) / run_files.CHECKPOINTS
+            self._store.folder = self.run.place.member(member.name).path / run_files.CHECKPOINTS
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
     def finish(
@@ -185,7 +166,7 @@ class MemberFiles:
         Raises:
             UserError: A file cannot be written.
         """
-        path, state = self.folder(member.name), trained.state
+        path, state = self.run.place.member(member.name).path, trained.state
         try:
             rows = trained.history.rows
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")

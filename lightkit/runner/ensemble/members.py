@@ -20,8 +20,8 @@ from lightkit.config import to_yaml, with_values
 from lightkit.config.project import project_root
 from lightkit.ensemble.file import StoredMember, nested, read_ensemble
 from lightkit.ensemble.methods import Method, RunFacts
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import unseen_by_all
 from lightkit.runner.ensemble.finished import (
     FinishedRun,

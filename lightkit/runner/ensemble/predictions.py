@@ -15,8 +15,8 @@ from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.data import DataInfo, Loader
 from lightkit.ensemble.combining import as_probabilities
+from lightkit.ensemble.methods.base import MemberResult
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
-from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.stack import StackedLoader, StackMember
 from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
 from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask

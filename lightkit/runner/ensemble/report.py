@@ -25,8 +25,8 @@ from lightkit.ensemble.calibration import (
 from lightkit.ensemble.combining import as_logits, log_likelihood
 from lightkit.ensemble.diversity import disagreement, double_fault, error_correlation
 from lightkit.ensemble.methods import Combination
+from lightkit.ensemble.methods.base import MemberResult
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
-from lightkit.ensemble.plan import MemberResult
 from lightkit.losses import mean_weight
 from lightkit.metrics.stacked import StackedMetrics
 from lightkit.trainer.tasks import fit_shape

@@ -27,11 +27,10 @@ from lightkit.data import Data
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, write_ensemble
-from lightkit.ensemble.judging import contradiction_lines, contradictions
 from lightkit.ensemble.methods import Combination, Method, NoEnsemble, RunFacts
+from lightkit.ensemble.methods.base import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.ensemble.oof import SPLITS
-from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
-from lightkit.ensemble.stacking import Inputs, stack_features
+from lightkit.ensemble.stacking import Inputs, contradiction_lines, contradictions, stack_features
 from lightkit.ensemble.tasks import SOLVABLE
 from lightkit.ensemble.validations import read_validations
 from lightkit.loggers import Logger
@@ -210,7 +209,7 @@ class EnsemblePlan:
         weights = dict.fromkeys(made.weights, self.method.factor) if rule == "last" else made.weights
         members, more = self.members.stored(counted, weights)
         names = [result.member.name for result in counted]
-        used = {name: own.plain() for name, own in inputs.items() if name in names}
+        used = {name: asdict(own) for name, own in inputs.items() if name in names}
         if used or not (self.members.finished or self.method.votes):
             more = {**more, "inputs": used}
         stored = StoredEnsemble(members, "sum" if rule == "last" else rule, info.task, tuple(info.class_names), more)

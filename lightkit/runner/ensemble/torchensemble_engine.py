@@ -34,9 +34,8 @@ from lightkit.config import to_plain, to_yaml, with_values
 from lightkit.data import DataInfo
 from lightkit.ensemble.bridge import TASKS, TorchEnsembleFit, read_file, rule_of, to_torchensemble, write_file
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
-from lightkit.ensemble.methods.base import NO_ENSEMBLE
+from lightkit.ensemble.methods.base import NO_ENSEMBLE, MemberResult, RunMember
 from lightkit.ensemble.module import Joint
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.files import write_json
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.evaluation import evaluate_split

@@ -17,8 +17,8 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import from_yaml, to_plain, with_values
 from lightkit.config.schema.learning import MemberConfig
+from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.plan import RunMember
 from lightkit.processes.files import put_in_place
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightkit.common.errors import UserErrors
 from lightkit.config import compose, from_yaml
 from lightkit.ensemble.file import StoredEnsemble, read_ensemble
 from lightkit.ensemble.methods import RunFacts
-from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_config, read_jsonl, read_result
 
@@ -75,9 +73,3 @@ def rates(folder: Path, name: str) -> list[float]:
 def result(folder: Path, name: str) -> dict[str, Any]:
     """The result of a member."""
     return read_result(folder / "members" / name)
-
-
-def refused(message: str, *overrides: str) -> None:
-    """Ensure that a configuration is refused before anything is built."""
-    with pytest.raises(UserErrors, match=message):
-        compose([*QUICK, *overrides])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.randomness import mix
-from lightkit.config import load_run
+from lightkit.config import compose, load_run
 from lightkit.ensemble.combining import weigh
 from lightkit.ensemble.methods import (
     Adversarial,
@@ -21,16 +23,16 @@ from lightkit.ensemble.methods import (
     Fusion,
     GradientBoosting,
     Greedy,
-    NoEnsemble,
+    Method,
     Snapshot,
     SoftGradientBoosting,
     Voting,
 )
-from lightkit.ensemble.methods.base import member
+from lightkit.ensemble.methods.base import MemberResult, member
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.plan import MemberResult
 from lightkit.runner import Runner
-from tests.ensemble.methods.running import done, facts, predictions, rates, refused, result, role, saved, stored, train
+from lightkit.runs.reading import read_jsonl
+from tests.ensemble.methods.running import QUICK, done, facts, predictions, rates, result, role, saved, stored, train
 
 
 def test_a_member_has_a_folder_a_seed_and_a_role() -> None:
@@ -42,32 +44,38 @@ def test_a_member_has_a_folder_a_seed_and_a_role() -> None:
     assert member(facts(), 3, values={"seed": 5}).values["seed"] == 5
 
 
-def test_targets_that_a_method_is_not_defined_for_are_refused() -> None:
-    with pytest.raises(UserError, match="not defined for language_modeling targets"):
-        Voting().check(facts(task="language_modeling"))
-    with pytest.raises(UserError, match="not defined for multilabel targets"):
-        SoftGradientBoosting().check(facts(task="multilabel"))
+@pytest.mark.parametrize(
+    ("method", "known", "message"),
+    [
+        (Voting(), {"task": "language_modeling"}, "not defined for language_modeling targets"),
+        (SoftGradientBoosting(), {"task": "multilabel"}, "not defined for multilabel targets"),
+        (Fusion(), {"members": [("mlp", {})]}, "all members of this method are alike"),
+        (Greedy(), {"validated": False}, "there is no validation split"),
+        (Snapshot(size=4), {}, r"trainer\.epochs: the cycles do not divide"),
+        *(
+            (Adversarial(), {"inputs": inputs}, r"data\.normalize: adversarial training needs inputs in \[0, 1\]")
+            for inputs in ((-0.1, 1.0), (0.0, 1.1), None)
+        ),
+    ],
+)
+def test_what_a_method_is_not_for_is_refused(method: Method, known: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        method.check(facts(**known))
+    fitting = {"inputs": (0.0, 1.0)} | ({"epochs": 8} if "epochs" in message else {})
+    method.check(facts(**fitting))
 
 
-def test_methods_whose_members_are_alike_take_no_others() -> None:
-    unlike = facts(members=[("mlp", {})])
-    with pytest.raises(UserError, match="all members of this method are alike"):
-        Fusion().check(unlike)
-    Voting().check(unlike)
-
-
-def test_weights_need_rows_that_no_member_learnt_from() -> None:
-    with pytest.raises(UserError, match="there is no validation split"):
-        Greedy().check(facts(validated=False))
-    Voting().check(facts(validated=False))
-
-
-def test_a_plain_run_has_a_method_too() -> None:
-    assert NoEnsemble().size is None
-    with pytest.raises(UserError, match="an ensemble needs a member"):
-        Voting(size=0)
-    with pytest.raises(UserError, match="no process is left"):
-        Voting(slots=0)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Voting(size=0), "an ensemble needs a member"),
+        (lambda: Voting(slots=0), "no process is left"),
+        (lambda: FastGeometric(low=0.5, high=0.5), "a smaller and a larger rate"),
+    ],
+)
+def test_arguments_out_of_their_range_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
 
 
 def test_members_have_seeds_of_their_own_and_all_rows() -> None:
@@ -92,35 +100,47 @@ def test_unlike_members_are_taken_once_or_so_often_as_size_says() -> None:
 
 
 def test_a_vote_is_the_mean_of_the_probabilities(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", "ensemble=voting", "ensemble.size=2")
+    outcome = train(tmp_path / "run", "ensemble=voting", "ensemble.size=2")
     own = [predictions(tmp_path / "run" / "members" / name, 1) for name in ("00", "01")]
     torch.testing.assert_close(predictions(tmp_path / "run", 1), (own[0] + own[1]) / 2)
     assert [member.weight for member in stored(tmp_path / "run").members] == [0.5, 0.5]
     assert stored(tmp_path / "run").rule == "soft"
-    assert set(found["members"]) == {"00", "01"}
+    assert set(outcome["members"]) == {"00", "01"}
     assert saved(tmp_path / "run", "01")["ensemble"]["_target_"].endswith("NoEnsemble")
     assert not torch.equal(own[0], own[1])
 
 
-@pytest.mark.parametrize("method", ["voting", "bagging"])
-def test_numbers_are_not_voted_for(method: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="numbers cannot be voted for") as told:
-        train(tmp_path / "run", f"ensemble={method}", "ensemble.vote=hard", "data=diabetes")
-    assert (told.value.key, told.value.exit_code) == ("ensemble.vote", 2)
-    assert not (tmp_path / "run").exists()
+REFUSED = """
+ensemble=voting ensemble.size=0 ; ensemble.size: out of range
+ensemble=voting checkpoint=none ; checkpoint.enabled: an ensemble is made of the checkpoints
+ensemble=voting ensemble.member.rows=bootstrap ; ensemble.member.rows: the method
+ensemble=bagging ensemble.resample=folds ensemble.size=5 ; ensemble.size: the folds are the members
+ensemble=bagging data.split.by=ordered ; ensemble.resample: a random draw
+ensemble=bagging ensemble.resample=folds ensemble.folds=1 ; ensemble.folds: out of range
+ensemble=snapshot ensemble.size=5 trainer.epochs=7 ; trainer.epochs: the cycles
+ensemble=snapshot ensemble.size=2 trainer.steps=4 ; trainer.steps: the cycles
+ensemble=fast_geometric ensemble.low=0.9 ; ensemble.low: the rate of a cycle
+"""
+LATER = """
+ensemble=voting ensemble.vote=hard data=diabetes ; ensemble.vote: numbers cannot be voted for
+ensemble=bagging ensemble.resample=folds ensemble.folds=500 ; ensemble.folds: there are fewer rows than folds
+ensemble=adversarial ; from -
+"""
 
 
-def test_what_the_configuration_shows_is_refused_before_anything_is_built() -> None:
-    refused(r"ensemble\.size: out of range", "ensemble=voting", "ensemble.size=0")
-    refused(r"checkpoint\.enabled: an ensemble is made of the checkpoints", "ensemble=voting", "checkpoint=none")
-    refused(r"ensemble\.member\.rows: the method", "ensemble=voting", "ensemble.member.rows=bootstrap")
-
-
-def test_its_members_are_those_of_a_vote() -> None:
-    assert Greedy(size=2).next(facts(), []) == Voting(size=2).next(facts(), [])
+def test_what_the_configuration_or_the_data_show_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for typed, message in (line.split(" ; ") for line in REFUSED.strip().splitlines()):
+        with pytest.raises(UserErrors, match=re.escape(message)):
+            compose([*QUICK, *typed.split()])
+    for typed, message in (line.split(" ; ") for line in LATER.strip().splitlines()):
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            train(tmp_path / "run", *typed.split())
+        assert caught.value.exit_code == 2
+        assert not (tmp_path / "run").exists()
 
 
 def test_weights_are_shares_of_the_selections(tmp_path: Path) -> None:
+    assert Greedy(size=2).next(facts(), []) == Voting(size=2).next(facts(), [])
     train(tmp_path / "run", "ensemble=greedy", "ensemble.size=3", "ensemble.rounds=4")
     shares = [member.weight for member in stored(tmp_path / "run").members]
     assert sum(shares) == pytest.approx(1)
@@ -138,64 +158,31 @@ def test_each_member_has_a_draw_of_its_own() -> None:
 
 def test_folds_are_the_members_and_repeats_come_last() -> None:
     once, twice = (Bagging(resample="folds", folds=3, repeats=n).next(facts(), []) for n in (1, 2))
-    assert [member.name for member in twice] == [
-        "00-fold0",
-        "01-fold1",
-        "02-fold2",
-        "03-r1-fold0",
-        "04-r1-fold1",
-        "05-r1-fold2",
-    ]
+    names = "00-fold0 01-fold1 02-fold2 03-r1-fold0 04-r1-fold1 05-r1-fold2"
+    assert [member.name for member in twice] == names.split()
     assert [member.values for member in twice[:3]] == [member.values for member in once], "a finished bag grows"
     assert role(twice[4]) == {"rows": "folds", "draw": 3, "folds": 3, "fold": 1, "repeat": 1}
 
 
 def test_folds_predict_every_training_row_once(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", "ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=2")
+    outcome = train(tmp_path / "run", "ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=2")
     kept = load_file(tmp_path / "run" / "oof.safetensors")
     inner = kept["split"] == 0
     assert (kept["counts"][inner] == 1).all()
     assert (kept["counts"][~inner] == 2).all()
-    assert "oof/accuracy" in found["metrics"]
+    assert "oof/accuracy" in outcome["metrics"]
     parts = [load_file(tmp_path / "run" / "members" / name / "oof.safetensors") for name in ("00-fold0", "01-fold1")]
     rows = [part["rows"][part["split"] == 0] for part in parts]
     assert torch.equal(torch.cat(rows).sort().values, kept["rows"][inner])
-    torch.testing.assert_close(kept["predictions"][inner][torch.isin(kept["rows"][inner], rows[0])], _train(parts[0]))
+    first = parts[0]["predictions"][parts[0]["split"] == 0]
+    torch.testing.assert_close(kept["predictions"][inner][torch.isin(kept["rows"][inner], rows[0])], first)
     both = [predictions(tmp_path / "run" / "members" / name, 1) for name in ("00-fold0", "01-fold1")]
     torch.testing.assert_close(predictions(tmp_path / "run", 1), (both[0] + both[1]) / 2)
-
-
-def _train(part: dict[str, torch.Tensor]) -> torch.Tensor:
-    return part["predictions"][part["split"] == 0]
-
-
-def test_what_cannot_be_dealt_out_is_refused(tmp_path: Path) -> None:
-    folds = ["ensemble=bagging", "ensemble.resample=folds"]
-    refused(r"ensemble\.size: the folds are the members", *folds, "ensemble.size=5")
-    refused(r"ensemble\.resample: a random draw", "ensemble=bagging", "data.split.by=ordered")
-    refused(r"ensemble\.folds: out of range", *folds, "ensemble.folds=1")
-    with pytest.raises(UserError, match=r"ensemble\.folds: there are fewer rows than folds") as caught:
-        train(tmp_path / "run", *folds, "ensemble.folds=500")
-    assert caught.value.exit_code == 2
-    assert not (tmp_path / "run").exists()
 
 
 def test_every_member_has_the_size_of_the_change() -> None:
     members = Adversarial(size=2, epsilon=0.1).next(facts(), [])
     assert [role(member) for member in members] == [{"epsilon": 0.1}] * 2
-
-
-@pytest.mark.parametrize("inputs", [(-0.1, 1.0), (0.0, 1.1), None])
-def test_inputs_lie_between_0_and_1(inputs: tuple[float, float] | None) -> None:
-    with pytest.raises(UserError, match=r"data\.normalize: adversarial training needs inputs in \[0, 1\]"):
-        Adversarial().check(facts(inputs=inputs))
-    Adversarial().check(facts(inputs=(0.0, 1.0)))
-
-
-def test_scaled_inputs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="from -"):
-        train(tmp_path / "run", "ensemble=adversarial")
-    assert not (tmp_path / "run").exists()
 
 
 TWO = ("ensemble.size=2", "ensemble.shrinkage=0.5", "ensemble.patience=null")
@@ -229,8 +216,8 @@ def test_rounds_are_judged_by_the_weights_that_count(last: bool) -> None:
     method, of_run, ended = GradientBoosting(size=9), facts(last=last), list[MemberResult]()
     for one, other in ((0.5, 0.3), (0.4, 0.2), (0.6, 0.1), (0.7, 0.05)):  # the value that counts, and the other
         (coming,) = method.next(of_run, ended)
-        (found,) = done(coming, values=(other if last else one,))
-        ended.append(replace(found, result={**found.result, "metrics": {"val/loss": one if last else other}}))
+        (round,) = done(coming, values=(other if last else one,))
+        ended.append(replace(round, result={**round.result, "metrics": {"val/loss": one if last else other}}))
     assert list(method.next(of_run, ended)) == []
     assert [one.member.name for one in method.counted(ended)] == ["00-round", "01-round"]
 
@@ -243,26 +230,28 @@ def test_without_validation_all_rounds_are_trained_and_count() -> None:
 
 
 def test_the_sum_of_the_rounds_is_the_ensemble(tmp_path: Path) -> None:
-    found = train(tmp_path / "run", "ensemble=gradient_boosting", *TWO)
+    outcome = train(tmp_path / "run", "ensemble=gradient_boosting", *TWO)
     kept = stored(tmp_path / "run")
     assert kept.rule == "sum"
     assert [one.weight for one in kept.members] == [0.5, 0.5]
-    assert found["metrics"]["val/loss"] == pytest.approx(result(tmp_path / "run", "01-round")["best"]["val/loss"])
+    loss = outcome["metrics"]["val/loss"]
+    assert loss == pytest.approx(result(tmp_path / "run", "01-round")["best"]["val/loss"])
     last = predictions(tmp_path / "run" / "members" / "01-round", 1)
     assert torch.equal(predictions(tmp_path / "run", 1), last)
     again = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("val")
-    assert again["val/loss"] == pytest.approx(found["metrics"]["val/loss"], abs=1e-6)
+    assert again["val/loss"] == pytest.approx(loss, abs=1e-6)
+    assert sum("val/loss" in row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 1, "no curve over epochs"
 
 
 def test_rounds_end_where_validation_does_by_default(tmp_path: Path) -> None:
-    options = ("data=diabetes", "model.hidden=[64]", "model.norm=none", "trainer.epochs=6", "trainer.test=last")
-    found = train(tmp_path, *options, "ensemble=gradient_boosting")
+    options = ("data=diabetes", "model.hidden=[64]", "model.norm=none", "trainer.epochs=4", "trainer.test=last")
+    outcome = train(tmp_path, *options, "ensemble=gradient_boosting")
     rounds = sorted(path.name for path in (tmp_path / "members").iterdir())
     values = [result(tmp_path, name)["metrics"]["val/loss"] for name in rounds]
     best = values.index(min(values))
     assert len(rounds) == min(best + 3, 5)
     assert [one.name for one in stored(tmp_path).members] == rounds[: best + 1]
-    assert found["metrics"]["val/loss"] == pytest.approx(values[best], rel=1e-5)
+    assert outcome["metrics"]["val/loss"] == pytest.approx(values[best], rel=1e-5)
 
 
 def test_each_cycle_goes_on_from_the_last_weights() -> None:
@@ -279,17 +268,11 @@ def test_the_rate_starts_anew_in_each_cycle(tmp_path: Path) -> None:
     train(tmp_path / "run", "ensemble=snapshot", "ensemble.size=2", "trainer.epochs=4")
     for name in ("00-cycle", "01-cycle"):
         assert saved(tmp_path / "run", name)["trainer"]["epochs"] == 2
-        found = rates(tmp_path / "run", name)
-        expected = [0.01 * (math.cos(math.pi * step / len(found)) + 1) / 2 for step in range(len(found))]
-        assert found == pytest.approx(expected, rel=0.05, abs=2e-3)
-        assert found[0] == pytest.approx(0.01)
-
-
-def test_cycles_that_do_not_divide_the_run_are_refused() -> None:
-    refused(r"trainer\.epochs: the cycles", "ensemble=snapshot", "ensemble.size=5", "trainer.epochs=7")
-    refused(r"trainer\.steps: the cycles", "ensemble=snapshot", "ensemble.size=2", "trainer.steps=4")
-    with pytest.raises(UserError, match=r"trainer\.epochs: the cycles do not divide"):
-        Snapshot(size=4).check(facts())
+        taken = rates(tmp_path / "run", name)
+        expected = [0.01 * (math.cos(math.pi * step / len(taken)) + 1) / 2 for step in range(len(taken))]
+        assert taken == pytest.approx(expected, rel=0.05, abs=2e-3)
+        assert taken[0] == pytest.approx(0.01)
+    assert sum("val/loss" in row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 1, "no curve over epochs"
 
 
 def test_the_first_run_is_no_part_of_the_ensemble() -> None:
@@ -308,31 +291,22 @@ def test_the_rate_of_a_cycle_is_a_triangle(tmp_path: Path) -> None:
     more = [f"ensemble.high={high}", f"ensemble.low={low}", "ensemble.size=1", "ensemble.cycle_epochs=2"]
     train(tmp_path / "run", "ensemble=fast_geometric", *more)
     assert [member.name for member in stored(tmp_path / "run").members] == ["01-cycle"]
-    found = rates(tmp_path / "run", "01-cycle")
-    last = len(found) - 1
-    expected = [0.01 * (low + (high - low) * (1 - abs(2 * step / last - 1))) for step in range(len(found))]
-    assert found == pytest.approx(expected)
+    taken = rates(tmp_path / "run", "01-cycle")
+    last = len(taken) - 1
+    expected = [0.01 * (low + (high - low) * (1 - abs(2 * step / last - 1))) for step in range(len(taken))]
+    assert taken == pytest.approx(expected)
 
 
-def test_a_cycle_needs_two_rates() -> None:
-    refused(r"ensemble\.low: the rate of a cycle", "ensemble=fast_geometric", "ensemble.low=0.9")
-    with pytest.raises(UserError, match="a smaller and a larger rate"):
-        FastGeometric(low=0.5, high=0.5)
-
-
-def test_one_member_holds_all_networks() -> None:
+def test_one_member_holds_all_networks_and_they_count_as_one(tmp_path: Path) -> None:
     (fused,) = Fusion(size=4).next(facts(), [])
     assert role(fused) == {"joint": "fusion", "networks": 4}
     (boosted,) = SoftGradientBoosting(size=3, shrinkage=0.2).next(facts(), [])
     assert role(boosted) == {"joint": "soft_gradient_boosting", "networks": 3, "shrinkage": 0.2}
-
-
-@pytest.mark.parametrize("method", ["fusion", "soft_gradient_boosting"])
-def test_the_networks_are_in_the_file_and_count_as_one(method: str, tmp_path: Path) -> None:
-    found = train(tmp_path / "run", f"ensemble={method}", "ensemble.size=2")
-    (member,) = stored(tmp_path / "run").members
-    assert {name.split(".")[1] for name in member.state} == {"0", "1"}
-    first, second = (member.state[f"estimators.{number}.head.weight"] for number in (0, 1))
-    assert not torch.equal(first, second)
-    own = result(tmp_path / "run", f"00-{method}")
-    assert found["metrics"]["val/loss"] == pytest.approx(own["best"]["val/loss"], abs=1e-5)
+    for method in ("fusion", "soft_gradient_boosting"):
+        outcome = train(tmp_path / method, f"ensemble={method}", "ensemble.size=2")
+        (member,) = stored(tmp_path / method).members
+        assert {name.split(".")[1] for name in member.state} == {"0", "1"}
+        first, second = (member.state[f"estimators.{number}.head.weight"] for number in (0, 1))
+        assert not torch.equal(first, second)
+        own = result(tmp_path / method, f"00-{method}")
+        assert outcome["metrics"]["val/loss"] == pytest.approx(own["best"]["val/loss"], abs=1e-5)

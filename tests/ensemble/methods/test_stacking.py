@@ -10,8 +10,8 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.ensemble.methods import RunFacts, Stacking
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.methods.stacking import Base
-from lightkit.ensemble.plan import MemberResult, RunMember
 from tests.ensemble.methods.running import role
 
 KINDS = [("a", {"model.hidden": [4]}), ("b", {"model.hidden": [8]})]

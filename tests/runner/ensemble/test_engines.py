@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
 from lightkit.runner.comparison import compare_runs
-from tests.resume.ensembles import config, go_on
+from tests.conftest import Outcome
+from tests.resume.ensembles import BASE, METHODS, config, go_on
 from tests.resume.harness import forked
 from tests.runner.processes import configured, far, train
 from tests.waiting import until
@@ -24,10 +25,12 @@ from tests.waiting import until
 SIDE_BY_SIDE = ("ensemble.engine=processes", "ensemble.size=2")
 
 
-def test_processes_give_what_one_gives(tmp_path: Path) -> None:
-    Runner(config("voting", "ensemble.size=2", "ensemble.engine=sequential"), tmp_path / "one").run()
-    Runner(config("voting", *SIDE_BY_SIDE, "ensemble.slots=2"), tmp_path / "two").run()
-    compared = compare_runs(tmp_path / "one", tmp_path / "two")
+def test_processes_give_what_one_gives(process: Callable[..., Outcome], project: Path) -> None:
+    typed = [*BASE, *METHODS["voting"], "ensemble.size=2", "ensemble.slots=2"]
+    for engine in ("sequential", "processes"):
+        outcome = process("train", *typed, f"ensemble.engine={engine}", f"hydra.run.dir={engine}")
+        assert outcome.code == 0, outcome.err
+    compared = compare_runs(project / "sequential", project / "processes")
     different = [item.different for item in compared if item.different and item.name != "ensemble.safetensors"]
     assert different == []
 
@@ -35,9 +38,8 @@ def test_processes_give_what_one_gives(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_member_that_fails_ends_all(tmp_path: Path) -> None:
     bad = ("optim=sgd", "optim.lr=1e30", "data.normalize=none", "trainer.epochs=50")
-    with pytest.raises(
-        UserError, match=r"(?s)the process of member 0\d ended with status 3.*no longer finite"
-    ) as caught:
+    message = r"(?s)the process of member 0\d ended with status 3.*no longer finite"
+    with pytest.raises(UserError, match=message) as caught:
         Runner(config("voting", *SIDE_BY_SIDE, *bad), tmp_path / "run").run()
     assert caught.value.exit_code == 3
 
@@ -60,7 +62,6 @@ def test_a_signal_ends_all_and_they_go_on(tmp_path: Path) -> None:
 
     forked(job, tmp_path / "log", want=128 + signal.SIGTERM)
     assert not (place / "ensemble.safetensors").exists()
-    shutil.copytree(place, tmp_path / "copy")
     forked(lambda: go_on(cfg, place, "trainer.epochs=2"), tmp_path / "log")
     assert (place / "ensemble.safetensors").exists()
 
@@ -69,12 +70,11 @@ TWO = {
     "voting": ("ensemble=voting", "ensemble.size=2", "ensemble.weights=validation"),
     "folds": ("ensemble=bagging", "ensemble.resample=folds", "ensemble.folds=2"),
     "stacking": (
-        "ensemble=stacking",
-        "ensemble.members=[{model.hidden: [8]}, {model.hidden: []}]",
-        "ensemble.folds=2",
-        "ensemble.meta.trainer.steps=20",
+        *("ensemble=stacking", "ensemble.members=[{model.hidden: [8]}, {model.hidden: []}]"),
+        *("ensemble.folds=2", "ensemble.meta.trainer.steps=20"),
     ),
     "boosting": ("ensemble=gradient_boosting", "ensemble.size=2", "ensemble.patience=1"),
+    "tuned": ("ensemble=voting", "ensemble.size=2", "finetune=lora", "finetune.lora.rank=2"),
 }
 
 
@@ -82,8 +82,14 @@ def result(place: Path) -> dict[str, Any]:
     return json.loads((place / "result.json").read_text())
 
 
-def compare(cfg: Any, tmp_path: Path) -> None:
-    """Train in two processes and in one, and compare."""
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", TWO)
+def test_two_processes_give_what_one_gives(method: str, tmp_path: Path) -> None:
+    more = ["ensemble.engine=sequential"] if method != "boosting" else []
+    if method == "tuned":
+        base = train(tmp_path / "base", configured("device.parallel=none"), 1)
+        more.append(f"finetune.weights.path={base}")
+    cfg = configured(*TWO[method], *more)
     train(tmp_path / "two", cfg, 2)
     Runner(cfg, tmp_path / "one").run()
     one, two = result(tmp_path / "one"), result(tmp_path / "two")
@@ -95,20 +101,6 @@ def compare(cfg: Any, tmp_path: Path) -> None:
     held = [load_file(tmp_path / place / "oof.safetensors") for place in ("one", "two")]
     assert torch.equal(held[0]["rows"], held[1]["rows"])
     assert torch.allclose(held[0]["predictions"], held[1]["predictions"], atol=1e-4, equal_nan=True)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("method", TWO)
-def test_two_processes_give_what_one_gives(method: str, tmp_path: Path) -> None:
-    cfg = configured(*TWO[method], "ensemble.engine=sequential" if method != "boosting" else "seed=0")
-    compare(cfg, tmp_path)
-
-
-@pytest.mark.thorough
-def test_members_of_one_base_are_fine_tuned_by_two_processes(tmp_path: Path) -> None:
-    base = train(tmp_path / "base", configured("device.parallel=none"), 1)
-    tuned = ("ensemble=voting", "ensemble.size=2", "finetune=lora", "finetune.lora.rank=2")
-    compare(configured(*tuned, f"finetune.weights.path={base}"), tmp_path)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from sklearn.datasets import load_wine
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.config import to_plain
-from lightkit.ensemble import judging
+from lightkit.ensemble import stacking
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
 from lightkit.runner.ensemble.finished import trained_rows
@@ -23,7 +23,7 @@ from lightkit.runs.reading import read_json, read_run
 from lightkit.trainer.callbacks import Callback
 from tests.runner.finished_runs import member, trained
 
-SPLIT = ("data.split.val=0.3", "trainer.epochs=4", "optim.lr=0.05")
+SPLIT = ("data.split.val=0.3", "trainer.epochs=2", "optim.lr=0.05")
 
 
 class KillAt(Callback):
@@ -47,90 +47,81 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def stack(runs: Path, out: Path, *names: str, own: tuple[str, ...] = ()) -> dict[str, Any]:
-    overrides = ["ensemble=stacking", f"ensemble.size={len(names)}", "ensemble.holdout=0.34"]
+def stack(out: Path, *runs: Path, own: tuple[str, ...] = ()) -> dict[str, Any]:
+    overrides = ["ensemble=stacking", f"ensemble.size={len(runs)}", "ensemble.holdout=0.34"]
     overrides += ["ensemble.meta.trainer.steps=120", *own]
-    method = to_plain(read_run(runs / names[0], overrides, new=True).cfg.ensemble)
-    members = [member(f"{i:02}-{name}", runs / name) for i, name in enumerate(names)]
-    return combine_runs(members, out, method=method, name="stack")
+    method = to_plain(read_run(runs[0], overrides, new=True).cfg.ensemble)
+    return combine_runs([member(f"{i:02}-{run.name}", run) for i, run in enumerate(runs)], out, method=method, name="s")
 
 
-@pytest.mark.parametrize(
-    ("strictness", "own"), [(-1e6, ()), (-1e6, ("ensemble.passthrough=true",)), (1e6, ())],
-    ids=["used", "passthrough", "not-used"],
-)  # fmt: skip
-def test_a_stack_predicts_as_its_result_says(
-    runs: Path, tmp_path: Path, strictness: float, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judging, "STRICTNESS", strictness)
-    result, out = stack(runs, tmp_path / "out", "a", "v", "c", own=own), tmp_path / "out"
-    assert (result["stacking"]["used"] == "stacking") == (strictness < 0)
-    found = Runner(read_run(out).cfg, out).evaluate_splits(["val", "test"])
-    for split in ("val", "test"):
-        expected = {name: value for name, value in result["metrics"].items() if name.startswith(split)}
-        assert found[split] == pytest.approx(expected, abs=1e-5)
-    kept = MemberPredictions.read(out / "oof.safetensors").of_split("test")
-    inputs = torch.as_tensor(load_wine().data, dtype=torch.float32)
-    predictions = lightkit.load_ensemble(out).predict(inputs[kept.rows])
-    assert torch.allclose(predictions, kept.predictions, atol=1e-5)
-    rows = Runner(read_run(out).cfg, out).predict("test")
-    assert [row["row"] for row in rows] == kept.rows.tolist()
-    assert [row["p(class_0)"] for row in rows] == pytest.approx(kept.predictions[:, 0].tolist(), abs=1e-5)
+def test_a_stack_predicts_as_its_result_says(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for strictness, used in ((-1e6, True), (1e6, False)):
+        monkeypatch.setattr(stacking, "STRICTNESS", strictness)
+        out = tmp_path / str(used)
+        result = stack(out, runs / "a", runs / "v", runs / "c", own=("ensemble.passthrough=true",))
+        assert (result["stacking"]["used"] == "stacking") == used
+        runner = Runner(read_run(out).cfg, out)
+        for split, values in runner.evaluate_splits(["val", "test"]).items():
+            expected = {name: value for name, value in result["metrics"].items() if name.startswith(split)}
+            assert values == pytest.approx(expected, abs=1e-5)
+        kept = MemberPredictions.read(out / "oof.safetensors").of_split("test")
+        inputs = torch.as_tensor(load_wine().data, dtype=torch.float32)
+        predictions = lightkit.load_ensemble(out).predict(inputs[kept.rows])
+        assert torch.allclose(predictions, kept.predictions, atol=1e-5)
+        rows = runner.predict("test")
+        assert [row["row"] for row in rows] == kept.rows.tolist()
+        assert [row["p(class_0)"] for row in rows] == pytest.approx(kept.predictions[:, 0].tolist(), abs=1e-5)
+
+
+def rows_of(folder: Path, split: str) -> torch.Tensor:
+    """The rows of a split of a run."""
+    return torch.tensor([row["row"] for row in Runner(read_run(folder).cfg, folder).predict(split)])
 
 
 def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_path: Path) -> None:
-    stack(runs, tmp_path / "out", "a", "c")
+    stack(tmp_path / "out", runs / "a", runs / "c")
     meta, plan = tmp_path / "out" / "members" / "02-meta", read_json(tmp_path / "out" / "ensemble.json")
     assert plan["members"][2]["depends_on"] == ["00-a", "01-c"]
-    runner = Runner(read_run(meta).cfg, meta)
-    learnt, judged = (torch.tensor([row["row"] for row in runner.predict(split)]) for split in ("train", "val"))
+    learnt, judged = rows_of(meta, "train"), rows_of(meta, "val")
     unseen = MemberPredictions.read(runs / "a" / "oof.safetensors").of_split("val").rows
     assert torch.equal(torch.cat([learnt, judged]).sort().values, unseen)
     assert 0 < len(judged) < len(learnt)
     own = read_json(meta / "result.json")["test"]
-    assert runner.evaluate("test", "last") == pytest.approx(own, abs=1e-6)
+    assert Runner(read_run(meta).cfg, meta).evaluate("test", "last") == pytest.approx(own, abs=1e-6)
 
 
 def test_a_stack_that_was_killed_goes_on_bit_for_bit(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.ensemble.test_library_stacking.KillAt}"
-    own = (kill, "ensemble.solver=gradient")
-    stack(runs, tmp_path / "whole", "a", "v", own=own)
+    own, whole, cut = (kill, "ensemble.solver=gradient"), tmp_path / "whole", tmp_path / "cut"
+    stack(whole, runs / "a", runs / "v", own=own)
     monkeypatch.setattr(KillAt, "step", 110)
     with pytest.raises(RuntimeError, match="killed"):
-        stack(runs, tmp_path / "cut", "a", "v", own=own)
+        stack(cut, runs / "a", runs / "v", own=own)
     monkeypatch.setattr(KillAt, "step", None)
-    cut = tmp_path / "cut"
     with pytest.raises(UserError, match="chosen when the ensemble began"):
         Runner(read_run(cut, ["ensemble.size=3"]).cfg, cut).run(resume=True)
     Runner(read_run(cut).cfg, cut).run(resume=True)
-    assert (cut / "ensemble.json").read_bytes() == (tmp_path / "whole" / "ensemble.json").read_bytes()
+    assert (cut / "ensemble.json").read_bytes() == (whole / "ensemble.json").read_bytes()
     for file in ("oof.safetensors", "ensemble.safetensors"):
-        ours, theirs = load_file(cut / file), load_file(tmp_path / "whole" / file)
+        ours, theirs = load_file(cut / file), load_file(whole / file)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), file
     shutil.rmtree(cut / "members" / "02-meta" / "checkpoints")
     again = Runner(read_run(cut).cfg, cut).run(resume=True)
-    assert again["metrics"] == read_json(tmp_path / "whole" / "result.json")["metrics"]
+    assert again["metrics"] == read_json(whole / "result.json")["metrics"]
 
 
 def test_a_vote_of_finished_runs_has_nothing_to_go_on_with(runs: Path, tmp_path: Path) -> None:
-    method = {"_target_": "lightkit.ensemble.methods.Voting", "members": [], "member": {}}
-    combine_runs([member("00", runs / "a"), member("01", runs / "c")], tmp_path / "out", method=method, name="x")
+    method, out = {"_target_": "lightkit.ensemble.methods.Voting", "members": [], "member": {}}, tmp_path / "out"
+    combine_runs([member("00", runs / "a"), member("01", runs / "c")], out, method=method, name="x")
     with pytest.raises(UserError, match="nothing is trained in an ensemble of finished runs"):
-        Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
-    members = ("", ', "members": 7', ', "members": [7]', ', "members": [{}, {}]', ', "members": [], "method": 3')
-    for text in (
-        *(f'{{"rows": {{}}{more}}}' for more in members),
-        "",
-        "{",
-        "[]",
-        "\0",
-    ):  # some of it, or nothing, is read
-        (tmp_path / "out" / "ensemble.json").write_text(text)
-        with pytest.raises(UserError, match="the record of the ensemble is damaged: ensemble.json"):
-            Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
+        Runner(read_run(out).cfg, out).run(resume=True)
+    for text in ('{"rows": {}}', '{"rows": {}, "members": 7}', '{"rows": {}, "members": [{}, {}]}', "{"):
+        (out / "ensemble.json").write_text(text)
+        with pytest.raises(UserError, match=r"the record of the ensemble is damaged: ensemble\.json"):
+            Runner(read_run(out).cfg, out).run(resume=True)
 
 
 @pytest.mark.parametrize(
@@ -145,25 +136,23 @@ def test_what_cannot_be_judged_is_refused(
     runs: Path, tmp_path: Path, names: tuple[str, ...], own: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        stack(runs, tmp_path / "out", *names, own=own)
+        stack(tmp_path / "out", *(runs / name for name in names), own=own)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_runs_without_test_rows_in_common_are_stacked_all_the_same(runs: Path, tmp_path: Path) -> None:
-    result = stack(runs, tmp_path / "out", "a", "few")
-    found = Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").evaluate("val")
-    assert found == pytest.approx({name: result["metrics"][name] for name in found}, abs=1e-5)
+    result = stack(tmp_path / "out", runs / "a", runs / "few")
+    values = Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").evaluate("val")
+    assert values == pytest.approx({name: result["metrics"][name] for name in values}, abs=1e-5)
 
 
 def test_rows_of_a_base_never_feed_the_meta_model(runs: Path, tmp_path: Path) -> None:
     base = trained(tmp_path / "base", "data.split.val=0.3", "data.split.seed=3")
-    trained(tmp_path / "tuned", *SPLIT, f"finetune.weights.path={base}")
-    shutil.copytree(runs / "a", tmp_path / "a")
-    stack(tmp_path, tmp_path / "out", "tuned", "a")
-    meta = tmp_path / "out" / "members" / "02-meta"
-    data = Runner(read_run(meta).cfg, meta)
+    tuned = trained(tmp_path / "tuned", *SPLIT, f"finetune.weights.path={base}")
+    stack(tmp_path / "out", tuned, runs / "a")
     seen = trained_rows(read_run(base).cfg, base)
     for split in ("train", "val", "test"):
-        rows = torch.tensor([row["row"] for row in data.predict(split)])
+        rows = rows_of(tmp_path / "out" / "members" / "02-meta", split)
         assert len(rows)
         assert not torch.isin(rows, seen).any()

@@ -14,8 +14,8 @@ import torch
 from lightkit.config import compose
 from lightkit.ensemble.combining import decisions, soft
 from lightkit.ensemble.methods import Combination
+from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_scalars
 from lightkit.runner import Runner
 from lightkit.runner.ensemble.figures import draw, epochs, over_size
@@ -67,7 +67,8 @@ def outcome(task: str = "multiclass", *, size: int = 3, test: bool = True, mode:
 
 @pytest.mark.parametrize("task", OUTPUTS)
 def test_what_is_defined_for_the_task_is_there(task: str) -> None:
-    report = make_report(outcome(task), seconds=1.5, parameters=1234)
+    made = outcome(task)
+    report = make_report(made, seconds=1.5, parameters=1234)
     json.dumps(report, allow_nan=False)
     classes = task != "regression"
     assert ("disagreement" in report["diversity"]) == ("ece" in report["calibration"]) == classes
@@ -79,10 +80,13 @@ def test_what_is_defined_for_the_task_is_there(task: str) -> None:
     text = "\n".join(summary_lines(report))
     assert ("ECE" in text) == ("disagree" in text) == classes
     assert "nan" not in text
+    figures = {"test/disagreement", "test/reliability"} if classes else set()
+    assert set(draw(made, None)) == {"test/error_correlation", *figures}
 
 
 def test_mean_and_best_member_and_what_is_gained() -> None:
-    report = make_report(outcome(), seconds=1.0, parameters=1)
+    made = outcome()
+    report = make_report(made, seconds=1.0, parameters=1)
     assert report["best_member"] == "01"
     assert report["members"]["01"] == {"val/score": 0.6, "test/score": 0.3}
     assert report["mean"] == pytest.approx({"val/score": 1.6 / 3, "test/score": 0.8 / 3})
@@ -93,17 +97,14 @@ def test_mean_and_best_member_and_what_is_gained() -> None:
     }
     assert "0.2000 better than the best (01)" in summary_lines(report)[0]
     assert make_report(outcome(mode="min"), seconds=1.0, parameters=1)["gain"]["over_best"] == pytest.approx(-0.25)
-
-
-def test_the_table_has_the_monitored_metric_first() -> None:
-    made = outcome()
-    heads, rows = comparison(make_report(made, seconds=1.0, parameters=1), made.values, made.monitor)
+    heads, rows = comparison(report, made.values, made.monitor)
     assert heads == ["metric", "mean member", "best member (01)", "ensemble"]
     assert rows == [
         ["val/score", "0.5333", "0.6000", "0.7500"],
         ["test/score", "0.2667", "0.3000", "0.5000"],
         ["test/other", "", "", "1.0000"],
     ]
+    assert values_of(made.made.members[0], last=True) == {"val/score": 0.0, "test/score": 0.25}
 
 
 def test_one_member_is_compared_with_nothing() -> None:
@@ -144,12 +145,6 @@ def test_rows_that_were_left_out_count_for_each_member() -> None:
     assert summary_lines(chosen)[0].startswith("selected     by the rows left out:")
 
 
-def test_the_values_of_the_weights_that_count() -> None:
-    plain = result("00", 0.5)
-    assert values_of(plain) == {"val/score": 0.5, "test/score": 0.25}
-    assert values_of(plain, last=True) == {"val/score": 0.0, "test/score": 0.25}
-
-
 def test_a_whole_run_shows_its_members_and_what_they_come_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,9 +157,9 @@ def test_a_whole_run_shows_its_members_and_what_they_come_to(
     heads = [line.split(" ")[0] for line in lines if line[:1] != " " and not any(text in line for text in passing)]
     assert heads[:9] == ["run", "data", "model", "00", "01", "Voting", "gain", "diversity", "calibration"]
     assert heads[-2:] == ["cost", "folder"]
-    found = json.loads((folder / "result.json").read_text())
-    assert {"members", "mean", "best_member", "gain", "diversity", "calibration", "cost"} <= set(found)
-    assert found["cost"]["networks"] == 2
+    result = json.loads((folder / "result.json").read_text())
+    assert {"members", "mean", "best_member", "gain", "diversity", "calibration", "cost"} <= set(result)
+    assert result["cost"]["networks"] == 2
     drawn = {"disagreement", "error_correlation", "members-over-epochs", "over_size", "reliability"}
     assert {path.stem for path in (folder / "figures").iterdir()} == drawn
     assert not (folder / "members" / "00" / "figures").exists()
@@ -182,20 +177,11 @@ def accuracy(rows: MemberPredictions) -> dict[str, float]:
     return {"test/score": float((decisions(rows.predictions, rows.task) == rows.targets).float().mean())}
 
 
-@pytest.mark.parametrize("task", OUTPUTS)
-def test_what_is_defined_for_the_task_is_drawn(task: str) -> None:
-    found = draw(outcome(task), None)
-    classes = {"test/disagreement", "test/reliability"} if task != "regression" else set()
-    assert set(found) == {"test/error_correlation", *classes}
-
-
 def test_members_and_ensemble_over_epochs_and_size(tmp_path: Path) -> None:
     made = outcome()
     for member in made.made.members:
         (tmp_path / member.folder).mkdir()
-        rows = [
-            {"step": 5 * epoch, "epoch": epoch, "val/score": value} for epoch, value in ((1, 0.5), (2, None), (3, 1.0))
-        ]
+        rows = [{"step": 5 * at, "epoch": at, "val/score": value} for at, value in ((1, 0.5), (2, None), (3, 1.0))]
         text = "".join(json.dumps(row) + "\n" for row in [{"step": 1, "epoch": 0, "train/loss_step": 1.0}, *rows])
         (tmp_path / member.folder / "metrics.jsonl").write_text(text)
     members = [replace(member, folder=tmp_path / member.folder) for member in made.made.members]
@@ -209,19 +195,13 @@ def test_members_and_ensemble_over_epochs_and_size(tmp_path: Path) -> None:
     assert {"val/members-over-epochs", "test/over_size", "val/weights"} <= set(found)
 
 
-def test_sums_are_measured_in_their_order_only() -> None:
-    sizes = over_size(replace(outcome(), rule="last"), accuracy)
-    assert sizes is not None
-    assert [len(values) for values in sizes.drawn] == [1, 1, 1]
-    assert "test/error_correlation" not in draw(replace(outcome(), rule="last"), sizes)
-
-
-def test_of_many_members_some_sizes_are_measured() -> None:
-    sizes = over_size(outcome(size=40), accuracy)
-    assert sizes is not None
-    assert len(sizes.sizes) <= 16
-    assert (sizes.sizes[0], sizes.sizes[-1]) == (1, 40)
-
-
-def test_nothing_is_measured_of_one_member() -> None:
+def test_sizes_that_are_measured() -> None:
+    one = replace(outcome(), rule="last")
+    sums, many = over_size(one, accuracy), over_size(outcome(size=40), accuracy)
+    assert sums is not None
+    assert [len(values) for values in sums.drawn] == [1, 1, 1], "in their order only"
+    assert "test/error_correlation" not in draw(one, sums)
+    assert many is not None
+    assert len(many.sizes) <= 16
+    assert (many.sizes[0], many.sizes[-1]) == (1, 40)
     assert over_size(outcome(size=1), accuracy) is None
