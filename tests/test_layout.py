@@ -78,7 +78,7 @@ BUDGETS = {
     "doctor": 4150,
     "cli": 4150,
     "data": 4000,
-    "ensemble": 3200,
+    "ensemble": 3350,
     "sweep": 3050,
     "finetune": 2800,
     "trainer": 2550,
