@@ -74,11 +74,11 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6300,
-    "runner": 4950,
+    "runner": 4900,
     "doctor": 4150,
     "cli": 4150,
     "data": 4000,
-    "ensemble": 3350,
+    "ensemble": 3300,
     "sweep": 3050,
     "finetune": 2800,
     "trainer": 2550,
