@@ -150,10 +150,6 @@ def stale_gradient(trainer: Any) -> None:
     weight.grad = torch.ones_like(weight)
 
 
-def new_head(trainer: Any) -> None:
-    trainer.model.head = nn.Linear(trainer.model.head.in_features, trainer.model.head.out_features)
-
-
 def rate_of_zero(trainer: Any) -> None:
     for group in trainer.optimizer.param_groups:
         if group["name"].startswith("head"):
@@ -168,18 +164,12 @@ def other_betas(trainer: Any) -> None:
     trainer.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
 
 
-def hold_bias(trainer: Any) -> None:
-    bias = trainer.model.head.bias
-    bias.data.copy_(trainer.__dict__.setdefault("kept_bias", bias.detach().clone()))
-
-
 def begin_late(trainer: Any) -> None:
     trainer.tuning.phase_at = lambda epoch, step: trainer.tuning.phases[step >= 5]
 
 
 MISCHIEF: dict[str, Any] = {
-    do.__name__: do
-    for do in (train_mode, stale_gradient, new_head, rate_of_zero, double_rate, other_betas, hold_bias, begin_late)
+    do.__name__: do for do in (train_mode, stale_gradient, rate_of_zero, double_rate, other_betas, begin_late)
 }
 
 

@@ -151,18 +151,6 @@ def test_a_base_that_is_gone_is_told_before_a_run_goes_on(cli: Cli, tmp_path: Pa
     assert read_delta(tmp_path / "run" / "adapter.pt").tensors
 
 
-@pytest.mark.thorough
-def test_going_on_from_an_adapter_is_exported_again(tmp_path: Path, bases: dict[str, Path]) -> None:
-    path = f"finetune.weights.path={bases['cnn']}"
-    first = tuned(tmp_path / "first", "cnn", "lora", path, EXPORT)
-    adapter = f"finetune.weights.adapter={first / 'adapter.pt'}"
-    second = tuned(tmp_path / "second", "cnn", "lora", path, adapter, EXPORT)
-    one, two = read_delta(first / "adapter.pt"), read_delta(second / "adapter.pt")
-    assert one.fingerprint == two.fingerprint
-    assert set(one.tensors) == set(two.tensors)
-    assert not same_bits(one.tensors["head.weight"], two.tensors["head.weight"])
-
-
 # Merged
 
 MERGED: dict[str, tuple[str, list[str], Callable[..., Any]]] = {

@@ -18,22 +18,8 @@ REFUSED = r"""
 # A pattern that matches nothing
 cnn ; freeze ; finetune.freeze=[stage.0]
     finetune.freeze: the pattern matches no parameter … nearest: stages.0
-cnn ; freeze ; finetune.freeze=[stages.0, stages.9.*]
-    no parameter … 'stages.9.*' … stages.1
-cnn ; freeze ; finetune.freeze=['re:^stage[.]']
-    finetune.freeze … matches no parameter
-cnn ; head ; finetune.train=[haed]
-    finetune.train: … nearest: head
-cnn ; head ; finetune.schedule=[{epoch: 1, unfreeze: [stages.7]}]
-    finetune.schedule[0].unfreeze … nearest: stages.1
-cnn ; full ; finetune.rules=[{match: stages.O, lr_scale: 0.1}]
-    finetune.rules[0].match … nearest: stages.1, stages.0
-cnn ; lora ; finetune.lora.match=[stages.*.conv]
-    finetune.lora.match: the pattern matches no module … stages.0.conv0
 cnn ; lora ; finetune.lora.ranks={stage.0.conv0: 2}
     finetune.lora.ranks … nearest: stages.0.conv0
-cnn ; adapter ; finetune.adapter.match=[stag.0]
-    finetune.adapter.match … stages.0
 transformer ; prefix ; finetune.prefix.match=[blocks.*.atention]
     finetune.prefix.match … nearest: blocks.1.attn, blocks.0.attn
 cnn ; prefix
@@ -42,19 +28,9 @@ transformer ; prompt
     finetune: no such option … fix: … finetune=prefix, or finetune=lora
 transformer ; prefix ; finetune.prefix.softmax=joint
     finetune.prefix.softmax: unknown key … a prefix always has a softmax of its own
-cnn ; freeze ; finetune.freeze=['@boddy']
-    there is no such label … '@boddy' … @body
-cnn ; lora ; finetune.lora.match=['@linaer']
-    there is no such label … @linear
 mlp ; adapter ; finetune.adapter.match=['@blocks']
     this matches no module … '@blocks' … layers
-cnn ; head ; finetune.head.name=hed
-    finetune.head.name … nearest: head
-cnn ; head ; finetune.head.name=pool
-    finetune.head.name: not an output layer
 # Parts that contradict each other
-cnn ; full ; finetune.rules=[{match: stages.0, lr_scale: 0.1}, {match: '@body', lr: 0.01}]
-    finetune.rules[0] and finetune.rules[1] … two rules set the learning rate of stages.0.conv0.weight
 cnn ; full ; finetune.head.lr=0.1 ; finetune.rules=[{match: head.bias, lr: 0.2}]
     two rules set the learning rate of head.bias … finetune.head and finetune.rules[0]
 cnn ; full ; finetune.rules=[{match: stages, lr: 0.2, lr_scale: 2}]
@@ -63,36 +39,16 @@ cnn ; discriminative ; finetune.layer_decay=0.75
     the rates of the layers are set twice … finetune.layer_decay … finetune.slices
 cnn ; discriminative ; optim.layer_decay=0.75
     the rates of the layers are set twice … optim.layer_decay
-cnn ; head ; finetune.rules=[{match: stages.0, lr: 0.1}]
-    the rule is for parameters that never train … stages.0.conv0.weight
-cnn ; head ; finetune.schedule=[{epoch: 1, unfreeze: [stages], freeze: [stages.0]}]
-    frozen and unfrozen at once … stages.0
 cnn ; [lora,peft]
     LoRA … peft
 cnn ; gradual ; finetune.gradual.every_epochs=1
     finetune.gradual … share … every_epochs
-cnn ; gradual ; finetune.freeze=[]
-    nothing is frozen that could be unfrozen
 # Nothing that trains
 cnn ; freeze ; finetune.freeze=['*']
     everything is frozen … finetune.train=[@head]
-cnn ; freeze ; finetune.freeze=[stages, head]
-    everything is frozen
-cnn ; freeze ; finetune.freeze=['@body','@head']
-    everything is frozen
-cnn ; full ; finetune.schedule=[{epoch: 1, freeze: ['*']}]
-    everything is frozen from epoch 1 on
 # Layers and sizes
-cnn ; lora ; finetune.lora.match=[stages.0.norm0]
-    finetune.lora.match … stages.0.norm0 … BatchNorm2d … Linear
-cnn ; lora ; finetune.lora.match=['@conv', stages.0.norm0]
-    stages.0.norm0 … BatchNorm2d
 cnn ; lora ; finetune.lora.rank=40 ; finetune.lora.match=[stages.0.conv0]
     finetune.lora.rank: the rank does not fit stages.0.conv0.weight … 1 to 8 … finetune.lora.ranks
-cnn ; lora ; finetune.lora.rank=4000
-    finetune.lora.rank: no layer is large enough … at most 16
-cnn ; lora ; finetune.lora.ranks={stages.0.conv0: 99}
-    stages.0.conv0.weight … 99
 cnn ; lora ; finetune.lora.rank=0
     finetune.lora.rank … 0
 cnn ; adapter ; finetune.adapter.reduction=64
@@ -102,14 +58,8 @@ cnn ; head ; finetune.schedule=[{epoch: 2, unfreeze: [stages]}]
     finetune.schedule[0].epoch: this comes after the last epoch … at most 1 … trainer.epochs=3
 cnn ; head ; finetune.schedule=[{step: 6, unfreeze: [stages]}]
     finetune.schedule[0] … after the end of the run … step 6
-cnn ; head ; trainer.steps=5 ; finetune.schedule=[{epoch: 2, unfreeze: [stages]}]
-    finetune.schedule[0] … after the end of the run … epoch 2
-cnn ; gradual ; finetune.gradual.share=null ; finetune.gradual.every_epochs=1
-    finetune.gradual … after the end of the run … finetune.gradual.layers
 cnn ; gradual ; finetune.gradual.share=null ; finetune.gradual.every_epochs=5
     finetune.gradual.every_epochs … after the last epoch
-cnn ; probe ; finetune.schedule=[{epoch: 5, unfreeze: ['*']}]
-    after the last epoch … trainer.epochs=6
 cnn ; head ; finetune.schedule=[{unfreeze: [stages]}]
     finetune.schedule[0] … at no moment
 cnn ; head ; finetune.schedule=[{epoch: 1, step: 3, unfreeze: [stages]}]
@@ -119,16 +69,10 @@ cnn ; head ; finetune.head.lr=0
     finetune.head.lr … freeze them instead
 cnn ; full ; finetune.rules=[{match: stages.0, lr: 0}]
     finetune.rules[0].lr … freeze them instead
-cnn ; full ; finetune.rules=[{match: stages.0, lr_scale: 0.0}]
-    finetune.rules[0].lr_scale … freeze them instead
 cnn ; discriminative ; finetune.slices=[0, 1.0]
     finetune.slices … freeze
-cnn ; discriminative ; finetune.slices=[0.1,0.2,0.3,0.4,0.5,0.6,0.7]
-    finetune.slices
 cnn ; full ; finetune.layer_decay=0
     finetune.layer_decay
-cnn ; head ; finetune.head.lr=-0.1
-    finetune.head.lr
 cnn ; full ; finetune.rules=[{match: stages.0, warmup_steps: 60}]
     finetune.rules[0] … 60
 # Files
@@ -140,8 +84,6 @@ cnn ; full ; finetune.distill.teacher=teacher
     finetune.distill.teacher … no such file
 cnn ; full ; finetune.distill.teacher=.
     finetune.distill.teacher … not the folder of a run
-cnn ; full ; finetune.wieghts.path=x
-    finetune.wieghts … finetune.weights
 cnn ; loar
     finetune … lora
 """

@@ -221,18 +221,14 @@ def test_what_cannot_be_merged_is_no_base(cli: Cli, project: Path, tmp_path: Pat
 WINE = [*SHORT, "data=wine", "trainer.epochs=8", "data.batch_size=32"]
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("teacher") / "teacher"
-    return run(place, *WINE, "model.hidden=[32,32]", "trainer.epochs=25", "optim.lr=0.01", "trainer.test=best")
-
-
 def epochs(folder: Path, name: str) -> list[float]:
     return [row[name] for row in read_jsonl(folder / "metrics.jsonl") if name in row]
 
 
 @pytest.mark.thorough
-def test_a_student_learns_from_a_teacher(tmp_path: Path, teacher: Path) -> None:
+def test_a_student_learns_from_a_teacher(tmp_path: Path) -> None:
+    long = ["model.hidden=[32,32]", "trainer.epochs=25", "optim.lr=0.01", "trainer.test=best"]
+    teacher = run(tmp_path / "teacher", *WINE, *long)
     before = {file: file.stat().st_mtime_ns for file in teacher.rglob("*")}
     student = ["model.hidden=[6]", f"finetune.distill.teacher={teacher}", "finetune.distill.weight=1.0"]
     folder = run(tmp_path / "run", *WINE, *student, "optim.lr=0.01", "trainer.epochs=20", "trainer.test=best")
@@ -247,19 +243,20 @@ def test_a_student_learns_from_a_teacher(tmp_path: Path, teacher: Path) -> None:
     assert complaints(folder) == []
 
 
-def test_a_teacher_is_not_in_the_checkpoint(tmp_path: Path, teacher: Path) -> None:
-    student = ["model.hidden=[6]", f"finetune.distill.teacher={teacher}"]
-    plain_run = run(tmp_path / "plain", *WINE, "model.hidden=[6]", "trainer.epochs=2")
-    folder = run(tmp_path / "run", *WINE, *student, "trainer.epochs=2")
+def test_a_teacher_is_not_in_the_checkpoint_and_a_finished_run_needs_it_no_more(cli: Cli, tmp_path: Path) -> None:
+    first = run(tmp_path / "first", *WINE, "model.hidden=[32,32]", "trainer.epochs=1")
+    student = [*WINE, "model.hidden=[6]", "trainer.epochs=1"]
+    plain_run = run(tmp_path / "plain", *student)
+    folder = run(tmp_path / "run", *student, f"finetune.distill.teacher={first}")
     taught, alone = content(folder), content(plain_run)
-    assert set(taught["model"]) == set(alone["model"])
     assert {name: tensor.shape for name, tensor in taught["model"].items()} == {
         name: tensor.shape for name, tensor in alone["model"].items()
     }
     assert moved(alone["model"], taught["model"])
     assert not any(32 in tensor.shape for tensor in tensors(taught))
-    sizes = [sum(file.stat().st_size for file in (place / "checkpoints").glob("*.pt")) for place in (plain_run, folder)]
-    assert sizes[1] < 1.1 * sizes[0]
+    first.rename(tmp_path / "gone")
+    assert cli("eval", str(folder)).code == 0
+    assert cli("predict", str(folder)).code == 0
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -276,14 +273,6 @@ def test_a_fine_tuned_run_teaches_a_fine_tuning(tmp_path: Path, bases: dict[str,
     assert complaints(folder) == []
     assert not any("teacher" in name for name in content(folder)["model"])
     assert Runner(load_run(folder).cfg, folder).evaluate("test")["test/loss"] > 0
-
-
-def test_a_finished_run_needs_its_teacher_no_more(cli: Cli, tmp_path: Path) -> None:
-    first = run(tmp_path / "first", *WINE, "model.hidden=[8]", "trainer.epochs=1")
-    folder = run(tmp_path / "run", *WINE, "model.hidden=[6]", f"finetune.distill.teacher={first}", "trainer.epochs=1")
-    first.rename(tmp_path / "gone")
-    assert cli("eval", str(folder)).code == 0
-    assert cli("predict", str(folder)).code == 0
 
 
 # Averages

@@ -193,15 +193,6 @@ def test_metrics_get_further_arguments_by_name():
     )
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_the_state_holds_further_arguments(steps, tmp_path):
-    straight = ranked(SplitMetrics("train", ranking, block=3)).compute()
-    torch.save(ranked(SplitMetrics("train", ranking, block=3), stop=5 * steps).state_dict(), tmp_path / "state.pt")
-    second = SplitMetrics("train", ranking, block=3)
-    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert ranked(second, start=5 * steps).compute() == straight
-
-
 @pytest.mark.gpu
 def test_update_never_waits_for_a_gpu():
     preds, target = (tensor.cuda() for tensor in outputs())

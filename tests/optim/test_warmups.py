@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.models import MLP
 from lightkit.optim import Constant, Cosine, Linear, OneCycle, Plateau, Step, Torch, parameter_groups
 from lightkit.optim.annealing import Triangular
 
@@ -141,21 +140,6 @@ def test_a_constant_rate_is_written_no_more_once_all_are_warm(warmups):
     schedule.optimizer.param_groups[0]["lr"] = "untouched"
     schedule.step()
     assert schedule.optimizer.param_groups[0]["lr"] == "untouched"
-
-
-def test_rules_reach_the_schedule():
-    rules = [
-        {"match": "head.*", "warmup_steps": 3, "lr": 0.8},
-        {"names": ["layers.linear0.weight"], "key": "finetune.rules[0]", "match": "l*", "name": "l", "warmup_steps": 1},
-    ]
-    first_steps = {"layers.linear0.weight": 2}
-    groups = parameter_groups(MLP(3, 2, hidden=(4,)), lr=0.4, rules=rules, first_steps=first_steps)
-    schedule = Constant(torch.optim.SGD(groups), total_steps=TOTAL, steps_per_epoch=5)
-    assert [group["name"] for group in groups] == ["l", "all", "head"]
-    rows = move(schedule, 5)
-    assert rows[0] == pytest.approx([0.0, 0.4, 0.2])
-    assert rows[2] == pytest.approx([0.2, 0.4, 0.6])
-    assert rows[4] == pytest.approx([0.4, 0.4, 0.8])
 
 
 @pytest.mark.parametrize(

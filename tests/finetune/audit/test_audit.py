@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -64,6 +65,10 @@ def phases(model: nn.Module) -> list[Phase]:
         Phase(names(model), epoch=2),
         Phase(head, step=14, frozen_norms=STILL),
     ]
+
+
+def head_alone(model: nn.Module) -> list[Phase]:
+    return phases(model)[:1]
 
 
 def whole(model: nn.Module) -> list[Phase]:
@@ -252,135 +257,96 @@ def halt_schedule(run: Run) -> Any:
     return LambdaLR(run.optimizer, [lambda step: 1.0, lambda step: 0.0])
 
 
-HEAD_ALONE = "the head alone"
-FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("norm layers that wake up", {}, {"entered": wake}, r"after step 2\).*eval mode but is in train mode: 1, 4"),
-    (
-        "their statistics",
-        {},
-        {"entered": wake},
-        r"statistics of norm layers should rest but moved: 1.num_batches_tracked, 1.running_mean",
-    ),
-    (
-        "drift behind a right mode",
-        {},
-        {"before": at(5, lambda run: run.model[1].running_var.add_(1e-6))},
-        r"epoch 0, until step 8\)\n.*should rest but moved: 1.running_var",
-    ),
-    ("rate of 0", {}, {"before": stop}, r"before step 0\)\n.*trains with a learning rate of 0: head \(2 tensors\)"),
-    (
-        "rate of 0 later",
-        {},
-        {"before": lambda run, step: stop(run, step, 1)},
-        r"epoch 2, before step 8\)\n.*trains with a learning rate of 0: head",
-    ),
-    (
-        "rate of 0, planned otherwise",
-        {"plan": True},
-        {"before": stop},
-        "group head: learning rate 0 at step 0, planned 0",
-    ),
-    (
-        "rate of 0 in a schedule",
-        {},
-        {"before": at(0, halt_schedule)},
-        "head: should move but did not, although gradients reached it: 5.weight, 5.b",
-    ),
-    (
-        "unfreezing in the middle of a phase",
-        {},
-        {"before": at(5, lambda run: run.model[0].weight.requires_grad_())},
-        r"until step 8.*body: should rest but moved: 0.weight.*should rest but trains: 0.weight",
-    ),
-    (
-        "freezing in the middle of a phase",
-        {},
-        {"before": at(9, lambda run: run.model[0].weight.requires_grad_(False))},
-        r"epoch 2, after step 10\)\n.*should train but is frozen: 0.weight",
-    ),
-    ("no step at all", {}, {"skips": lambda: True}, "head: should move but did not, although gradients reached it"),
-    (
-        "gradient of before",
-        {"momentum": 0.9},
-        {"before": at(14, leave_gradients)},
-        "frozen but still has a gradient of before.*0.weight, 0.bias, 1.weight",
-    ),
-    (
-        "gradient after the beginning",
-        {"weight_decay": 0.1},
-        {"entered": plant_gradient},
-        r"after step 2\)\n.*body: should rest but moved: 0.weight\n",
-    ),
-    (
-        "other rate",
-        {HEAD_ALONE: True},
-        {"before": setting(2, lr=0.2)},
-        "group head: learning rate 0.2 at step 4, planned",
-    ),
-    ("other own rate", {HEAD_ALONE: True}, {"before": setting(2, initial_lr=0.2)}, "group head: rate 0.2, planned 0.1"),
-    (
-        "decay",
-        {HEAD_ALONE: True},
-        {"before": setting(2, weight_decay=0.5)},
-        "group head: weight decay 0.5, planned 0.0",
-    ),
-    (
-        "momentum",
-        {HEAD_ALONE: True},
-        {"before": setting(2, momentum=0.5)},
-        "group head: momentum 0.5, 0 when the phase",
-    ),
-    (
-        "nesterov",
-        {HEAD_ALONE: True},
-        {"before": setting(2, nesterov=True)},
-        "nesterov True, False when the phase began",
-    ),
-    (
-        "other group",
-        {"plan": True, "whole": True},
-        {"before": at(2, move_to_other_group)},
-        r"after step 4\)\n *group body: also with 5.bias",
-    ),
-    (
-        "zeros",
-        {"whole": True, "weight_decay": 0.1},
-        {"before": at(0, only_zero_gradients), "steps": 8},
-        "body: only gradients of 0 reached it: 0.weight, 0.bias",
-    ),
-    (
-        "put back",
-        {"whole": True},
-        {"before": at(0, put_back), "steps": 6},
-        "should move but did not, although gradients reached them: 5.bias\n",
-    ),
-    (
-        "statistics that rest",
-        {"listed": lambda model: [Phase(names(model, "5"), epoch=0)]},
-        {"entered": lambda run, step: run.model.eval(), "steps": 4},
-        "body: statistics of its norm layers should go on but rest: 1",
-    ),
-    (
-        "unknown name",
-        {"listed": lambda m: [Phase(names(m) | {"gone"}, epoch=0)]},
-        {},
-        "but is not in the network: gone",
-    ),
-]
+def later(run: Run, step: int) -> None:
+    stop(run, step, 1)
 
 
-@pytest.mark.parametrize(("made", "done", "text"), [pytest.param(*row, id=name) for name, *row in FAULTS])
-def test_a_fault_is_named(made: dict[str, Any], done: dict[str, Any], text: str) -> None:
-    model, made = network(), dict(made)
-    own = {name: made.pop(name) for name in ("momentum", "weight_decay") if name in made}
-    optimizer, listed = grouped(model, **own), made.pop("listed", phases)(model)
-    if made.pop("whole", False):
-        listed = whole(model)
-    if made.pop(HEAD_ALONE, False):
-        optimizer, listed, made["plan"] = scheduled(optimizer), listed[:1], True
-        text = rf"after step 4\)\n *.*{text}"
+def rest(run: Run, step: int) -> None:
+    run.model.eval()
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "norm layers that wake up": {"entered": wake},
+    "statistics that wake up": {"entered": wake},
+    "drift behind a right mode": {"before": at(5, lambda run: run.model[1].running_var.add_(1e-6))},
+    "rate of 0": {"before": stop},
+    "rate of 0 later": {"before": later},
+    "rate of 0, planned otherwise": {"before": stop, "plan": True},
+    "rate of 0 in a schedule": {"before": at(0, halt_schedule)},
+    "unfreezing": {"before": at(5, lambda run: run.model[0].weight.requires_grad_())},
+    "freezing": {"before": at(9, lambda run: run.model[0].weight.requires_grad_(False))},
+    "no step at all": {"skips": lambda: True},
+    "gradient of before": {"before": at(14, leave_gradients), "momentum": 0.9},
+    "gradient after the beginning": {"entered": plant_gradient, "weight_decay": 0.1},
+    "other rate": {"before": setting(2, lr=0.2), "listed": head_alone},
+    "other own rate": {"before": setting(2, initial_lr=0.2), "listed": head_alone},
+    "other decay": {"before": setting(2, weight_decay=0.5), "listed": head_alone},
+    "other momentum": {"before": setting(2, momentum=0.5), "listed": head_alone},
+    "nesterov": {"before": setting(2, nesterov=True), "listed": head_alone},
+    "other group": {"before": at(2, move_to_other_group), "listed": whole, "plan": True},
+    "zeros": {"before": at(0, only_zero_gradients), "listed": whole, "weight_decay": 0.1, "steps": 8},
+    "put back": {"before": at(0, put_back), "listed": whole, "steps": 6},
+    "statistics that rest": {"entered": rest, "listed": lambda m: [Phase(names(m, "5"), epoch=0)], "steps": 4},
+    "unknown name": {"listed": lambda m: [Phase(names(m) | {"gone"}, epoch=0)]},
+}
+TEXTS = r"""
+norm layers that wake up
+    after step 2\).*should be in eval mode but is in train mode: 1, 4
+statistics that wake up
+    statistics of norm layers should rest but moved: 1.num_batches_tracked, 1.running_mean
+drift behind a right mode
+    epoch 0, until step 8\)\n.*should rest but moved: 1.running_var
+rate of 0
+    before step 0\)\n.*trains with a learning rate of 0: head \(2 tensors\)
+rate of 0 later
+    epoch 2, before step 8\)\n.*trains with a learning rate of 0: head
+rate of 0, planned otherwise
+    group head: learning rate 0 at step 0, planned 0.1
+rate of 0 in a schedule
+    head: should move but did not, although gradients reached it: 5.weight, 5.bias
+unfreezing
+    until step 8.*body: should rest but moved: 0.weight.*should rest but trains: 0.weight
+freezing
+    epoch 2, after step 10\)\n.*should train but is frozen: 0.weight
+no step at all
+    head: should move but did not, although gradients reached it
+gradient of before
+    frozen but still has a gradient of before.*0.weight, 0.bias, 1.weight
+gradient after the beginning
+    after step 2\)\n.*body: should rest but moved: 0.weight\n
+other rate
+    after step 4\)\n *group head: learning rate 0.2 at step 4, planned 0.1
+other own rate
+    after step 4\)\n *group head: rate 0.2, planned 0.1
+other decay
+    after step 4\)\n *group head: weight decay 0.5, planned 0.0
+other momentum
+    after step 4\)\n *group head: momentum 0.5, 0 when the phase began
+nesterov
+    after step 4\)\n *group head: nesterov True, False when the phase began
+other group
+    after step 4\)\n *group body: also with 5.bias
+zeros
+    body: only gradients of 0 reached it: 0.weight, 0.bias
+put back
+    should move but did not, although gradients reached them: 5.bias\n
+statistics that rest
+    body: statistics of its norm layers should go on but rest: 1
+unknown name
+    should train but is not in the network: gone
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), re.findall(r"^(\w.*)\n {4}(.*)", TEXTS, re.M))
+def test_a_fault_is_named(name: str, text: str) -> None:
+    model, fault = network(), dict(FAULTS[name])
+    optimizer = grouped(model, **{key: fault.pop(key) for key in ("momentum", "weight_decay") if key in fault})
+    listed = fault.get("listed", phases)(model)
+    plan = fault.pop("plan", False)
+    if fault.pop("listed", None) is head_alone:
+        plan = bool(scheduled(optimizer))
     with pytest.raises(UserError, match=f"(?s){text}") as caught:
-        Run(model, optimizer, listed, **made).go(**done)
+        Run(model, optimizer, listed, plan=plan).go(**fault)
     assert (caught.value.exit_code, caught.value.key) == (6, "finetune.audit")
     assert "finetune.audit=warn" in str(caught.value)
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.peft.peft_bridge import inject_peft
 from lightkit.models import TransformerLM
@@ -169,51 +168,6 @@ def test_a_layer_that_cannot_be_merged(monkeypatch):
     monkeypatch.setattr(type(model.fc1), "merge", merge)
     with pytest.raises(UserError, match=r"peft cannot merge this: no way\n.*fc1 \(peft.tuners.lora.layer.Linear\)"):
         merged_state(model)
-
-
-PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], Callable[[Any], tuple[Tensor, Tensor]]]] = {
-    "Linear": (
-        lambda: nn.Linear(6, 5),
-        lambda: torch.randn(4, 3, 6),
-        lambda layer: (layer.lora_A.default.weight, layer.lora_B.default.weight),
-    ),
-    "Conv2d": (
-        lambda: nn.Conv2d(4, 6, (3, 2), stride=(1, 2), padding=1),  # peft forgets a dilation
-        lambda: torch.randn(3, 4, 7, 6),
-        lambda layer: (layer.lora_A.default.weight.flatten(1), layer.lora_B.default.weight.flatten(1)),
-    ),
-    "Embedding": (
-        lambda: nn.Embedding(11, 6, padding_idx=1),
-        lambda: torch.randint(0, 11, (4, 5)),
-        lambda layer: (layer.lora_embedding_B.default.t(), layer.lora_embedding_A.default.t()),
-    ),
-}
-
-
-@pytest.mark.parametrize("rslora", [False, True])
-@pytest.mark.parametrize("kind", PAIRS)
-def test_lora_is_that_of_peft(kind, rslora):
-    build, inputs, matrices = PAIRS[kind]
-    mine, x = nn.Sequential(build()), inputs()
-    its = copy.deepcopy(mine)
-    ours = inject_lora(mine, {"0": 3}, alpha=5, rslora=rslora)
-    learn(its, inject_peft(its, peft.LoraConfig(target_modules=["0"], r=3, lora_alpha=5, use_rslora=rslora)))
-    a, b = matrices(its[0])
-    if kind == "Embedding":
-        b.data[1] = 0
-    parameters = dict(mine.named_parameters())
-    with torch.no_grad():
-        for name, matrix in zip(ours, (a, b)):
-            assert parameters[name].shape == matrix.shape
-            parameters[name].copy_(matrix)
-    assert torch.allclose(mine(x), its(x), atol=1e-5)
-    assert torch.allclose(merged_state(mine)["0.weight"], merged_state(its)["0.weight"], atol=1e-6)
-    for model in (mine, its):
-        model(x).tanh().square().sum().backward()
-        for parameter in model.parameters():
-            parameter.data = torch.zeros(()) if parameter.grad is None else parameter.grad
-    for name, gradient in zip(ours, matrices(its[0])):
-        assert torch.allclose(parameters[name], gradient, atol=1e-4)
 
 
 def test_peft_is_missing(monkeypatch):

@@ -176,14 +176,6 @@ def test_a_plan_of_a_model_and_its_nested_configuration(cli: Cli) -> None:
     assert len(adapted["modules"]) == 6
 
 
-def test_outputs_for_other_classes_are_told_by_their_shape(cli: Cli) -> None:
-    done = cli("plan", *overrides("BertForSequenceClassification"))
-    assert done.code == 2
-    assert "an output for num_classes=3 (multiclass targets)" in done.err
-    assert "output (2, 2) float32 for targets (2,) int64" in done.err
-    assert cli("plan", *overrides("BertForSequenceClassification", "+model.config.num_labels=3")).code == 0
-
-
 @pytest.mark.thorough
 def test_a_run_is_trained_and_exported_and_its_head_is_new(tmp_path: Path, hasty: None) -> None:
     more = ("finetune=lora", "finetune.lora.rank=2", "trainer.epochs=1", "checkpoint.export=safetensors")
@@ -220,20 +212,3 @@ def test_adapters_inside_of_bert_blocks_are_refused_and_the_way_that_is_named_wo
     for model in ("GPT2LMHeadModel", "LlamaForCausalLM"):
         network = tuned(model, {"adapter": {"match": ["@blocks"], "kind": "houlsby"}})
         assert len([name for name, _ in network.named_parameters() if "up_weight" in name]) == 4
-
-
-def test_an_attention_that_prefixes_do_not_know_is_named_and_lora_takes_its_layers() -> None:
-    from transformers import T5Config, T5EncoderModel
-
-    model = T5EncoderModel(T5Config(vocab_size=TOKENS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
-    names = NetworkNames(model, head=None, groups={"@attention": attentions(model)})
-    with pytest.raises(UserError) as caught:
-        names.find_modules(["@attention"], argument="prefix.match", kinds=())
-    assert (
-        "another way, such as finetune=lora: encoder.block.0.layer.0.SelfAttention is a T5Attention, and prefixes know"
-    ) in str(caught.value)
-    assert len(names.find_modules(["@linear"], argument="lora.match")) == 6
-    with pytest.raises(UserError) as caught:
-        names.find_modules(["@attention"], argument="lora.match", kinds=(nn.Linear,))
-    assert "finetune=lora" not in str(caught.value)
-    assert "encoder.block.0.layer.0.SelfAttention.q" in str(caught.value)
