@@ -112,8 +112,10 @@ def in_format(kind: str, dtype: torch.dtype, steps: int):
     return made | {"optimizer": optimizer}
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adagrad", "nadam", "asgd"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("nadam", torch.bfloat16), ("nadam", torch.float64), ("adagrad", torch.bfloat16), ("asgd", torch.bfloat16)],
+)
 def test_state_keeps_its_number_format_beside_weights_of_another_one(kind, dtype):
     """PyTorch turns scalars such as the `mu_product` of NAdam into the format of the weights when it loads them."""
     first, second = in_format(kind, dtype, 3), in_format(kind, dtype, 0)
@@ -144,11 +146,9 @@ def test_optimizer_state_follows_the_name_not_the_position(kind):
     for name, parameter in first["model"].named_parameters():
         assert same(first["optimizer"].state[parameter], second["optimizer"].state[weights[name]])
     assert [group["name"] for group in second["optimizer"].param_groups] == ["rest", "weights"]
-    assert [group["lr"] for group in second["optimizer"].param_groups] == [
-        0.003,
-        first["optimizer"].param_groups[0]["lr"],
-    ]
-    assert [group["weight_decay"] for group in second["optimizer"].param_groups][1] == 0.1
+    rest, weighted = second["optimizer"].param_groups
+    assert (rest["lr"], weighted["lr"]) == (0.003, first["optimizer"].param_groups[0]["lr"])
+    assert weighted["weight_decay"] == 0.1
 
 
 def test_saved_optimizer_state_is_by_name():
@@ -301,28 +301,14 @@ def test_other_groups_are_named():
         content.apply(content.gather(**first), **second)
 
 
-def test_data_parallel_leaves_no_prefix_when_the_bare_model_is_saved():
-    parts = run(steps=1)
-    wrapped = nn.DataParallel(parts["model"])
-    wrapped(torch.randn(3, 4)).sum().backward()
-    assert all(name.startswith("module.") for name in wrapped.state_dict())
-    assert set(content.gather(**parts)["model"]) == set(network().state_dict())
-
-
-def test_weights_alone(tmp_path):
-    parts = run(steps=2)
-    path = CheckpointStore(tmp_path).save(content.gather(**parts), step=2)
-    weights = content.load_model_state(path)
-    assert same(dict(weights), dict(parts["model"].state_dict()))
-    network().load_state_dict(weights)
-
-
 def test_weights_alone_are_the_averaged_ones_where_there_are_any(tmp_path):
     parts = run(steps=2)
     path = CheckpointStore(tmp_path).save(content.gather(**parts | {"ema": Average(parts["model"])}), step=2)
     own = parts["model"].state_dict()
     assert same(dict(content.load_model_state(path)), {name: tensor + 1 for name, tensor in own.items()})
     assert same(dict(content.load_model_state(path, averaged=False)), dict(own))
+    path = CheckpointStore(tmp_path).save(content.gather(**parts), step=3)
+    assert same(dict(content.load_model_state(path)), dict(own))
 
 
 class Versioned(nn.Module):
@@ -353,12 +339,10 @@ def test_older_layouts_are_read(monkeypatch):
     assert content.upgrade({"version": 1, "model": 7}) == {"version": 3, "model": 7}
 
 
-def test_a_later_layout_is_refused():
+def test_a_later_layout_and_something_else_are_refused():
     with pytest.raises(UserError, match="the checkpoint has format version 99; this lightkit reads up to 1") as caught:
         content.upgrade({"version": 99})
     assert caught.value.exit_code == 5
 
-
-def test_something_else_is_refused():
     with pytest.raises(UserError, match="not the content of a lightkit checkpoint"):
         content.upgrade({"state_dict": {}})

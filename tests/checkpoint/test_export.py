@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint import files
-from lightkit.checkpoint.export import FILES, export, write_checkpoint, write_model, write_safetensors, write_state_dict
+from lightkit.checkpoint.export import export, write_checkpoint, write_model, write_safetensors, write_state_dict
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.checkpoint.weights import load_weights, read_weights
@@ -32,7 +32,7 @@ def test_every_kind_comes_back(tmp_path, kind, name):
     assert same(model, original)
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize("kind", ["weights", "model"])
 def test_the_protocol_of_pickle_is_the_one_asked_for(tmp_path, kind, protocol):
     path = export(kind, tmp_path, net(1), protocol=protocol)
@@ -50,19 +50,13 @@ def test_another_state_than_the_models_is_written(tmp_path, kind):
     load_weights(back, read_weights(path, trust=kind == "model"))
     assert same(back, net(2))
     assert same(model, net(1))
+    assert model.head.weight.requires_grad
 
 
 def test_a_state_of_another_model_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"the state to write: the weights were not loaded.*\n.*head.weight"):
         export("model", tmp_path, net(1), state=net(1, classes=5).state_dict())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_open_with_plain_torch_load(tmp_path):
-    write_state_dict(net(1).state_dict(), tmp_path / "x.pt")
-    fresh = net(2)
-    fresh.load_state_dict(torch.load(tmp_path / "x.pt", weights_only=True))
-    assert same(fresh, net(1))
 
 
 def test_tied_and_strided_weights_survive_safetensors(tmp_path):
@@ -85,13 +79,6 @@ def test_a_whole_checkpoint_is_copied_in_todays_layout(tmp_path):
         write_checkpoint({"a": torch.ones(1)}, tmp_path / "other.pt")
 
 
-def test_the_model_is_written_from_a_copy(tmp_path):
-    model = net(1)
-    write_model(model, tmp_path / "x.pt")
-    assert isinstance(read_weights(tmp_path / "x.pt", trust=True).state["head.bias"], torch.Tensor)
-    assert model.head.weight.requires_grad
-
-
 def test_a_model_that_cannot_be_pickled_is_told(tmp_path):
     class Local(nn.Module):
         pass
@@ -101,7 +88,7 @@ def test_a_model_that_cannot_be_pickled_is_told(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["weights", "safetensors", "model"])
+@pytest.mark.parametrize("kind", ["safetensors", "model"])
 def test_a_full_disk_keeps_the_file_before(tmp_path, monkeypatch, kind):
     path = export(kind, tmp_path, net(1))
     before = files.sha256(path)
@@ -117,10 +104,8 @@ def test_a_full_disk_keeps_the_file_before(tmp_path, monkeypatch, kind):
 
 
 def test_other_kinds_and_folders_are_told(tmp_path):
-    with pytest.raises(UserError, match="kind: no such kind of export"):
-        export("onnx", tmp_path, net())
-    with pytest.raises(UserError, match="kind: no such kind of export"):
-        export("adapter", tmp_path, net())  # which needs a base
-    assert FILES["adapter"] == "adapter.pt"
+    for kind in ("onnx", "adapter"):  # the second needs a base
+        with pytest.raises(UserError, match="kind: no such kind of export"):
+            export(kind, tmp_path, net())
     with pytest.raises(UserError, match="cannot be written: No such file"):
         write_state_dict({}, Path(tmp_path / "none" / "x.pt"))

@@ -29,6 +29,8 @@ def test_a_checkpoint_in_words(tmp_path):
     assert facts.tensors[0] == ("layers.a.weight", "5×4", "float32")
     assert facts.tensors[6] == ("layers.norm.num_batches_tracked", "single", "int64")
     assert facts.config == "name: demo\n"
+    lines = dict(describe(CheckpointStore(tmp_path).save(gathered(net()), step=130)).lines)
+    assert (lines["step"], lines["value"]) == ("130", "not measured at this step")
 
 
 def test_a_foreign_file_in_words(tmp_path):
@@ -39,11 +41,6 @@ def test_a_foreign_file_in_words(tmp_path):
     assert lines["besides"] == "x._extra_state"
     assert "the archive's own checksums are right" in lines["size"]
     assert facts.config == ""
-
-
-def test_an_unmeasured_step(tmp_path):
-    lines = dict(describe(CheckpointStore(tmp_path).save(gathered(net()), step=3)).lines)
-    assert (lines["step"], lines["value"]) == ("3", "not measured at this step")
 
 
 def test_the_checkpoints_of_a_folder(tmp_path):
@@ -63,16 +60,9 @@ def test_the_checkpoints_of_a_folder(tmp_path):
         describe(tmp_path / "step-00000001.pt")
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1200, "1.2 kB"), (5e6, "5 MB"), (12.3e9, "12.3 GB")]
-)
-def test_sizes(size, text):
-    assert size_text(size) == text
-
-
-def test_amounts():
-    assert (
-        amount({"a": torch.ones(1000, 2), "b": [torch.ones(3).int()], "c": 4})
-        == "2,003 numbers in 2 tensors (float32, int32)"
-    )
+def test_sizes_and_amounts():
+    sizes = {0: "0 bytes", 999: "999 bytes", 1200: "1.2 kB", 5e6: "5 MB", 12.3e9: "12.3 GB"}
+    assert {size: size_text(size) for size in sizes} == sizes
+    mixed = {"a": torch.ones(1000, 2), "b": [torch.ones(3).int()], "c": 4}
+    assert amount(mixed) == "2,003 numbers in 2 tensors (float32, int32)"
     assert amount({}) == "0 numbers in 0 tensors"

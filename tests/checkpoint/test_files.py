@@ -1,15 +1,21 @@
-"""Files get their name when all of them is on the disk."""
+"""Files get their name when all of them is on the disk, and hold plain types only."""
 
 from __future__ import annotations
 
+import collections
 import errno
+import io
 import os
 import resource
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from omegaconf import OmegaConf
 
+from lightkit.checkpoint.files import to_plain
 from lightkit.common.errors import UserError
 from tests.checkpoint.crashes import content, loaded_step
 from tests.checkpoint.test_store import filled, names
@@ -57,3 +63,38 @@ def test_file_systems_without_folder_sync_are_fine(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", picky)
     assert loaded_step(filled(tmp_path).load_newest()) == 30
+
+
+class Mine(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (OmegaConf.create([1, 2]), r"checkpoint\.a\.b\[1\] is a omegaconf\.listconfig\.ListConfig"),
+        (np.float64(1.0), r"checkpoint\.a\.b\[1\] is a numpy\.float64"),
+        (type("Loud", (str,), {})("x"), "Loud"),
+        (lambda: None, "function"),
+        (collections.Counter("aab"), "Counter"),
+        (b"", "is empty bytes, which torch.load refuses"),
+        ({1.5: 0}, r"checkpoint\.a\.b\[1\] has the key 1\.5 of type float"),
+        (torch.ones(2).as_subclass(Mine), r"checkpoint\.a\.b\[1\] is a Mine; convert it to a plain tensor"),
+    ],
+)
+def test_other_types_are_refused_by_their_path(value, message):
+    with pytest.raises(TypeError, match=message):
+        to_plain({"a": {"b": [0, value]}})
+
+
+def test_tensors_are_bare_and_written_once_without_the_rest_of_their_storage():
+    weight = torch.nn.Parameter(torch.zeros(10_000))
+    odd = {"sparse": torch.eye(3).to_sparse(), "empty": torch.empty(0), "view": torch.zeros(100_000)[:10]}
+    plain = to_plain({"a": weight, "b": weight, **odd, "c": collections.OrderedDict(d=1)})
+    assert type(plain["a"]) is torch.Tensor
+    assert not plain["a"].requires_grad
+    assert type(plain["c"]) is dict
+    assert plain["sparse"].is_sparse
+    file = io.BytesIO()
+    torch.save(plain, file)
+    assert file.tell() < 60_000

@@ -11,9 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from lightkit.checkpoint.weights import load_weights, read_weights
 from lightkit.common.errors import UserError
@@ -44,7 +42,7 @@ def raw_pickle(path: Path, value: object) -> Path:
     ],
     ids=["archive", "old format", "pickle"],
 )
-@pytest.mark.parametrize("name", ["x.pt", "model.safetensors", "step-00000001.pt"])
+@pytest.mark.parametrize("name", ["x.pt", "model.safetensors"])
 def test_a_malicious_pickle_never_runs(tmp_path, write, name):
     mark = tmp_path / "ran"
     path = write(tmp_path / name, {"state_dict": net(1).state_dict(), "x": Evil(mark)})
@@ -103,7 +101,6 @@ UNREADABLE = {
     "flipped": (lambda path: _flip(written(path, net().state_dict())), "the checksum of its part .* differs"),
     "list": (lambda path: written(path, [1, 2]), "it holds a list, not tensors by name"),
     "numbers": (lambda path: written(path, {"a": 1}), "there are no weights in the usual places"),
-    "no tensors": (lambda path: written(path, {"model": {}}), "there are no weights in the usual places"),
     "elsewhere": (
         lambda path: written(path, {"generator": net().state_dict(), "x": 1}),
         "there are no weights in the usual places\n.*by its key: generator",
@@ -113,12 +110,7 @@ UNREADABLE = {
         "no weights can be read",
     ),
     "a folder": (lambda path: path.mkdir(), "neither a lightkit run nor a folder with model.safetensors"),
-    "script": (lambda path: torch.jit.save(_script(), path), "a TorchScript program"),
 }  # fmt: skip
-
-
-def _script():
-    return torch.jit.script(nn.Linear(1, 1))
 
 
 def _flip(path: Path) -> None:
@@ -127,7 +119,6 @@ def _flip(path: Path) -> None:
     path.write_bytes(raw)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
 @pytest.mark.parametrize("fault", UNREADABLE)
 def test_what_cannot_be_read_is_told(tmp_path, fault):
     make, message = UNREADABLE[fault]
@@ -138,15 +129,11 @@ def test_what_cannot_be_read_is_told(tmp_path, fault):
     assert str(caught.value).startswith(str(tmp_path / "x.pt"))
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", 3])
-def test_an_index_stays_in_its_folder(tmp_path, name):
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
-    with pytest.raises(UserError, match="which is not a file beside it"):
-        read_weights(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
-def test_a_damaged_index_is_told(tmp_path, text):
-    (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(UserError, match="not an index of weights"):
-        read_weights(tmp_path)
+def test_an_index_is_whole_and_stays_in_its_folder(tmp_path):
+    outside = [json.dumps({"weight_map": {"w": name}}) for name in ("../x.safetensors", "/etc/passwd", "a/b", 3)]
+    cases = dict.fromkeys(outside, "which is not a file beside it")
+    cases |= dict.fromkeys(["", "[]", "{}", '{"weight_map": 3}'], "not an index of weights")
+    for text, message in cases.items():
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_weights(tmp_path)

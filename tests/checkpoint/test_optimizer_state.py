@@ -23,19 +23,26 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
-@pytest.mark.parametrize(("before", "now"), [("fused", "fused"), ("fused", "loop"), ("loop", "fused")])
+@pytest.mark.parametrize(
+    ("kind", "before", "now"),
+    [
+        (torch.optim.AdamW, "fused", "fused"),
+        (torch.optim.AdamW, "loop", "fused"),
+        (torch.optim.SGD, "fused", "loop"),
+        (torch.optim.Adagrad, "fused", "loop"),
+    ],
+)
 def test_state_goes_on_with_another_implementation_and_other_layouts(kind, before, now):
     options = {"lr": 0.1} | ({"momentum": 0.9} if kind is torch.optim.SGD else {})
-    asked = {"fused": {"fused": True}, "loop": {"foreach": False}}
+    switches = {"fused": {"fused": True}, "loop": {"foreach": False}}
     model, other = network(), network()
-    first = kind(model.parameters(), **options, **asked[before])
+    first = kind(model.parameters(), **options, **switches[before])
     step(model, first)
     saved = copy.deepcopy(optimizer_state.by_name(first, model))
     for values in saved["state"].values():  # as a file has them
         values |= {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
     other.load_state_dict({name: value.contiguous() for name, value in model.state_dict().items()})
-    second = kind(other.parameters(), **options, **asked[now])
+    second = kind(other.parameters(), **options, **switches[now])
     second.load_state_dict(optimizer_state.from_names(saved, second, other))
     assert bool(second.param_groups[0]["fused"]) == (now == "fused"), "how it steps is not the checkpoint's to say"
     assert second.param_groups[0]["foreach"] is (False if now == "loop" else None)

@@ -53,7 +53,6 @@ def test_equal_models_come_out_to_the_bit() -> None:
     [
         (torch.ones(2, dtype=torch.bfloat16), torch.full((2,), 2.0, dtype=torch.bfloat16), torch.bfloat16),
         (torch.ones(2, dtype=torch.float16), torch.ones(2) * 2, torch.float32),
-        (torch.ones(2), torch.ones(2).double() * 2, torch.float64),
         (torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64) * 2, torch.complex64),
     ],
 )
@@ -63,16 +62,13 @@ def test_every_precision_is_averaged_in_double(one, other, result) -> None:
     assert (mean == 1.5).all()
 
 
-def test_small_differences_survive() -> None:
+def test_small_differences_survive_and_the_largest_counter_is_taken() -> None:
     values = [1.0, 1.0 + 2**-23, 1.0 + 2**-22]
     assert average(of(*(torch.tensor([value]) for value in values))).state["x"].item() == 1.0 + 2**-23
-
-
-def test_the_largest_counter_is_taken() -> None:
-    states = [{"norm.num_batches_tracked": torch.tensor(count)} for count in (3, 9, 4)]
-    soup = average([Member(str(index), state) for index, state in enumerate(states)])
-    assert soup.state["norm.num_batches_tracked"] == 9
-    assert soup.state["norm.num_batches_tracked"].dtype == torch.int64
+    assert average(of(torch.ones(1), torch.tensor([math.inf])), [1, 0]).state["x"] == 1
+    counts = [Member(str(count), {"norm.num_batches_tracked": torch.tensor(count)}) for count in (3, 9, 4)]
+    largest = average(counts).state["norm.num_batches_tracked"]
+    assert (largest, largest.dtype) == (9, torch.int64)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +77,9 @@ def test_the_largest_counter_is_taken() -> None:
         ([], "there is nothing to average"),
         ([member(1), member(2, classes=5)], r"head.weight is 3×5 fractions here and 5×5 fractions in net2"),
         ([member(1), *of(torch.ones(1))], r"x is in m0 only"),
-        ([member(1), *of(torch.ones(1))], r"head.bias is missing in m0"),
         (of(torch.ones(1), torch.ones(1, dtype=torch.int64)), r"x is 1 fractions here and 1 int64 in m1"),
         (of(torch.tensor([1, 2]), torch.tensor([1, 3])), r"x holds int64 values, which cannot be averaged"),
-        (of(torch.tensor([True]), torch.tensor([False])), r"x holds bool values"),
         (of(torch.ones(2), torch.tensor([1.0, math.nan])), r"the mean of x is not finite"),
-        (of(torch.ones(2), torch.tensor([1.0, math.inf])), r"the mean of x is not finite"),
     ],
 )
 def test_what_does_not_go_together_is_named(members, message) -> None:
@@ -94,21 +87,11 @@ def test_what_does_not_go_together_is_named(members, message) -> None:
         average(members)
 
 
-def test_long_lists_are_cut() -> None:
-    many = Member("many", {f"w{index}": torch.ones(1) for index in range(50)})
-    with pytest.raises(UserError, match=r"… and 31 more"):
-        average([many, *of(torch.ones(1))])
-
-
-@pytest.mark.parametrize("weights", [[1], [1, 1, 1], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1]])
+@pytest.mark.parametrize("weights", [[1], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1]])
 def test_weights_that_are_none(weights) -> None:
     with pytest.raises(UserError, match="the models cannot be weighted so") as caught:
         average([member(1), member(2)], weights)
     assert "2 numbers, one a model" in str(caught.value)
-
-
-def test_a_zero_share_takes_no_part_in_infinities() -> None:
-    assert average(of(torch.ones(1), torch.tensor([math.inf])), [1, 0]).state["x"] == 1
 
 
 def test_tied_tensors_stay_tied(tmp_path) -> None:

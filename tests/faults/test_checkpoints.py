@@ -16,7 +16,6 @@ import torch
 from lightkit.checkpoint import files
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.common.errors import UserError
 from lightkit.config.provenance import sign_run
 from tests.faults.harness import TRAIN, Process, assert_same_end, at, log, newest, result, rows
 from tests.warm import Warm
@@ -54,61 +53,36 @@ def flipped(path: Path) -> None:
     path.write_bytes(raw)
 
 
-def zeroed(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def gone(path: Path) -> None:
     path.unlink()
 
 
-DAMAGES = (truncated, flipped, zeroed, emptied, gone)
-SLOWLY = [pytest.param(damage, marks=pytest.mark.slow) for damage in (zeroed, emptied)]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [flipped, gone])
 def test_of_a_damaged_newest_file_the_one_before_is_taken(ran: Run, run: Path, whole: Path, damage: Any) -> None:
     damage(run / "checkpoints" / "step-00000009.pt")
     process = ran("resume", "run")
     assert process.code == 0, process.err
     assert "resumed at step 7" in process.out
-    for told in (process.err, log(run)):
-        assert "step-00000009.pt is damaged (" in told
-        assert "trying the one before" in told
+    for text in (process.err, log(run)):
+        assert "step-00000009.pt is damaged (" in text
+        assert "trying the one before" in text
     assert_same_end(whole, run)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("damage", [truncated, gone, *SLOWLY])
-def test_a_damaged_list_is_made_anew_from_the_files(ran: Run, run: Path, whole: Path, damage: Any) -> None:
-    damage(run / "checkpoints" / "manifest.json")
+def test_a_damaged_list_is_made_anew_from_the_files(ran: Run, run: Path, whole: Path) -> None:
+    gone(run / "checkpoints" / "manifest.json")
     process = ran("resume", "run")
     assert process.code == 0, process.err
     assert "resumed at step 9" in process.out
-    for told in (process.err, log(run)):
-        assert "listed anew from 2 files" in told
-    assert_same_end(whole, run)
-
-
-def test_a_list_with_a_wrong_checksum_costs_only_the_steps_of_that_file(ran: Run, run: Path, whole: Path) -> None:
-    manifest = run / "checkpoints" / "manifest.json"
-    before, _, digest = manifest.read_text().rpartition('"sha256": "')
-    manifest.write_text(before + '"sha256": "' + ("0" if digest[0] != "0" else "1") + digest[1:])
-    process = ran("resume", "run")
-    assert process.code == 0, process.err
-    assert "step-00000009.pt is damaged (the checksum differs); trying the one before" in process.err
+    for text in (process.err, log(run)):
+        assert "listed anew from 2 files" in text
     assert_same_end(whole, run)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("damage", [truncated, flipped, gone, *SLOWLY])
 @pytest.mark.parametrize(
-    "command", [("resume", "run"), (*TRAIN, at(9, ":TERM"), "resume=auto")], ids=["resume", "auto"]
+    ("command", "damage"), [((*TRAIN, at(9, ":TERM"), "resume=auto"), truncated), (("resume", "run"), gone)]
 )
 def test_when_all_files_are_damaged_nothing_starts_anew(ran: Run, run: Path, damage: Any, command: Any) -> None:
     for path in (run / "checkpoints").glob("*.pt"):
@@ -123,33 +97,8 @@ def test_when_all_files_are_damaged_nothing_starts_anew(ran: Run, run: Path, dam
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_everything_damaged_at_once(ran: Run, run: Path) -> None:
-    for path in (run / "checkpoints").iterdir():
-        truncated(path)
-    process = ran("resume", "run")
-    assert process.code == 5
-    assert "no checkpoint can be read" in process.err
-
-
-def test_damage_to_the_best_file_is_told_by_the_final_test(ran: Run, project: Path) -> None:
-    process = ran(*TRAIN, "model.what=:TERM", "model.number=4")
-    assert process.code == 143
-    (project / "fine").touch()
-    for path in (project / "run" / "checkpoints").glob("*.pt"):
-        if path.name != "step-00000021.pt":
-            flipped(path)
-    best = newest(project / "run")["state"]["best_step"]
-    assert ran("resume", "run").code == (0 if best == 21 else 5)
-
-
-def test_the_newest_is_that_of_the_last_step_not_of_the_last_hour(ran: Run, run: Path, whole: Path) -> None:
-    os.utime(run / "checkpoints" / "step-00000009.pt", (1, 1))
-    assert "resumed at step 9" in ran("resume", "run").out
-    assert_same_end(whole, run)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("shift", [DAY, pytest.param(-DAY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shift", [DAY, -DAY])
 def test_the_clock_may_jump_between_two_parts(lightkit: Run, ran: Run, project: Path, whole: Path, shift: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(9, "hold"), clock_shift=shift))
     (project / "fine").touch()
@@ -175,7 +124,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cut", [7, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (1, 300))])
+@pytest.mark.parametrize("cut", [7, 300])
 def test_event_and_metric_files_cut_by_a_crash(lightkit: Run, ran: Run, project: Path, whole: Path, cut: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(12, "hold")))
     events = next((project / "run").rglob("events.out.tfevents.*"))
@@ -238,7 +187,7 @@ def killed_at(left: int, folder: Path, kind: Any) -> bool:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [CheckpointStore, BackgroundStore])
+@pytest.mark.parametrize("kind", [BackgroundStore, CheckpointStore])
 def test_a_kill_at_any_chunk_of_a_save_leaves_a_whole_file(tmp_path: Path, kind: Any) -> None:
     moments, seen = 0, set()
     while True:
@@ -283,12 +232,3 @@ def test_a_file_with_tensors_of_a_gpu_loads_on_a_cpu(tmp_path: Path, monkeypatch
     found = store.load_newest()
     assert found is not None
     assert all(tensor.device.type == "cpu" for tensor in found[1]["model"].values())
-
-
-def test_a_mismatching_checkpoint_touches_nothing(ran: Run, run: Path) -> None:
-    before = {path: path.read_bytes() for path in (run / "checkpoints").iterdir()}
-    process = ran("resume", "run", "model._target_=lightkit.models.MLP", "~model.what", "resume.override=[model]")
-    assert process.code == 2, process.out + process.err
-    assert before == {path: path.read_bytes() for path in (run / "checkpoints").iterdir()}
-    with pytest.raises(UserError, match="no checkpoint|cannot be read"):
-        CheckpointStore(run / "checkpoints").load(run / "checkpoints" / "step-00000001.pt")
