@@ -26,7 +26,7 @@ def assert_stopped(process: Process, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("value", ["nan", *(pytest.param(text, marks=pytest.mark.slow) for text in ("inf", "-inf"))])
+@pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_bad_input_ends_the_run_and_is_named(ran: Run, project: Path, value: str) -> None:
     process = ran(*TRAIN, SPOIL.replace("}", f", value: {value}}}"), "checkpoint.every_steps=1")
     where = "the loss is no longer finite at step 5 (epoch 1, samples from 40 on); tensor 0 of the batch is not finite"
@@ -43,12 +43,6 @@ def test_a_bad_output_is_named_by_its_module(ran: Run, project: Path) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in saved["model"].values())
 
 
-def test_a_rate_that_is_too_high_ends_the_run(ran: Run, project: Path) -> None:
-    process = ran(*TRAIN, "optim=sgd", "optim.lr=1e30", "checkpoint.every_steps=1")
-    assert_stopped(process, project / "run", "the loss is no longer finite at step ", "lower optim.lr")
-    assert all(torch.isfinite(tensor).all() for tensor in newest(project / "run")["model"].values())
-
-
 def test_a_bad_gradient_of_a_fine_loss_is_never_saved(ran: Run, project: Path) -> None:
     task = ("trainer.task._target_=faulty.BadGradient", "trainer.task.number=5")
     process = ran(*TRAIN, *task, "checkpoint.every_steps=1")
@@ -56,19 +50,6 @@ def test_a_bad_gradient_of_a_fine_loss_is_never_saved(ran: Run, project: Path) -
     saved = newest(project / "run")
     assert saved["state"]["step"] == 4
     assert all(torch.isfinite(tensor).all() for tensor in saved["model"].values())
-
-
-def test_without_a_save_in_between_the_next_loss_shows_it(ran: Run, project: Path) -> None:
-    process = ran(*TRAIN, "trainer.task._target_=faulty.BadGradient", "trainer.task.number=5")
-    assert_stopped(
-        process, project / "run", "at step 6 (epoch 1, samples from 50 on); parameter head.weight is not finite"
-    )
-
-
-def test_data_that_is_not_finite_is_refused_as_such(ran: Run, project: Path) -> None:
-    process = ran(*TRAIN, "data.dataset.what=spoil", "data.dataset.here=true")
-    assert process.code == 2
-    assert "data.dataset: Samples: row 40 of the inputs holds nan" in process.err
 
 
 def test_skipping_counts_logs_and_keeps_norm_layers_clean(ran: Run, project: Path) -> None:
@@ -121,17 +102,6 @@ def test_going_back_lowers_the_rates_and_forgets_what_was_logged(ran: Run, proje
     assert newest(project / "run")["scheduler"]["rate_scale"] == pytest.approx(0.1)
 
 
-def test_lower_rates_survive_a_resume(ran: Run, project: Path) -> None:
-    options = ("trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3", "scheduler=constant")
-    at_15 = "++trainer.callbacks.at={_target_: faulty.At, step: 15, what: ':TERM'}"
-    assert ran(*TRAIN, *MODEL, "model.number=12", *options, at_15).code == 143
-    (project / "fine").touch()
-    assert ran("resume", "run").code == 0
-    rates = [row["lr/decay"] for row in rows(project / "run") if "train/loss_step" in row]
-    assert rates == pytest.approx([rates[0]] * 6 + [rates[0] * 0.5] * 15)
-    assert result(project / "run")["rollbacks"] == 1
-
-
 def test_going_back_again_and_again_ends(ran: Run, project: Path) -> None:
     options = ("trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3", "trainer.nonfinite.limit=2")
     process = ran(*TRAIN, SPOIL, *options, "checkpoint.every_steps=1")
@@ -141,10 +111,3 @@ def test_going_back_again_and_again_ends(ran: Run, project: Path) -> None:
     assert "a larger trainer.nonfinite.limit" in process.err
     assert process.out.count("the loss is not finite, back to step 0") == 2
     assert newest(project / "run")["state"]["step"] == 4
-
-
-def test_going_back_from_a_bad_gradient(ran: Run, project: Path) -> None:
-    task = ("trainer.task._target_=faulty.BadGradient", "trainer.task.number=9", "checkpoint.every_steps=1")
-    process = ran(*TRAIN, *task, "trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3")
-    assert process.code == 0, process.err
-    assert "back to step 3, learning rates times 0.5" in process.out

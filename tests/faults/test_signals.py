@@ -29,7 +29,6 @@ from tests.loggers.test_tensorboard import FAILURE, SUCCESS, UNKNOWN, session
 from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("TERM", "INT", "HUP", "USR1")
 Run = Callable[..., Process]
 
 
@@ -57,7 +56,7 @@ def goes_on(ran: Run, project: Path, whole: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
 def test_a_signal_saves_this_very_step(ran: Run, project: Path, whole: Path, name: str) -> None:
     process = ran(*TRAIN, at(9, f":{name}"))
     assert_saved(process, project / "run", name, 9)
@@ -73,21 +72,19 @@ def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(ran: Run, project: P
     assert_saved(process, project / "run", "TERM", 5 if "accumulate" in options[0] else 9)
 
 
-def test_a_signal_in_validation(ran: Run, project: Path, whole: Path) -> None:
-    process = ran(*TRAIN, "model.what=:TERM", "model.number=2")
-    assert_saved(process, project / "run", "TERM", 14)
-    assert newest(project / "run")["state"]["validated_step"] == 7, "the validation is still to be done"
-    goes_on(ran, project, whole)
-
-
-def test_a_signal_in_the_final_test(ran: Run, project: Path, whole: Path) -> None:
-    process = ran(*TRAIN, "model.what=:INT", "model.number=4")
-    assert_saved(process, project / "run", "INT", 21)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "step", "validated"), [(2, 14, 7), (4, 21, 21)], ids=["validation", "final test"])
+def test_a_signal_in_an_evaluation(
+    ran: Run, project: Path, whole: Path, number: int, step: int, validated: int
+) -> None:
+    process = ran(*TRAIN, "model.what=:TERM", f"model.number={number}")
+    assert_saved(process, project / "run", "TERM", step)
+    assert newest(project / "run")["state"]["validated_step"] == validated, "the validation is still to be done"
     goes_on(ran, project, whole)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["INT", "HUP"])
 def test_a_signal_while_the_run_is_built_leaves_nothing(lightkit: Run, project: Path, name: str) -> None:
     process = lightkit(*TRAIN, "data.dataset.what=hold", "data.dataset.here=true")
     process.hold()
@@ -95,16 +92,6 @@ def test_a_signal_while_the_run_is_built_leaves_nothing(lightkit: Run, project: 
     assert process.wait() == code_of(name)
     assert process.err == ("interrupted\n" if name == "INT" else "")
     assert not (project / "run").exists()
-
-
-def test_a_signal_while_a_resumed_run_is_built_changes_nothing(ran: Run, lightkit: Run, project: Path) -> None:
-    ran(*TRAIN, at(9, ":TERM"))
-    before = {path: path.read_bytes() for path in (project / "run" / "checkpoints").iterdir()}
-    process = lightkit("resume", "run", "data.dataset.what=hold", "data.dataset.here=true", "resume.override=[data]")
-    process.hold()
-    process.signal(signal.SIGTERM)
-    assert process.wait() == 143
-    assert before == {path: path.read_bytes() for path in (project / "run" / "checkpoints").iterdir()}
 
 
 def test_a_second_signal_ends_at_once(lightkit: Run, project: Path) -> None:
@@ -117,6 +104,17 @@ def test_a_second_signal_ends_at_once(lightkit: Run, project: Path) -> None:
     assert not (project / "run" / "result.json").exists()
 
 
+def test_nohup_is_respected_and_leaves_the_other_signals(lightkit: Run, project: Path) -> None:
+    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
+    process.hold()
+    process.signal(signal.SIGHUP)
+    process.signal(signal.SIGTERM)
+    process.go()
+    process.wait()
+    assert_saved(process, project / "run", "TERM", 9)
+
+
+@pytest.mark.thorough
 def test_a_closing_terminal_may_say_so_several_times(lightkit: Run, project: Path) -> None:
     process = lightkit(*TRAIN, at(9, "hold"))
     process.hold()
@@ -133,25 +131,6 @@ def _pending(pid: int) -> int:
     return int(found[1], 16) if found else 0
 
 
-def test_nohup_is_respected(lightkit: Run, project: Path, whole: Path) -> None:
-    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
-    process.hold()
-    process.signal(signal.SIGHUP)
-    process.go()
-    assert process.wait() == 0
-    assert_same_end(whole, project / "run")
-
-
-def test_nohup_leaves_the_other_signals(lightkit: Run, project: Path) -> None:
-    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
-    process.hold()
-    process.signal(signal.SIGHUP)
-    process.signal(signal.SIGTERM)
-    process.go()
-    process.wait()
-    assert_saved(process, project / "run", "TERM", 9)
-
-
 def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None:
     process = ran(*TRAIN, "checkpoint=none", at(9, ":TERM"))
     assert process.code == 143
@@ -162,8 +141,7 @@ WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["INT", "TERM"])
+@pytest.mark.parametrize(("name", "persistent"), [("INT", True), ("TERM", False)])
 def test_a_signal_to_all_processes_spares_the_workers(
     ran: Run, project: Path, whole: Path, name: str, persistent: bool
 ) -> None:
@@ -172,34 +150,6 @@ def test_a_signal_to_all_processes_spares_the_workers(
     step = newest(project / "run")["state"]["step"]
     assert 1 <= step <= 5
     assert_saved(process, project / "run", name, step)
-    goes_on(ran, project, whole)
-
-
-@pytest.mark.thorough
-def test_ctrl_c_in_a_held_run_with_workers(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
-    process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
-    process.hold()
-    workers = children(process.pid)
-    assert len(workers) >= 2
-    process.signal(signal.SIGINT, group=True)
-    process.go()
-    process.wait()
-    assert_saved(process, project / "run", "INT", 9)
-    until(lambda: not any(map(alive, workers)), "the workers to end")
-    goes_on(ran, project, whole)
-
-
-@pytest.mark.thorough
-def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
-    process = lightkit(*TRAIN, *WORKERS, "data.dataset.what=hold", f"data.dataset.row={row_at(45)}")
-    process.hold()
-    workers = children(process.pid)
-    process.signal(signal.SIGTERM)
-    process.wait()
-    step = newest(project / "run")["state"]["step"]
-    assert 1 <= step <= 4
-    assert_saved(process, project / "run", "TERM", step)
-    until(lambda: not any(map(alive, workers)), "the workers to end")
     goes_on(ran, project, whole)
 
 
@@ -215,20 +165,19 @@ def test_a_signal_ends_the_wait_for_a_worker_that_hangs_anywhere(
     process = lightkit(*TRAIN, *WORKERS, *options)
     process.hold()
     until(lambda: f"({place}): worker" in process.err, "the wait for this batch")
+    workers = children(process.pid)
     process.signal(signal.SIGTERM)
     assert process.wait() == 143, process.err
     assert f"ended by SIGTERM at step {step}, saved" in process.out
     assert newest(project / "run")["state"]["step"] == step
+    until(lambda: not any(map(alive, workers)), "the workers to end")
     goes_on(ran, project, whole)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["eval", "predict"])
-def test_a_signal_ends_an_evaluation_that_waits_for_a_worker_that_hangs(
-    lightkit: Run, ran: Run, project: Path, command: str
-) -> None:
+def test_a_signal_ends_an_evaluation_that_waits_for_a_worker_that_hangs(lightkit: Run, ran: Run, project: Path) -> None:
     assert ran(*TRAIN).code == 0
-    process = lightkit(command, "run", *WORKERS, "data.dataset.what=hold", "data.dataset.row=80")
+    process = lightkit("eval", "run", *WORKERS, "data.dataset.what=hold", "data.dataset.row=80")
     process.hold()
     workers = children(process.pid)
     process.signal(signal.SIGINT)
@@ -269,7 +218,8 @@ def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
     assert newest(project / "run")["state"]["step"] == 9
 
 
-@pytest.mark.parametrize(("what", "status"), [("hold", UNKNOWN), (":TERM", UNKNOWN), ("cuda", FAILURE)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("what", "status"), [("cuda", FAILURE), ("hold", UNKNOWN), (":TERM", UNKNOWN)])
 def test_in_the_board_a_run_that_was_cut_off_has_its_settings_and_is_one_session_when_it_has_gone_on(
     lightkit: Run, ran: Run, project: Path, what: str, status: int
 ) -> None:

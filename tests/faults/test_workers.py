@@ -22,28 +22,23 @@ PLACES = {
 }
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "end", "fix"),
     [
         (":KILL", "was killed by SIGKILL", "most likely memory ran out"),
-        (":SEGV", "was killed by SIGSEGV", "data.num_workers=0 reads in the main process"),
         ("exit:7", "ended with exit status 7", "data.num_workers=0 reads in the main process"),
     ],
 )
 def test_a_worker_that_dies_is_told_with_its_end(ran: Run, project: Path, what: str, end: str, fix: str) -> None:
     row, place = PLACES["train"]
     process = ran(*TRAIN, *WORKERS, f"data.dataset.what={what}", f"data.dataset.row={row}")
-    told = f") {end} while it was reading row {row} of the data set"
-    assert_ended(process, project / "run", 1, "error: data.num_workers: worker ", told, place, fix, "lightkit resume")
+    why = f") {end} while it was reading row {row} of the data set"
+    assert_ended(process, project / "run", 1, "error: data.num_workers: worker ", why, place, fix, "lightkit resume")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("split", ["val"])
 def test_a_worker_that_dies_in_an_evaluation_is_told_with_its_place(ran: Run, project: Path, split: str) -> None:
     row, place = PLACES[split]
     process = ran(*TRAIN, *WORKERS, "data.dataset.what=:KILL", f"data.dataset.row={row}")
@@ -65,7 +60,7 @@ def test_a_worker_that_dies_while_the_scaling_is_fitted_leaves_nothing(ran: Run,
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["eval", "predict"])
+@pytest.mark.parametrize("command", ["eval"])
 def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path, command: str) -> None:
     assert ran(*TRAIN).code == 0
     row, place = PLACES["test"]
@@ -85,7 +80,7 @@ def test_workers_killed_from_outside_and_going_on(lightkit: Run, ran: Run, proje
     process.hold()
     workers = children(process.pid)
     for worker in workers:
-        kill(worker)
+        os.kill(worker, signal.SIGKILL)
     process.wait()
     assert_ended(process, project / "run", 1, "was killed by SIGKILL while it was")
     until(lambda: not any(map(alive, workers)), "the workers to end")
@@ -95,12 +90,12 @@ def test_workers_killed_from_outside_and_going_on(lightkit: Run, ran: Run, proje
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("split", list(PLACES))
+@pytest.mark.parametrize("split", ["test", "train"])
 def test_a_worker_that_hangs_ends_the_run_when_its_time_is_up(ran: Run, project: Path, whole: Path, split: str) -> None:
     row, place = PLACES[split]
     process = ran(*TRAIN, *WORKERS, "data.timeout_seconds=0.1", "data.dataset.what=hold", f"data.dataset.row={row}")
-    told = f") has been reading row {row} of the data set for "
-    assert_ended(process, project / "run", 1, "no batch came within 0.1 s: worker ", told, place, "lightkit resume")
+    why = f") has been reading row {row} of the data set for "
+    assert_ended(process, project / "run", 1, "no batch came within 0.1 s: worker ", why, place, "lightkit resume")
     if split == "test":  # before that nothing was saved
         (project / "fine").touch()
         assert ran("resume", "run", "data.timeout_seconds=null").code == 0

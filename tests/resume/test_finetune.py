@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,78 +27,45 @@ LORA = ["finetune=lora", "finetune.lora.rank=2", "finetune.lora.match=[layers.li
 # Overrides, and the steps at which something begins or stops to train; an epoch has 4 steps.
 CASES: dict[str, tuple[list[str], list[int]]] = {
     "gradual, epochs, momentum": (
-        ["finetune=gradual", "finetune.gradual={every_epochs: 1, first: 1, share: null}", *HEAD, *MOMENTUM],
-        [4, 8],
+        ["finetune=gradual", "finetune.gradual={every_epochs: 1, first: 1, share: null}", *HEAD, *MOMENTUM], [4, 8],
     ),
     "gradual, steps, adamw": (
         ["finetune=gradual", "finetune.gradual={every_steps: 3, first: 2, share: null}", *HEAD, "model.dropout=0.2"],
         [2, 5],
     ),
     "gradual, share, adamw, statistics that go on": (
-        ["finetune=gradual", *HEAD, "finetune.bn=stats", "finetune.dropout=off", "model.dropout=0.2"],
-        [4, 8],
+        ["finetune=gradual", *HEAD, "finetune.bn=stats", "finetune.dropout=off", "model.dropout=0.2"], [4, 8],
     ),
     "frozen and thawed again, momentum": (
-        [
-            "finetune=full",
-            "finetune.schedule=[{step: 3, freeze: [layers.linear0, layers.norm0]}, {epoch: 1, freeze: [layers]},"
-            "{step: 7, unfreeze: [layers.linear0]}, {epoch: 3, unfreeze: [layers]}]",
-            "trainer.epochs=4",
-            *MOMENTUM,
-        ],
+        ["finetune=full", "finetune.schedule=[{step: 3, freeze: [layers.linear0, layers.norm0]}, {epoch: 1, freeze: "
+         "[layers]}, {step: 7, unfreeze: [layers.linear0]}, {epoch: 3, unfreeze: [layers]}]", "trainer.epochs=4",
+         *MOMENTUM],
         [3, 4, 7, 12],
     ),
     "lora, adamw, average": (
-        [
-            *LORA,
-            "finetune.lora.lr_ratio=4",
-            "finetune.schedule=[{epoch: 1, unfreeze: [layers.norm1]}, {step: 6, freeze: [@tuned]}]",
-            "finetune.rules=[{match: layers.norm1, lr_scale: 0.5, warmup_steps: 3}]",
-            "trainer.epochs=3",
-            "trainer.ema.decay=0.9",
-            "trainer.accumulate=2",
-            "data.batch_size=16",
-        ],
+        [*LORA, "finetune.lora.lr_ratio=4",
+         "finetune.schedule=[{epoch: 1, unfreeze: [layers.norm1]}, {step: 6, freeze: [@tuned]}]",
+         "finetune.rules=[{match: layers.norm1, lr_scale: 0.5, warmup_steps: 3}]", "trainer.epochs=3",
+         "trainer.ema.decay=0.9", "trainer.accumulate=2", "data.batch_size=16"],
         [4, 6],
     ),
     "lora beside the layers, momentum, bf16": (
-        [
-            *LORA,
-            *MOMENTUM,
-            "finetune.lora.impl=wrap",
-            "device.precision=bf16",
-            "finetune.schedule=[{step: 5, unfreeze: [layers.linear1], freeze: [head]}]",
-            "trainer.epochs=3",
-        ],
+        [*LORA, *MOMENTUM, "finetune.lora.impl=wrap", "device.precision=bf16",
+         "finetune.schedule=[{step: 5, unfreeze: [layers.linear1], freeze: [head]}]", "trainer.epochs=3"],
         [5],
     ),
     "gradual, with a teacher": (
-        [
-            "finetune=gradual",
-            "finetune.gradual={every_steps: 5, first: 3, share: null}",
-            *HEAD,
-            "finetune.distill={teacher: {base}, weight: 0.7}",
-            "model.dropout=0.2",
-        ],
+        ["finetune=gradual", "finetune.gradual={every_steps: 5, first: 3, share: null}", *HEAD,
+         "finetune.distill={teacher: {base}, weight: 0.7}", "model.dropout=0.2"],
         [3, 8],
     ),
     "adapters, plateau": (
-        [
-            "finetune=adapter",
-            "finetune.adapter={match: [layers.linear*], reduction: 2, dropout: 0.1}",
-            "finetune.schedule=[{epoch: 1, unfreeze: ['*']}]",
-            "scheduler=plateau",
-            "scheduler.patience=0",
-            "metrics.monitor=val/loss",
-            "scheduler.threshold=100",
-            "trainer.epochs=3",
-        ],
+        ["finetune=adapter", "finetune.adapter={match: [layers.linear*], reduction: 2, dropout: 0.1}",
+         "finetune.schedule=[{epoch: 1, unfreeze: ['*']}]", "scheduler=plateau", "scheduler.patience=0",
+         "metrics.monitor=val/loss", "scheduler.threshold=100", "trainer.epochs=3"],
         [4],
     ),
-}
-KINDS = ("before", "at", "after")
-WHOLE = ("gradual, steps, adamw",)
-"""The cases that are killed in all of these ways in the short form too."""
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -126,27 +92,26 @@ class Cases(dict[str, Case]):
         return self[name]
 
 
-def kills() -> list[Any]:
-    """Around every boundary: with the last checkpoint before it, at it, and after it."""
-    found = []
-    for name, (_, boundaries) in CASES.items():
-        for boundary in boundaries:
-            for kind in KINDS:
-                marks = () if kind == "at" or name in WHOLE else pytest.mark.slow
-                found.append(pytest.param(name, boundary, kind, marks=marks, id=f"{name}-{kind}-{boundary}"))
-    return found
+OFFSETS = {"before": 0, "at": 1, "after": 2}
+WHOLE = "gradual, steps, adamw"
+"""The case that is killed in all of these ways; the others are where something begins."""
+KILLS = [
+    (name, boundary, kind)
+    for name in sorted(CASES, key=lambda name: name != WHOLE)
+    for boundary in CASES[name][1]
+    for kind in (OFFSETS if name == WHOLE else ["at"])
+]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "boundary", "kind"), kills())
+@pytest.mark.parametrize(("name", "boundary", "kind"), KILLS)
 def test_a_kill_around_a_boundary_changes_nothing(cases: Cases, name: str, boundary: int, kind: str) -> None:
     case = cases[name]
     # After n steps the newest checkpoint is that of step n - 1, and its run goes on from there.
-    moment = Moment("step", boundary + {"before": 0, "at": 1, "after": 2}[kind], 0)
-    place = case.kill(moment, f"{kind}-{boundary}")
+    place = case.kill(Moment("step", boundary + OFFSETS[kind], 0), f"{kind}-{boundary}")
     case.resume(place, before=foreign_draws)
     assert case.differences(place) == []
-    check_notes(case.whole, place, boundary - 1 + KINDS.index(kind))
+    check_notes(case.whole, place, boundary - 1 + OFFSETS[kind])
 
 
 def check_notes(whole: Path, place: Path, resumed: int) -> None:
@@ -168,15 +133,13 @@ def test_boundaries_are_where_they_are_said_to_be(cases: Cases, name: str) -> No
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("phase", "sign"), [("micro", signal.SIGKILL), ("save", signal.SIGKILL), ("step", signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("phase", "sign"), [("save", signal.SIGKILL), ("step", signal.SIGTERM)])
 def test_other_moments_of_a_boundary(cases: Cases, phase: str, sign: int) -> None:
-    """In the first batch of a phase, in the save before it, and by a signal that lets the run save first."""
+    """In the save before a phase, and by a signal that lets the run save first."""
     name = "gradual, epochs, momentum"
     case = cases[name]
     for boundary in CASES[name][1]:
-        place = case.kill(Moment(phase, boundary + (phase == "micro"), 0), f"{phase}-{boundary}", sign=sign)
+        place = case.kill(Moment(phase, boundary, 0), f"{phase}-{boundary}", sign=sign)
         case.resume(place, before=foreign_draws)
         assert case.differences(place) == []
 
