@@ -43,60 +43,35 @@ def same_bits(one: Path, other: Path) -> None:
         assert torch.equal(tensor, second["model"][name]), name
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "changes",
-    [
-        (),
-        ("data.batch_size=9", "trainer.accumulate=2", "data.eval_batch_size=5"),
-        ("trainer.ema.decay=0.9", "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3"),
-        ("data.mixup.alpha=0.4", "data.batch_size=17"),
-        ("data=diabetes", "data.batch_size=101"),
-    ],
-    ids=["plain", "accumulation", "average", "mixup", "regression"],
-)
-def test_two_processes_learn_what_one_does(changes: tuple[str, ...], tmp_path: Path) -> None:
-    cfg = configured(*changes, *(() if "data=diabetes" in changes else ("model.dropout=0.0",)))
-    Runner(cfg, tmp_path / "one").run()
-    train(tmp_path / "two", cfg, 2)
-    assert far(tmp_path / "one", tmp_path / "two") == []
-    result = json.loads((tmp_path / "two" / "result.json").read_text())
-    assert result["status"] == "finished"
-
-
-@pytest.mark.thorough
-def test_augmented_images(tmp_path: Path) -> None:
-    images = ("data=shapes", "data.batch_size=20")
-    sizes = [f"data.dataset.{name}={size}" for name, size in (("size", 16), ("train", 90), ("val", 24), ("test", 24))]
-    turned = "data.augment=[{_target_: lightkit.data.transforms.RandomAffine}]"
-    cfg = configured(*images, *sizes, turned, "trainer.epochs=1")
-    Runner(cfg, tmp_path / "one").run()
-    train(tmp_path / "two", cfg, 2)
-    assert far(tmp_path / "one", tmp_path / "two") == []
-
-
-@pytest.mark.thorough
-def test_samples_read_one_by_one_in_loader_processes(tmp_path: Path) -> None:
-    drawing = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "data.num_workers=1")
-    cfg = configured(*drawing, "trust=[tests]", "trainer.epochs=1")
-    Runner(cfg, tmp_path / "one").run()
-    train(tmp_path / "two", cfg, 2)
-    assert far(tmp_path / "one", tmp_path / "two") == []
-
-
-@pytest.mark.thorough
-def test_a_batch_smaller_than_the_number_of_processes(tmp_path: Path) -> None:
+IMAGES = (
+    "data=shapes", "data.batch_size=20", "data.dataset.size=16", "data.dataset.train=90", "data.dataset.val=24",
+    "data.dataset.test=24", "data.augment=[{_target_: lightkit.data.transforms.RandomAffine}]", "trainer.epochs=1",
+)  # fmt: skip
+DRAWING = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "data.num_workers=1", "trust=[tests]")
+GRADUAL = ("finetune.freeze=['@body']", "finetune.gradual.every_steps=4", "model.hidden=[8,8]", "trainer.epochs=3")
+CHANGES = {
+    "much at once": ("data.batch_size=9", "trainer.accumulate=2", "data.eval_batch_size=5", "trainer.ema.decay=0.9",
+                     "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3"),
+    "plain": (),
+    "mixup": ("data.mixup.alpha=0.4", "data.batch_size=17"),
+    "regression": ("data=diabetes", "data.batch_size=101"),
+    "augmented images": IMAGES,
+    "samples read one by one in loader processes": (*DRAWING, "trainer.epochs=1"),
+    "phases": GRADUAL,
     # 124 rows in batches of 41: the last has one sample, and evaluation ends on one with two.
-    cfg = configured("data.batch_size=41", "data.eval_batch_size=4", "model.dropout=0.0")
-    Runner(cfg, tmp_path / "one").run()
-    train(tmp_path / "three", cfg, 3)
-    assert far(tmp_path / "one", tmp_path / "three") == []
+    "three, of which some have nothing to do": ("data.batch_size=41", "data.eval_batch_size=4"),
+}  # fmt: skip
 
 
 @pytest.mark.thorough
-def test_dropout_differs_between_processes_and_repeats_bit_by_bit(tmp_path: Path) -> None:
-    cfg = configured("model.dropout=0.5")
-    same_bits(train(tmp_path / "first", cfg, 2), train(tmp_path / "second", cfg, 2))
+@pytest.mark.parametrize("name", CHANGES)
+def test_several_processes_learn_what_one_does(name: str, tmp_path: Path) -> None:
+    dropout = () if name in ("regression", "augmented images") else ("model.dropout=0.0",)
+    cfg = configured(*CHANGES[name], *dropout)
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 3 if name.startswith("three") else 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["status"] == "finished"
 
 
 class EndAt(Callback):
@@ -140,19 +115,18 @@ def kill(rank: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_signal_to_one_ends_all_at_the_same_step_and_resume_has_the_same_bits(tmp_path: Path) -> None:
-    cfg = configured("model.dropout=0.5", "trainer.ema.decay=0.9")
+@pytest.mark.parametrize("end", [kill, terminate])
+def test_one_that_is_ended_ends_all_and_resume_has_the_same_bits(end: Any, tmp_path: Path) -> None:
+    average = ("trainer.ema.decay=0.9", "model.norm=batch", "data.drop_last=true")
+    cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2", *average)
     whole = train(tmp_path / "whole", cfg, 2)
-    assert ended(tmp_path / "cut", cfg, 3, terminate) == [128 + signal.SIGTERM] * 2
-    assert 0 < content(tmp_path / "cut")["state"]["step"] <= 5
-    same_bits(whole, go_on(tmp_path / "cut", 2))
-
-
-@pytest.mark.thorough
-def test_averages_of_batch_norms_come_back(tmp_path: Path) -> None:
-    cfg = configured("model.norm=batch", "trainer.ema.decay=0.9", "data.drop_last=true")
-    whole = train(tmp_path / "whole", cfg, 2)
-    assert ended(tmp_path / "cut", cfg, 3, terminate) == [143, 143]
+    codes = ended(tmp_path / "cut", cfg, 5, end)
+    assert codes == ([LOST, -signal.SIGKILL] if end is kill else [128 + signal.SIGTERM] * 2)
+    if end is kill:
+        result = json.loads((tmp_path / "cut" / "result.json").read_text())
+        assert result["status"] == "failed"
+        assert "another process of this run has ended" in result["reason"]
+        assert content(tmp_path / "cut")["state"]["step"] == 4
     same_bits(whole, go_on(tmp_path / "cut", 2))
 
 
@@ -175,18 +149,6 @@ def ended_again(place: Path, at: int) -> list[int]:
     return together(lambda: ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
 
 
-@pytest.mark.thorough
-def test_a_killed_process_ends_the_run_and_it_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
-    cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2")
-    whole = train(tmp_path / "whole", cfg, 2)
-    assert ended(tmp_path / "cut", cfg, 5, kill) == [LOST, -signal.SIGKILL]
-    result = json.loads((tmp_path / "cut" / "result.json").read_text())
-    assert result["status"] == "failed"
-    assert "another process of this run has ended" in result["reason"]
-    assert content(tmp_path / "cut")["state"]["step"] == 4
-    same_bits(whole, go_on(tmp_path / "cut", 2))
-
-
 def test_one_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     def fail(rank: int) -> None:
         if rank == 1:
@@ -203,6 +165,7 @@ def limit(before: timedelta, after: timedelta) -> None:
     backend._set_default_timeout(after)
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
     def hang(rank: int) -> None:
         limit(timedelta(seconds=300.0), timedelta(seconds=0.5))
@@ -233,13 +196,9 @@ def test_a_process_that_is_ahead_waits_for_the_next_run_and_not_in_the_last_one(
     assert series(tmp_path / "run0") != series(tmp_path / "run1")
 
 
-def test_they_are_not_verified() -> None:
-    job = TracedJob(folder="", trace="", overrides=("device=ddp", "data=wine"))
+def test_they_are_neither_verified_nor_started_from_python(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"device\.nproc: runs of one process only can be verified(.|\n)*nproc=1"):
-        shortened(job)
-
-
-def test_from_python_they_are_not_started(tmp_path: Path) -> None:
+        shortened(TracedJob(folder="", trace="", overrides=("device=ddp", "data=wine")))
     with pytest.raises(UserError, match=r"device\.nproc: these processes are started by the command line"):
         Runner(configured("device.nproc=2"), tmp_path / "run").run()
     assert not (tmp_path / "run").exists()
@@ -260,25 +219,12 @@ class Spoilt(Observer):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
+@pytest.mark.parametrize("action", ["skip", "stop", "rollback"])
 def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
     cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")
     codes = together(lambda: Runner(cfg, tmp_path / "run", observer=Spoilt()).run(), 2, tmp_path / "log")
-    told = "".join(path.read_text() for path in tmp_path.glob("log-*"))
-    assert codes == ([3, 3] if action == "stop" else [0, 0]), told
+    output = "".join(path.read_text() for path in tmp_path.glob("log-*"))
+    assert codes == ([3, 3] if action == "stop" else [0, 0]), output
     if action != "stop":
         state = content(tmp_path / "run")["state"]
         assert state["skipped" if action == "skip" else "rollbacks"] == 1
-
-
-@pytest.mark.thorough
-def test_fine_tuning_in_phases(tmp_path: Path) -> None:
-    gradual = ("finetune.freeze=['@body']", "finetune.gradual.every_steps=4", "model.hidden=[8,8]", "model.dropout=0.0")
-    cfg = configured(*gradual, "trainer.epochs=3")
-    Runner(cfg, tmp_path / "one").run()
-    train(tmp_path / "two", cfg, 2)
-    assert far(tmp_path / "one", tmp_path / "two") == []
-    phases = json.loads((tmp_path / "two" / "finetune.json").read_text())["audit"]
-    assert len({row["phase"] for row in phases}) == 3
-    assert ended(tmp_path / "cut", cfg, 6, terminate) == [143, 143]
-    same_bits(tmp_path / "two", go_on(tmp_path / "cut", 2))
