@@ -19,7 +19,6 @@ from lightkit.config import compose, load_run, to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
 from lightkit.runner.batches import Asked, Batch, find_batch, keep_resolved_batch_size, resolve_batch_size
-from lightkit.runner.verify import TracedJob, shortened
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
 
@@ -76,12 +75,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "overrides", "found", "first", "second"),
+    ("limit", "overrides", "chosen", "first", "second"),
     [
         (1000, ["data.batch_size=64"], (64, 1), "batch   64: fits as a whole (164 MiB of 1.1 GiB free at 64)", ""),
         (130, ["data.batch_size=32", "trainer.accumulate=3"], (24, 4),
          "24 x 4 accumulated: the largest part of 96 that fits", "batch norm"),
         (130, ["data.batch_size=32", "trainer.accumulate=3"], (24, 4), "32 would take about 132 MiB", "batch norm"),
+        (999, ["device.batch_size=max"], (120, 1), "", ""),
         (1000, ["data.batch_size=8", "trainer.accumulate=4"], (32, 1), "fits as a whole", ""),
         (130, ["data.batch_size=64", "data.mixup.alpha=0.4"], (16, 4), "16 x 4", "mixup"),
         (160, ["device.batch_size=max", "trainer.accumulate=2"], (56, 2), "64 does not fit",
@@ -89,29 +89,17 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
     ],
 )  # fmt: skip
 def test_what_is_found_and_said(
-    model: Callable[..., Model], limit: int, overrides: list[str], found: tuple[int, int], first: str, second: str
+    model: Callable[..., Model], limit: int, overrides: list[str], chosen: tuple[int, int], first: str, second: str
 ) -> None:
     model(limit=limit * MIB, bold="device.batch_size=max" in overrides)
     asked = [] if "device.batch_size=max" in overrides else ["device.batch_size=auto"]
-    batch = find_batch(config(*asked, *overrides))
-    assert (batch.size, batch.accumulate) == found
-    assert first in batch.lines[0]
-    assert second in "".join(batch.lines[1:])
-
-
-def test_every_size_that_was_tried_is_told_at_once(model: Callable[..., Model]) -> None:
-    model(limit=160 * MIB, bold=True)
-    told: list[str] = []
-    resolve_batch_size(config("device.batch_size=max"), Ranks(), told.append)
-    assert told[0] == "batch   looking for the largest that fits (device.batch_size=max)"
-    assert told[1] == "        2 samples: needs 102 MiB of 160 MiB"
-    assert "        64 samples: needs 164 MiB of 160 MiB" in told
-
-
-def test_max_is_no_larger_than_the_training_split(model: Callable[..., Model]) -> None:
-    model()
-    assert find_batch(config("device.batch_size=max")).size == 120
-    assert Asked(config("device.batch_size=max"), ranks=3).sizes({"rows": 3}) == [3]
+    lines: list[str] = []
+    cfg, told = resolve_batch_size(config(*asked, *overrides), Ranks(), lines.append)
+    assert (cfg.data.batch_size, cfg.trainer.accumulate) == chosen
+    assert first in told[0]
+    assert lines[0] == f"batch   looking for the largest that fits (device.batch_size={'max' if not asked else 'auto'})"
+    assert "        2 samples: needs 102 MiB of " in lines[1]
+    assert second in "".join(told[1:])
 
 
 def test_with_drop_last_the_same_samples_are_left_out(model: Callable[..., Model]) -> None:
@@ -126,33 +114,27 @@ def test_with_drop_last_the_same_samples_are_left_out(model: Callable[..., Model
 def test_memory_that_runs_out_is_tried_in_a_new_process(model: Callable[..., Model]) -> None:
     out = {"peak": None, "error": "out of memory", "exit_code": 4}
     measured = model(bold=True, fails={64: out, 32: {"peak": None}})
-    found = find_batch(config("device.batch_size=auto", "data.batch_size=64"))
-    assert (found.size, found.accumulate) == (16, 4)
+    batch = find_batch(config("device.batch_size=auto", "data.batch_size=64"))
+    assert (batch.size, batch.accumulate) == (16, 4)
     assert [size for size, _ in measured.asked] == [2, 8, 64, 32, 16]
     assert len(measured.jobs) == 3
 
 
 def test_nothing_fits(model: Callable[..., Model]) -> None:
     model(limit=50 * MIB)
-    message = (
-        r"device\.batch_size: no batch fits into memory\na training step on 1 sample needs 101 MiB, of which 100 MiB"
-    )
-    with pytest.raises(UserError, match=message) as caught:
+    message = r"no batch fits into memory\na training step on 1 sample needs 101 MiB, of which 100 MiB"
+    with pytest.raises(UserError, match=rf"device\.batch_size: {message}") as caught:
         find_batch(config("device.batch_size=auto"))
     assert caught.value.exit_code == 4
     out = {"peak": None, "error": "out of memory in training step 1 (forward pass): CUDA out of memory"}
-    model(fails={1: out, 2: out})
-    with pytest.raises(UserError, match=r"no batch fits[\s\S]*forward pass") as caught:
-        find_batch(config("device.batch_size=auto"))
-    assert caught.value.exit_code == 4
-
-
-def test_a_single_sample_that_is_an_error_does_not_fit(model: Callable[..., Model]) -> None:
     single = {"size": 1, "error": "ValueError: Expected more than 1 value per channel", "exit_code": 1}
-    measured = model(fails={2: {"peak": None}})
-    ask = measured.ask
-    measured.ask = lambda **asked: dict(single) if asked["size"] == 1 else ask(**asked)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="no batch fits"):
+    for fails, why in (({1: out, 2: out}, "[\\s\\S]*forward pass"), ({2: {"peak": None}, 1: single}, "")):
+        model(fails=fails)
+        with pytest.raises(UserError, match=f"no batch fits{why}") as caught:
+            find_batch(config("device.batch_size=auto"))
+        assert caught.value.exit_code == 4
+    model().answer = lambda: {"limit": None}  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="does not tell how much memory is free"):
         find_batch(config("device.batch_size=auto"))
 
 
@@ -171,12 +153,6 @@ def test_a_step_that_fails(model: Callable[..., Model], answer: dict[str, Any], 
     assert caught.value.exit_code == code
 
 
-def test_a_system_that_tells_nothing_of_its_memory(model: Callable[..., Model]) -> None:
-    model().answer = lambda: {"limit": None}  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="does not tell how much memory is free"):
-        find_batch(config("device.batch_size=auto"))
-
-
 def test_of_several_processes_each_is_measured_with_its_part(
     model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,14 +169,6 @@ def test_of_several_processes_each_is_measured_with_its_part(
     assert "batch_size: null" in alone
 
 
-def test_what_a_process_of_a_sharded_model_cannot_find_out(model: Callable[..., Model]) -> None:
-    cfg = with_values(config("device.parallel=fsdp"), {"device.batch_size": "auto"})
-    with pytest.raises(UserError, match="each process holds a part of the model"):
-        find_batch(cfg, ranks=2)
-    model()
-    assert find_batch(cfg, ranks=1).size, "with one process it is the plain case"
-
-
 def test_one_process_searches_for_all(model: Callable[..., Model]) -> None:
     class Second(Ranks):
         rank, size = 1, 2
@@ -209,6 +177,9 @@ def test_one_process_searches_for_all(model: Callable[..., Model]) -> None:
             return Batch(4, 4, ("told",))
 
     measured = model()
+    sharded = with_values(config("device.parallel=fsdp"), {"device.batch_size": "auto"})
+    with pytest.raises(UserError, match="each process holds a part of the model"):
+        find_batch(sharded, ranks=2)
     cfg, lines = resolve_batch_size(config("device.batch_size=auto"), Second())
     assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size, lines) == (4, 4, None, ("told",))
     assert not measured.jobs
@@ -234,7 +205,7 @@ def test_the_run_has_the_numbers_in_place_of_the_question(halves: None, tmp_path
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("again", [[], ["device.batch_size=max"]])
+@pytest.mark.parametrize("again", [["device.batch_size=max"]])
 def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
     halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[str]
 ) -> None:
@@ -252,30 +223,20 @@ def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
         assert torch.equal(tensor, weights(tmp_path / "cut")[name])
 
 
-def test_a_configuration_that_asks_resumes_with_the_batch_of_the_checkpoint() -> None:
-    saved = to_yaml(with_values(config(), Batch(4, 4).settings()))
-    cfg = keep_resolved_batch_size(config("device.batch_size=auto"), saved)
-    assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size) == (4, 4, None)
-    assert keep_resolved_batch_size(config(), saved).data.batch_size == 16
-
-
 def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path: Path) -> None:
     def has(*overrides: str) -> bool:
         return has_configuration(tmp_path, to_yaml(config(*overrides)))
 
-    (tmp_path / "config.yaml").write_text(to_yaml(with_values(config(), Batch(4, 4).settings())))
+    saved = to_yaml(with_values(config(), Batch(4, 4).settings()))
+    (tmp_path / "config.yaml").write_text(saved)
     assert has("device.batch_size=auto")
     assert has("device.batch_size=max")
     assert not has("device.batch_size=auto", "data.batch_size=32")
     assert not has("device.batch_size=auto", "seed=3")
     assert not has()
-
-
-def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path: Path) -> None:
-    job = TracedJob(str(tmp_path / "run"), str(tmp_path / "trace"), (*QUICK, "device.batch_size=auto"))
-    settings = shortened(job).settings
-    assert settings[:3] == ("device.batch_size=null", "data.batch_size=8", "trainer.accumulate=2")
-    assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8
+    cfg = keep_resolved_batch_size(config("device.batch_size=auto"), saved)
+    assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size) == (4, 4, None)
+    assert keep_resolved_batch_size(config(), saved).data.batch_size == 16
 
 
 @pytest.mark.thorough
@@ -286,6 +247,6 @@ def test_a_real_search_on_the_cpu_splits_the_batch(tmp_path: Path) -> None:
     assert measured, base.lines
     taken = float(measured[1]) * (1024 if measured[2] == "G" else 1)
     limit = int(taken + 250) * MIB * 10 // 9
-    found = find_batch(compose([*texts, "device.batch_size=auto"]).cfg, limit=limit)
-    assert found.size in (32, 64, 128, 256)
-    assert found.size * found.accumulate == 512
+    batch = find_batch(compose([*texts, "device.batch_size=auto"]).cfg, limit=limit)
+    assert batch.size in (32, 64, 128, 256)
+    assert batch.size * batch.accumulate == 512

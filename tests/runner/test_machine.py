@@ -12,6 +12,8 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
+from lightkit.data import build_data
+from lightkit.data.tensors import TensorData
 from lightkit.device.ranks import Ranks
 from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory
@@ -24,6 +26,8 @@ from lightkit.runner.comparison import compare_runs
 from lightkit.runner.session import session
 from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Callback
+from tests.device.test_visible import Machine
+from tests.resume.sets import Drawing
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
 
@@ -63,7 +67,7 @@ def test_what_was_seen_stands_in_the_rows_of_the_loop_and_nowhere_in_its_state(t
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("watched", [False])
 def test_the_memory_of_a_gpu_is_logged_beside_the_values_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
@@ -101,24 +105,6 @@ def test_a_run_ends_with_what_to_try(
     assert lines[-1] == f"folder  {tmp_path}"
 
 
-def test_a_run_that_fails_says_what_was_seen_too(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no longer finite"):
-        run(tmp_path, "optim=sgd", "optim.lr=1e30", slowly=False)
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["status"] == "failed"
-    assert result["system"]["trained_seconds"] > 0
-
-
-def test_the_gpus_of_a_run_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
-    devices = [torch.device("cuda", 1), torch.device("cuda", 0)]
-    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=devices), ranks=Ranks())
-    monitor = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, engine)
-    assert isinstance(monitor, Monitor)
-    assert monitor.every_seconds == 10.0
-    assert (monitor.watch.gpus, monitor.watch.uuids) == ([1, 0], {0: "u0", 1: "u1"})
-
-
 class Told(Ranks):
     """Several processes, of which this one is told what the others say."""
 
@@ -137,6 +123,10 @@ def test_rank_0_watches_the_gpus_of_all_processes_of_its_machine(
     monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
     monkeypatch.setattr(machine.platform, "node", lambda: "here")
     others = [("here", [[1, "u1"]]), ("there", [[0, "v0"]]), ("there", [[7, "v7"]]), ("here", [[2, ""]])]
+    devices = [torch.device("cuda", 1), torch.device("cuda", 0)]
+    alone: Any = SimpleNamespace(parallel=SimpleNamespace(devices=devices), ranks=Ranks())
+    watch: Any = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, alone)
+    assert (watch.every_seconds, watch.watch.gpus, watch.watch.uuids) == (10.0, [1, 0], {0: "u0", 1: "u1"})
     ranks = Told(0, others)
     engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 0)]), ranks=ranks)
     cfg = compose(list(QUICK)).cfg
@@ -144,6 +134,10 @@ def test_rank_0_watches_the_gpus_of_all_processes_of_its_machine(
     assert isinstance(monitor, Monitor)
     assert (monitor.watch.gpus, monitor.watch.uuids) == ([0, 1, 2], {0: "u0", 1: "u1"})
     assert ranks.said == [("here", [[0, "u0"]])]  # once, at the start
+    second: Any = SimpleNamespace(parallel=engine.parallel, ranks=Told(1, []))
+    for more in ([], ["logger.system.enabled=false"]):
+        assert type(machine.make_monitor(compose([*QUICK, *more]).cfg, tmp_path, second)) is NoMonitor
+        assert len(second.ranks.said) == 1, "another process says where it computes"
 
 
 def test_the_energy_of_a_run_is_that_of_all_its_gpus_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,53 +165,9 @@ def test_the_energy_of_a_run_is_that_of_all_its_gpus_here(tmp_path: Path, monkey
     assert totals.energy_kwh == pytest.approx(0.2)
 
 
-def test_another_process_watches_nothing_but_says_where_it_computes(tmp_path: Path) -> None:
-    ranks = Told(1, [])
-    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cpu")]), ranks=ranks)
-    cfg = compose(list(QUICK)).cfg
-    assert type(machine.make_monitor(cfg, tmp_path, engine)) is NoMonitor
-    assert len(ranks.said) == 1
-    cfg = compose([*QUICK, "logger.system.enabled=false"]).cfg
-    assert type(machine.make_monitor(cfg, tmp_path, engine)) is NoMonitor
-    assert len(ranks.said) == 1
-
-
-def test_a_run_from_before_there_was_such_a_thing_goes_on(tmp_path: Path) -> None:
-    from omegaconf import OmegaConf
-
-    old = OmegaConf.create({"logger": {"every_steps": 50}})
-    assert type(machine.make_monitor(old, tmp_path, None)) is NoMonitor  # type: ignore[arg-type]
-
-
-def test_loader_processes_count_only_where_there_are_any() -> None:
-    from lightkit.data import build_data
-    from lightkit.data.tensors import TensorData
-
-    x, y = torch.zeros(20, 3), torch.arange(20) % 2
-    split = {"val": 0.0, "test": 0.0}
-    data = build_data(dataset=TensorData(x, y), split=split, batch_size=5, num_workers=2)
-    assert machine.loading(data) == usage.Loading(5, None)
-    samples = torch.utils.data.TensorDataset(x, y)
-    data = build_data(dataset=_Plain(samples), split=split, batch_size=5, num_workers=2)
-    assert machine.loading(data) == usage.Loading(5, 2)
-
-
-class _Plain(torch.utils.data.Dataset):
-    def __init__(self, base: Any) -> None:
-        self.base = base
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    def __getitem__(self, index: int) -> Any:
-        x, y = self.base[index]
-        return x, int(y)
-
-
 def test_a_run_waits_for_a_free_gpu_and_can_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.device.test_visible import Machine
 
     folder, seen = tmp_path / "run", list[bool]()
     folder.mkdir()
@@ -236,3 +186,10 @@ def test_a_run_waits_for_a_free_gpu_and_can_be_ended(
     assert seen == [True]
     assert list(folder.iterdir()) == []
     assert "waits for a GPU that is free (GPU 0 73% of its memory in use); Ctrl-C ends it" in capsys.readouterr().out
+
+
+def test_loader_processes_count_only_where_there_are_any() -> None:
+    tensors = TensorData(torch.zeros(20, 3), torch.arange(20) % 2)
+    for dataset, count in ((tensors, None), (Drawing(rows=20), 2)):
+        data = build_data(dataset=dataset, split={"val": 0.0, "test": 0.0}, batch_size=5, num_workers=2)
+        assert machine.loading(data) == usage.Loading(5, count)

@@ -14,32 +14,17 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
-from lightkit.diagnostics.profiling import Recorder
-from lightkit.diagnostics.spans import NoSpans
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_jsonl
-from lightkit.trainer import Callback, Trainer
+from lightkit.trainer import Callback
 from lightkit.trainer.interrupt import Interrupted
 from tests.runner.processes import configured, train
 
 QUICK = (
-    "data=wine",
-    "device=cpu",
-    "trainer.epochs=3",
-    "data.batch_size=16",
-    "model.hidden=[8]",
-    "model.dropout=0.2",
-    "metrics.figures=[]",
-    "logger=quiet",
-    "logger.every_steps=2",
-    "logger.system.enabled=false",
-)
-PROFILE = (
-    "profile=true",
-    "logger.profile.skip_steps=2",
-    "logger.profile.warmup_steps=1",
-    "logger.profile.steps=3",
-)
+    "data=wine", "device=cpu", "trainer.epochs=3", "data.batch_size=16", "model.hidden=[8]", "model.dropout=0.2",
+    "metrics.figures=[]", "logger=quiet", "logger.every_steps=2", "logger.system.enabled=false",
+)  # fmt: skip
+PROFILE = ("profile=true", "logger.profile.skip_steps=2", "logger.profile.warmup_steps=1", "logger.profile.steps=3")
 
 
 class EndAt(Callback):
@@ -56,13 +41,12 @@ def run(folder: Path, *overrides: str) -> dict[str, Any]:
 
 def traces(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The named events of every trace, as any reader of Chrome's format sees them."""
-    found = {}
+    events = {}
     for path in sorted((folder / "profile").glob("*.pt.trace.json.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
-        found[path.name] = [event for event in events if event["ph"] == "X"]
-        assert all(isinstance(event["ts"], float | int) and event["dur"] >= 0 for event in found[path.name])
-    return found
+            events[path.name] = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+        assert all(isinstance(event["ts"], float | int) and event["dur"] >= 0 for event in events[path.name])
+    return events
 
 
 def summary(folder: Path) -> list[str]:
@@ -71,8 +55,8 @@ def summary(folder: Path) -> list[str]:
 
 def same(one: Path, other: Path) -> None:
     rows = [
-        [{key: value for key, value in row.items() if key != "time" and "speed/" not in key} for row in found]
-        for found in (read_jsonl(one / "metrics.jsonl"), read_jsonl(other / "metrics.jsonl"))
+        [{key: value for key, value in row.items() if key != "time" and "speed/" not in key} for row in logged]
+        for logged in (read_jsonl(one / "metrics.jsonl"), read_jsonl(other / "metrics.jsonl"))
     ]
     assert rows[0] == rows[1]
     saved = [CheckpointStore(folder / "checkpoints").load_newest()[1] for folder in (one, other)]  # type: ignore[index]
@@ -86,10 +70,9 @@ def same(one: Path, other: Path) -> None:
     "changes",
     [
         ("trainer.accumulate=2", "trainer.ema.decay=0.9", "trainer.validate_unit=step", "trainer.validate_every=3"),
-        ("device.precision=fp16", "trainer.nonfinite.action=skip"),
-        ("trainer.nonfinite.action=rollback", "trainer.nonfinite.every=2"),
+        ("device.precision=fp16", "trainer.nonfinite.action=rollback", "trainer.nonfinite.every=2"),
     ],
-    ids=["accumulation", "fp16", "rollback"],
+    ids=["accumulation", "fp16, rollback"],
 )
 def test_a_profiled_run_has_the_same_results(tmp_path: Path, changes: tuple[str, ...]) -> None:
     run(tmp_path / "plain", *changes)
@@ -114,8 +97,8 @@ def test_the_tables_are_on_the_screen_in_a_file_and_in_tensorboard(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run(tmp_path, *PROFILE, "logger.console.style=lines", "logger.tensorboard.enabled=true")
-    said = capsys.readouterr().out
-    assert "profile steps 4 to 6 will be recorded, after 1 to warm up\n" in said
+    out = capsys.readouterr().out
+    assert "profile steps 4 to 6 will be recorded, after 1 to warm up\n" in out
     lines = summary(tmp_path)
     assert lines[0] == "where the time goes, in steps 4 to 6 and in the whole run"
     shares = [float(line.split()[2]) for line in lines[2 : lines.index("")]]
@@ -124,26 +107,11 @@ def test_the_tables_are_on_the_screen_in_a_file_and_in_tensorboard(
     assert "operators that cost most, without what they call, in steps 4 to 6" in lines
     assert any(line.split()[:2] == ["aten::addmm", "2"] for line in lines)
     assert lines[-2].endswith("rank0-step4.pt.trace.json.gz: open it in https://ui.perfetto.dev,")
-    assert all(line in said for line in lines)
+    assert all(line in out for line in lines)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     (written,) = events.Tensors("vitals/profile/text_summary")
     assert "where the time goes" in written.tensor_proto.string_val[0].decode()
-
-
-def test_without_a_profile_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: list[type] = []
-
-    class Noted(Trainer):
-        def __init__(self, learner: Any, services: Any, **options: Any) -> None:
-            kinds.append(type(services.spans))
-            super().__init__(learner, services, **options)
-
-    monkeypatch.setattr("lightkit.runner.fit.Trainer", Noted)
-    run(tmp_path / "plain", "trainer.steps=2")
-    run(tmp_path / "under", "trainer.steps=2", "profile=true")
-    assert kinds == [NoSpans, Recorder]
-    assert "step" in summary(tmp_path / "under")[0]  # shrunk to what there is
 
 
 @pytest.mark.thorough
@@ -188,33 +156,9 @@ def test_an_error_of_the_run_is_still_that_error(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyError, match="mine"):
         run(tmp_path, *PROFILE, "trust=[tests]", stop)
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"
-    assert "profile not all of it could be recorded: " in (tmp_path / "run.log").read_text()
-
-
-def test_a_folder_in_the_way_costs_a_line_and_not_the_run(tmp_path: Path) -> None:
-    (tmp_path / "profile").write_text("in the way of the folder")
-    assert run(tmp_path, *PROFILE)["status"] == "finished"
     log = (tmp_path / "run.log").read_text()
-    assert "summary.txt cannot be written: File exists" in log
-    assert "where the time goes" in log
-
-
-def test_slow_data_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
-    from tests.resume.sets import Drawing
-
-    read = Drawing.__getitem__
-
-    def slow(self: Any, index: int) -> Any:
-        time.sleep(0.001)
-        return read(self, index)
-
-    monkeypatch.setattr(Drawing, "__getitem__", slow)
-    own = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "trust=[tests]", "data.batch_size=7")
-    run(tmp_path, *PROFILE, *own, "trainer.steps=6")
-    data = next(line.split() for line in summary(tmp_path) if line.split()[:1] == ["data"])
-    assert float(data[1]) >= 7.0  # a millisecond a sample
+    for line in ("profile not all of it could be recorded: ", "summary.txt cannot be written: File exists"):
+        assert line in log
 
 
 @pytest.mark.thorough
@@ -223,8 +167,8 @@ def test_every_process_writes_a_trace_of_its_own(tmp_path: Path) -> None:
     train(tmp_path / "plain", configured(*changes), 2)
     train(tmp_path / "under", configured(*changes, *PROFILE), 2)
     same(tmp_path / "plain", tmp_path / "under")
-    found = traces(tmp_path / "under")
-    assert list(found) == ["rank0-step4.pt.trace.json.gz", "rank1-step4.pt.trace.json.gz"]
-    for events in found.values():
+    written = traces(tmp_path / "under")
+    assert list(written) == ["rank0-step4.pt.trace.json.gz", "rank1-step4.pt.trace.json.gz"]
+    for events in written.values():
         assert [event["name"] for event in events].count("backward") == 3
     assert len([path for path in (tmp_path / "under" / "profile").iterdir() if path.suffix == ".txt"]) == 1

@@ -80,19 +80,11 @@ class Counter(Callback):
         vars(self).update(state)
 """
 ARGS = (
-    "data=wine",
-    "model={_target_: own_parts.Net}",
-    "loss={_target_: own_parts.Loss}",
-    "trainer.task._target_=own_parts.Task",
-    "trainer.callbacks.counter._target_=own_parts.Counter",
-    "trainer.epochs=3",
-    "trainer.accumulate=2",
-    "data.batch_size=16",
-    "metrics.figures=[]",
-    "logger.every_steps=1",
-    "checkpoint.every_epochs=100",
-    "scheduler=plateau",
-)
+    "data=wine", "model={_target_: own_parts.Net}", "loss={_target_: own_parts.Loss}",
+    "trainer.task._target_=own_parts.Task", "trainer.callbacks.counter._target_=own_parts.Counter", "trainer.epochs=3",
+    "trainer.accumulate=2", "data.batch_size=16", "metrics.figures=[]", "logger.every_steps=1",
+    "checkpoint.every_epochs=100", "scheduler=plateau",
+)  # fmt: skip
 PARTS_OF_A_RUN = ("model", "optimizer", "scheduler", "state", "callbacks", "metrics")
 OWN = ("speed/", "system/", "time")
 
@@ -112,15 +104,20 @@ def final(folder: Path) -> dict[str, Any]:
     saved = torch.load(max((folder / "checkpoints").glob("step-*.pt")), weights_only=True)
     state = saved["state"]
     state["last"] = {name: value for name, value in state["last"].items() if not name.startswith(OWN)}
-    of: dict[str, Any] = mapped(lambda tensor: tensor.numpy(), {name: saved[name] for name in PARTS_OF_A_RUN})
-    return of
+    return mapped(lambda tensor: tensor.numpy(), {name: saved[name] for name in PARTS_OF_A_RUN})
 
 
 def begin(cli: Cli, *more: str) -> Outcome:
     return cli("train", *ARGS, *more)
 
 
-def check(cli: Cli, project: Path, place: str, step: int) -> None:
+PLACES = [("on_validation", 8), ("train", 6), ("loss", 7), ("stop", 6), ("val", 16), ("on_step", 4), ("on_epoch", 8)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("place", "step"), PLACES)
+def test_the_last_whole_step_is_saved_wherever_the_error_comes(cli: Cli, parts: Path, place: str, step: int) -> None:
+    project = parts
     whole = begin(cli, "hydra.run.dir=whole")
     assert whole.code == 0, whole.err
     (project / "broken").write_text(f"{place} {step}")
@@ -137,31 +134,6 @@ def check(cli: Cli, project: Path, place: str, step: int) -> None:
     np.testing.assert_equal(final(project / "run"), final(project / "whole"))
 
 
-@pytest.mark.parametrize(("place", "step"), [("train", 6), ("on_validation", 8)])
-def test_the_last_whole_step_is_saved(cli: Cli, parts: Path, place: str, step: int) -> None:
-    check(cli, parts, place, step)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("place", "step"),
-    [
-        ("train", 13),
-        ("loss", 7),
-        ("stop", 6),
-        ("val", 8),
-        ("val", 16),
-        ("on_step", 3),
-        ("on_step", 4),
-        ("on_step", 12),
-        ("on_epoch", 8),
-        ("on_validation", 12),
-    ],
-)
-def test_the_last_whole_step_is_saved_wherever_the_error_comes(cli: Cli, parts: Path, place: str, step: int) -> None:
-    check(cli, parts, place, step)
-
-
 def test_what_is_not_whole_is_not_saved_and_that_is_said(cli: Cli, parts: Path) -> None:
     (parts / "broken").write_text("weights")
     failed = begin(cli, "hydra.run.dir=run")
@@ -172,11 +144,7 @@ def test_what_is_not_whole_is_not_saved_and_that_is_said(cli: Cli, parts: Path) 
 
 def test_members_of_an_ensemble_lose_no_step_either(cli: Cli, parts: Path) -> None:
     (parts / "broken").write_text("train 6")
-    args = (
-        "ensemble=voting",
-        "ensemble.size=2",
-        "ensemble.engine=sequential",
-    )
+    args = ("ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
     assert begin(cli, *args, "hydra.run.dir=run").code == 1
     assert "00  step 2, the last that is whole, is saved" in (parts / "run" / "run.log").read_text()
     assert "the last that is whole, is saved" in (parts / "run" / "members" / "00" / "run.log").read_text()

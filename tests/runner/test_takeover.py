@@ -82,9 +82,9 @@ def test_it_is_a_run_like_any_other_and_resumes_from_its_own_checkpoints(tmp_pat
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
     contents = []
     for name in ("whole", "cut"):
-        found = CheckpointStore(tmp_path / name / "checkpoints").load_newest()
-        assert found is not None
-        contents.append(found[1])
+        newest = CheckpointStore(tmp_path / name / "checkpoints").load_newest()
+        assert newest is not None
+        contents.append(newest[1])
     for name, tensor in contents[0]["model"].items():
         assert torch.equal(tensor, contents[1]["model"][name])
 
@@ -96,6 +96,10 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     log = (tmp_path / "run" / "run.log").read_text()
     assert "optim.weight_decay: 0.02 in the file, 0.1 from now on" in log
     assert "after 3 epochs, 2 steps (it says epoch 2)" in log
+    weights = torch.load(tmp_path / "file.pt", weights_only=True)["model"]
+    torch.save({"state_dict": weights, "epoch": 2}, tmp_path / "file.pt")
+    Runner(compose([*WHOLE, f"resume.file={tmp_path / 'file.pt'}"]).cfg, tmp_path / "bare").run()
+    assert "no state of an optimizer: it begins with an empty one" in (tmp_path / "bare" / "run.log").read_text()
 
 
 @pytest.mark.parametrize("scheduler", ["constant", "torch"])
@@ -113,23 +117,14 @@ def test_the_schedule_stands_where_the_file_does(scheduler: str, tmp_path: Path)
     assert rates[0] == pytest.approx(0.01 * (0.25 if scheduler == "torch" else 0.75))
 
 
-def test_weights_alone(tmp_path: Path) -> None:
-    plain_loop(tmp_path / "file.pt")
-    content = torch.load(tmp_path / "file.pt", weights_only=True)
-    torch.save({"state_dict": content["model"], "epoch": 2}, tmp_path / "file.pt")
-    Runner(compose([*WHOLE, f"resume.file={tmp_path / 'file.pt'}"]).cfg, tmp_path / "run").run()
-    assert "no state of an optimizer: it begins with an empty one" in (tmp_path / "run" / "run.log").read_text()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (("trainer.epochs=2",), "trainer.epochs: the file has come to 2 epochs, and nothing is left"),
         (("trainer.steps=2",), "trainer.steps: the file has come to 2 steps"),
-        (
-            ("model.hidden=[9]",),
-            r"model: layers\.linear0\.weight has another shape in the checkpoint",
-        ),
+        (("model.hidden=[9]",), "another model than this run has: 6 of 6 names are the same[\\s\\S]*MLP.hidden=.9., "),
+        (("model.hidden=[9]",), "optim=adamw [(]"),
+        (("model.hidden=[9]",), r"model: layers\.linear0\.weight has another shape in the checkpoint"),
         (("model.hidden=[8,8]",), "the checkpoint has no weights for"),
         (("optim=rmsprop",), "the optimizer in the file keeps something else"),
     ],
@@ -143,23 +138,23 @@ def test_what_does_not_fit_writes_nothing(changes: tuple[str, ...], message: str
     assert not list((tmp_path / "run").glob("checkpoints/*.pt"))
 
 
-def test_keys_that_contradict_each_other() -> None:
-    for overrides, message in (
-        (["resume.file=a.pt", "ensemble=voting"], r"resume\.file: one checkpoint cannot be that of several models"),
-        (
-            ["resume.file=a.pt", "finetune=full", "finetune.weights.path=b"],
-            r"resume\.file: finetune\.weights\.path gives",
-        ),
-        (["resume.epoch=3"], r"resume\.epoch: these are the epochs of resume\.file"),
-    ):
-        with pytest.raises(UserError, match=message):
-            compose(overrides)
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("resume.file=a.pt ensemble=voting", r"resume\.file: one checkpoint cannot be that of several models"),
+        ("resume.file=a.pt finetune=full finetune.weights.path=b", r"resume\.file: finetune\.weights\.path gives"),
+        ("resume.epoch=3", r"resume\.epoch: these are the epochs of resume\.file"),
+    ],
+)
+def test_keys_that_contradict_each_other(typed: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compose(typed.split())
 
 
 def test_from_the_command_line(cli: Callable[..., Any], project: Path) -> None:
     wanted = plain_loop(project / "it's a file.pt")
-    found = cli("resume", "it's a file.pt", *WHOLE, "name=taken")
-    assert found.code == 0, found.err
+    done = cli("resume", "it's a file.pt", *WHOLE, "name=taken")
+    assert done.code == 0, done.err
     folder = next((project / "outputs/runs").glob("*/*-taken"))
     assert losses(folder) == pytest.approx(wanted[2:], rel=1e-4)
     assert json.loads((folder / "result.json").read_text())["steps"] == 6
@@ -177,27 +172,17 @@ def test_without_overrides_the_error_says_what_to_type(cli: Callable[..., Any], 
     model(torch.randn(2, 13)).sum().backward()
     optimizer.step()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 90}, project / "loop.pt")
-    found = cli("resume", "loop.pt")
-    assert found.code == 2
-    assert "loop.pt: the weights are those of another model than this run has: 0 of 10 names are the same" in found.err
-    assert "MLP(hidden=[256, 256], activation=relu, norm=layer, dropout=0.0) for inputs of 1×8×8: " in found.err
-    assert "layers.linear0.weight 256×64, " in found.err
-    assert "'0.weight 8×13, 0.bias 8, 2.weight 3×8, 2.bias 3 (4 in all)'" in found.err
-    typed = "model=NAME model.KEY=VALUE data=NAME optim=sgd optim.momentum=0.9 optim.nesterov=false"
-    assert f"lightkit resume loop.pt {typed} " in found.err
+    refused = cli("resume", "loop.pt")
+    assert refused.code == 2
+    for part in (
+        "loop.pt: the weights are those of another model than this run has: 0 of 10 names are the same",
+        "MLP(hidden=[256, 256], activation=relu, norm=layer, dropout=0.0) for inputs of 1×8×8: ",
+        "layers.linear0.weight 256×64, ",
+        "'0.weight 8×13, 0.bias 8, 2.weight 3×8, 2.bias 3 (4 in all)'",
+        "lightkit resume loop.pt model=NAME model.KEY=VALUE data=NAME optim=sgd optim.momentum=0.9 optim.nesterov=fals",
+    ):
+        assert part in refused.err
     assert not list((project / "outputs").glob("runs/*/*"))
-
-
-def test_of_the_same_model_with_other_sizes_each_misfit_is_told(tmp_path: Path) -> None:
-    plain_loop(tmp_path / "file.pt")
-    overrides = [text for text in WHOLE if not text.startswith("model.hidden")]
-    cfg = compose([*overrides, "model.hidden=[9]", f"resume.file={tmp_path / 'file.pt'}"]).cfg
-    with pytest.raises(UserError) as caught:
-        Runner(cfg, tmp_path / "run").run()
-    assert "another model than this run has: 6 of 6 names are the same" in str(caught.value)
-    assert "MLP(hidden=[9], " in str(caught.value)
-    assert "optim=adamw (" in str(caught.value)
-    assert "layers.linear0.weight has another shape in the checkpoint" in str(caught.value)
 
 
 @pytest.mark.thorough

@@ -22,12 +22,6 @@ from tests.resume.harness import forked
 TINY = ["data=wine", "model.hidden=[4]", "trainer.steps=4", "device=cpu", "metrics.figures=[]", "logger=quiet"]
 
 
-def test_moments_in_words() -> None:
-    assert Moment("micro", 3, 1).describe() == "before batch 2 of step 3"
-    assert Moment("step", 3, 0).describe() == "after step 3"
-    assert Moment("validation", 3, 0).describe() == "before batch 1 of the validation after step 3"
-
-
 def test_bits_not_values_are_compared() -> None:
     nan = torch.tensor([float("nan"), 0.0])
     for value in (nan, float("nan"), [nan, {"a": 1}]):
@@ -81,12 +75,8 @@ def test_files_that_are_written_in_a_save_are_moments_of_it(tmp_path: Path) -> N
 
 
 def test_what_comes_from_the_clock_is_left_out() -> None:
-    tree = {
-        "time": 1,
-        "system": {"bound": "data"},
-        "last": {"speed/x": 1, "system/ram_gib": 1.0, "a": [1, {"b": 2}]},
-        "seconds": 3,
-    }
+    last = {"speed/x": 1, "system/ram_gib": 1.0, "a": [1, {"b": 2}]}
+    tree = {"time": 1, "system": {"bound": "data"}, "last": last, "seconds": 3}
     assert dict(flatten(tree, "state")) == {"state.last.a[0]": 1, "state.last.a[1].b": 2}
 
 
@@ -106,14 +96,12 @@ def test_the_first_difference_of_two_traces(tmp_path: Path) -> None:
     for fact, index in (("batch", 1), ("loss", 1), ("weights", 2), ("rates", 2)):
         other = [dict(row) for row in trace]
         other[index][fact] = "x"
-        found = first_mismatch(trace, other)
-        assert found is not None
-        assert (found.fact, found.row["step"]) == (fact, 1)
+        mismatch = first_mismatch(trace, other)
+        assert mismatch is not None
+        assert (mismatch.fact, mismatch.row["step"]) == (fact, 1)
     resumed = {"phase": "start", "step": 1, "number": 0, "weights": "d", "rates": [0.1]}
     assert first_mismatch(trace, [resumed]) is None
-    later = first_mismatch(trace, [{"phase": "micro", "step": 2, "number": 0}])
-    assert later is not None
-    assert str(later) == "what is done of step 2"
+    assert str(first_mismatch(trace, [{"phase": "micro", "step": 2, "number": 0}])) == "what is done of step 2"
 
 
 @pytest.mark.thorough
