@@ -76,6 +76,7 @@ def test_a_limit_for_files_smaller_than_a_checkpoint(ran: Run, project: Path) ->
     assert "there is no checkpoint to go on from" in process.err
 
 
+@pytest.mark.thorough
 def test_a_limit_for_files_that_the_metrics_meet(ran: Run, project: Path) -> None:
     process = ran(*TRAIN, "checkpoint=none", "trainer.epochs=9", file_limit=6_000)
     assert process.code == 1, process.out + process.err
@@ -83,6 +84,7 @@ def test_a_limit_for_files_that_the_metrics_meet(ran: Run, project: Path) -> Non
     assert "Traceback" not in process.err
 
 
+@pytest.mark.thorough
 def test_a_read_only_disk(ran: Run, disk: Path, project: Path) -> None:
     assert ran(*ON_DISK, at(9, ":TERM")).code == 143
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -120,6 +122,7 @@ def test_what_stands_in_the_way_is_named(ran: Run, project: Path, name: str, cod
     assert code == 0 or "epoch" not in process.out
 
 
+@pytest.mark.thorough
 def test_a_folder_that_vanishes(lightkit: Run, project: Path) -> None:
     process = lightkit(*TRAIN, at(9, "hold"), "logger.every_steps=1000")
     process.hold_after(7)

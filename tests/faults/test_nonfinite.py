@@ -66,6 +66,7 @@ def test_skipping_counts_logs_and_keeps_norm_layers_clean(ran: Run, project: Pat
     assert len([row for row in rows(project / "run") if "train/loss_step" in row]) == 21
 
 
+@pytest.mark.thorough
 def test_skipping_a_window_of_several_batches(ran: Run, project: Path) -> None:
     options = ("trainer.accumulate=3", "trainer.nonfinite.action=skip", "trainer.epochs=1")
     process = ran(*TRAIN, SPOIL.replace("}", ", last: 40}"), *options)

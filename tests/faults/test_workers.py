@@ -38,9 +38,8 @@ def test_a_worker_that_dies_is_told_with_its_end(ran: Run, project: Path, what: 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("split", ["val"])
-def test_a_worker_that_dies_in_an_evaluation_is_told_with_its_place(ran: Run, project: Path, split: str) -> None:
-    row, place = PLACES[split]
+def test_a_worker_that_dies_in_an_evaluation_is_told_with_its_place(ran: Run, project: Path) -> None:
+    row, place = PLACES["val"]
     process = ran(*TRAIN, *WORKERS, "data.dataset.what=:KILL", f"data.dataset.row={row}")
     assert_ended(process, project / "run", 1, "was killed by SIGKILL while it was reading row", f"at:       {place}")
 
@@ -60,15 +59,14 @@ def test_a_worker_that_dies_while_the_scaling_is_fitted_leaves_nothing(ran: Run,
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["eval"])
-def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path, command: str) -> None:
+def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path) -> None:
     assert ran(*TRAIN).code == 0
     row, place = PLACES["test"]
-    process = ran(command, "run", *WORKERS, "data.dataset.what=:KILL", f"data.dataset.row={row}")
+    process = ran("eval", "run", *WORKERS, "data.dataset.what=:KILL", f"data.dataset.row={row}")
     assert process.code == 1
     assert "was killed by SIGKILL while it was reading row 80 of the data set" in process.err
     limit = "data.timeout_seconds=0.1"
-    process = ran(command, "run", *WORKERS, *HELD, f"data.dataset.row={row}", limit)
+    process = ran("eval", "run", *WORKERS, *HELD, f"data.dataset.row={row}", limit)
     assert process.code == 1
     assert "error: data.timeout_seconds: no batch came within 0.1 s: worker " in process.err
     assert f"at:       {place}" in process.err

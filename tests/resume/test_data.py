@@ -69,16 +69,14 @@ def resumed(tmp_path: Path, run: Path, *overrides: str) -> None:
 @pytest.mark.parametrize(
     ("step", "before", "after"),
     [
-        (3, [], []),
-        pytest.param(9, [], ["data.num_workers=2"], marks=pytest.mark.slow),
-        (10, ["data.num_workers=2"], ["data.num_workers=0"]),
-        pytest.param(3, [], ["data.batch_size=5"], marks=pytest.mark.slow),
-        (9, [], ["data.batch_size=13"]),
         (4, ["data.drop_last=true"], ["data.batch_size=15"]),
-        pytest.param(5, ["data.drop_last=true"], ["data.batch_size=7"], marks=pytest.mark.slow),
+        (9, [], ["data.num_workers=2"]),
+        (10, ["data.num_workers=2"], ["data.num_workers=0"]),
+        (3, [], []),
+        (9, [], ["data.batch_size=13"]),
+        (5, ["data.drop_last=true"], ["data.batch_size=7"]),
         (6, ["data.drop_last=true"], ["data.batch_size=20"]),
-        pytest.param(2, ["trainer.accumulate=3"], ["data.batch_size=3"], marks=pytest.mark.slow),
-        pytest.param(7, [], ["data.batch_size=16", "data.num_workers=2"], marks=pytest.mark.slow),
+        (2, ["trainer.accumulate=3"], ["data.batch_size=3"]),
     ],
 )
 def test_every_sample_is_read_once_an_epoch(tmp_path: Path, step: int, before: list[str], after: list[str]) -> None:
@@ -115,8 +113,8 @@ def _orders(run: Path) -> list[list[int]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("batch", [4, 20])
-def test_another_batch_size_keeps_the_number_of_epochs(tmp_path: Path, batch: int) -> None:
+def test_another_batch_size_keeps_the_number_of_epochs(tmp_path: Path) -> None:
+    batch = 20
     run = killed(tmp_path, counting(tmp_path), 9)
     resumed(tmp_path, run, f"data.batch_size={batch}")
     rows = [row for row in read_jsonl(run / "metrics.jsonl") if "train/loss" in row]

@@ -126,19 +126,18 @@ def check_notes(whole: Path, place: Path, resumed: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [WHOLE, *CASES])
 def test_boundaries_are_where_they_are_said_to_be(cases: Cases, name: str) -> None:
     plan = json.loads((cases[name].whole / "finetune.json").read_text())["plan"]
     assert [table["steps"][0] for table in plan["phases"]] == [0, *CASES[name][1]]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("phase", "sign"), [("save", signal.SIGKILL), ("step", signal.SIGTERM)])
-def test_other_moments_of_a_boundary(cases: Cases, phase: str, sign: int) -> None:
+def test_other_moments_of_a_boundary(cases: Cases) -> None:
     """In the save before a phase, and by a signal that lets the run save first."""
     name = "gradual, epochs, momentum"
     case = cases[name]
-    for boundary in CASES[name][1]:
+    for boundary, phase, sign in zip(CASES[name][1], ("save", "step"), (signal.SIGKILL, signal.SIGTERM)):
         place = case.kill(Moment(phase, boundary, 0), f"{phase}-{boundary}", sign=sign)
         case.resume(place, before=foreign_draws)
         assert case.differences(place) == []

@@ -50,6 +50,7 @@ def test_a_run_in_parts_equals_the_whole(name: str, tmp_path: Path) -> None:
     assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_to_train_where_the_run_has_come_to_already(tmp_path: Path) -> None:
     case = Case(configured("data=wine", "trainer.stop_at=2"), tmp_path)
     rows = read_jsonl(case.whole / "metrics.jsonl")
@@ -61,6 +62,7 @@ def test_nothing_is_left_to_train_where_the_run_has_come_to_already(tmp_path: Pa
     assert read_jsonl(case.whole / "metrics.jsonl") == rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", ["24 steps", "9"])
 def test_a_pause_at_the_end_or_beyond_it_is_none(stop: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -205,9 +205,8 @@ def test_the_run_has_the_numbers_in_place_of_the_question(halves: None, tmp_path
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("again", [["device.batch_size=max"]])
 def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
-    halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[str]
+    halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["device.batch_size=auto", "checkpoint.every_steps=2"]
     kill = ["++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 11}"]
@@ -215,7 +214,7 @@ def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
     with pytest.raises(RuntimeError, match="killed"):
         Runner(config(*asked, *kill), tmp_path / "cut").run()
     monkeypatch.setattr(batches, "find_batch", partial(pytest.fail, "searched again"))
-    cfg = load_run(tmp_path / "cut", ["~trainer.callbacks.kill", *again]).cfg
+    cfg = load_run(tmp_path / "cut", ["~trainer.callbacks.kill", "device.batch_size=max"]).cfg
     Runner(cfg, tmp_path / "cut").run(resume=True)
     assert load_run(tmp_path / "cut").cfg.device.batch_size is None
     assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")

@@ -33,13 +33,6 @@ def test_what_is_switched_on_is_in_the_record(tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def test_the_loss_scale_is_logged(tmp_path: Path) -> None:
-    result = ran(tmp_path, "device.precision=fp16")
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert any("amp/scale" in row and "amp/skipped_steps" in row for row in rows)
-    assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
-
-
 @pytest.mark.thorough
 def test_a_model_that_cannot_be_compiled_trains_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(graph: Any, inputs: Any) -> Any:
@@ -75,15 +68,6 @@ def test_an_adapter_of_half_precision_holds_only_what_was_trained(tmp_path: Path
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
-def test_a_model_written_whole_needs_nothing_of_the_run(precision: str, tmp_path: Path) -> None:
-    ran(tmp_path, f"device.precision={precision}", "checkpoint.export=model", "device.activation_checkpointing=['*']")
-    model = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert not [hook for part in model.modules() for hook in (*part._forward_hooks, *part._forward_pre_hooks)]
-    assert "_recomputes" not in dir(model)
-    model(torch.zeros(2, 13).to(next(model.parameters()).dtype))
-
-
 @pytest.mark.parametrize(
     ("precision", "weight", "loss"), [("fp32", 1e-5, 1e-5), ("bf16", 5e-2, 5e-3), ("bf16-true", 1e-1, 2e-2)]
 )

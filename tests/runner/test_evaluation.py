@@ -27,8 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.thorough
-def test_evaluation_and_prediction_agree_with_the_final_test(finished: Path) -> None:
+def test_evaluation_and_prediction_agree_with_the_final_test(finished: Path, tmp_path: Path) -> None:
     tested = json.loads((finished / "result.json").read_text())["test"]
     again = Runner(load_run(finished).cfg, finished)
     assert again.evaluate("test") == pytest.approx(tested)
@@ -36,34 +35,25 @@ def test_evaluation_and_prediction_agree_with_the_final_test(finished: Path) -> 
     hits = sum(row["prediction"] == row["target"] for row in rows)
     assert hits / len(rows) == pytest.approx(tested["test/accuracy"])
     assert len({row["row"] for row in rows}) == len(rows) == 36
-
-
-def test_without_checkpoints_the_last_weights_are_tested(tmp_path: Path) -> None:
-    result = runner(tmp_path / "run", "checkpoint=none").run()
-    assert result["test"]
-    assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-@pytest.mark.thorough
-def test_every_split_can_be_evaluated_and_what_is_unknown_is_named(finished: Path, tmp_path: Path) -> None:
-    for split, values in runner(finished).evaluate_splits(["train", "val"], "last").items():
+    for split, values in again.evaluate_splits(["train", "val"], "last").items():
         assert f"{split}/loss" in values
     with pytest.raises(UserError, match="the data has no such split"):
-        runner(finished).evaluate("tset")
+        again.evaluate("tset")
     with pytest.raises(UserError, match="no weights can be read"):
-        runner(finished).evaluate("test", str(tmp_path / "nothing.pt"))
+        again.evaluate("test", str(tmp_path / "nothing.pt"))
     with pytest.raises(UserError, match="another shape|missing"):
         runner(finished, "model.hidden=[9]").evaluate("test")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ensemble", [(), ("ensemble=voting", "ensemble.size=2", "ensemble.engine=vectorized")])
 def test_losses_with_class_weights_do_not_depend_on_the_batch_size(tmp_path: Path, ensemble: tuple[str, ...]) -> None:
     folder, options = tmp_path / "run", ("loss.weight=[1,5,20]", "trainer.epochs=1", *ensemble)
     runner(folder, *options, "data.eval_batch_size=7").run()
-    sizes = [f"data.eval_batch_size={size}" for size in (1, 7, 64, 1000)]
+    sizes = [f"data.eval_batch_size={size}" for size in (1, 64)]
     which = "best" if ensemble else "last"  # an ensemble has one file
     losses = [runner(folder, *options, size).evaluate("val", which)["val/loss"] for size in sizes]
-    assert losses == pytest.approx([losses[-1]] * 4, rel=1e-6)
+    assert losses == pytest.approx([losses[-1]] * 2, rel=1e-6)
     one = folder / "members" / "00" if ensemble else folder
     logged = [row["val/loss"] for row in read_jsonl(one / "metrics.jsonl") if "val/loss" in row]
     again = Runner(load_run(one, ["data.eval_batch_size=64"]).cfg, one).evaluate("val", "last")
@@ -85,16 +75,15 @@ def test_new_images_are_all_predicted_with_the_classes_of_the_run(
     texts = ["data=image_folder", *options, "model=mlp", "model.hidden=[4]", *QUICK[3:]]
     Runner(compose(texts).cfg, tmp_path / "run", overrides=texts).run()
     for split in ("test_root", "root"):
-        assert main(["predict", "run", f"data.dataset.{split}={tmp_path / 'new'}", "--output", f"{split}.csv"]) == (
-            0 if split == "test_root" else 2
-        )
+        code = main(["predict", "run", f"data.dataset.{split}={tmp_path / 'new'}", "--output", f"{split}.csv"])
+        assert code == (0 if split == "test_root" else 2)
     rows = list(csv.DictReader((tmp_path / "test_root.csv").read_text().splitlines()))
     assert [row["file"] for row in rows] == [f"{tmp_path}/new/b/{number}.png" for number in range(7)]
     assert {row["target"] for row in rows} == {"b"}
     assert "p(a)" in rows[0]
-    told = capsys.readouterr().err
-    assert "data.dataset.root is not that of the run" in told
-    assert f"data.dataset.test_root={tmp_path}/new takes all of them" in told
+    err = capsys.readouterr().err
+    assert "data.dataset.root is not that of the run" in err
+    assert f"data.dataset.test_root={tmp_path}/new takes all of them" in err
     for command, split in (("predict", "val"), ("eval", "train")):  # which would be drawn anew, from what was learnt
         assert main([command, "run", f"data.dataset.test_root={tmp_path / 'new'}", "--split", split]) == 2
         assert f"so {split} is not that of the run" in capsys.readouterr().err
@@ -143,14 +132,6 @@ def test_curves_and_matrices_are_files_and_figures_of_the_run(cli: Cli, project:
     assert "figures/eval-val/curve.npz" in cli("eval", "run", "--split", "val").out
 
 
-def test_members_with_curves_have_them_each(cli: Cli, project: Path) -> None:
-    ensemble = ("ensemble=voting", "ensemble.size=2", "hydra.run.dir=run")
-    done = cli("train", *SMALL, *SHAPED[:2], *ensemble)
-    assert done.code == 0, done.err
-    assert "one after the other: metrics.val.curve is for one model at a time" in done.out + done.err
-    assert len([*(project / "run" / "members").glob("*/figures/val/curve.npz")]) == 2
-
-
 def test_texts_of_a_task_reach_the_metrics_also_after_a_resume(cli: Cli, project: Path) -> None:
     (project / "speaking.py").write_text(SPEAKING)
     text = "_target_: torchmetrics.text"
@@ -158,36 +139,24 @@ def test_texts_of_a_task_reach_the_metrics_also_after_a_resume(cli: Cli, project
     metrics += [f"~metrics.{name}" for name in ("val.f1", "test.f1", "test.precision", "test.recall", "test.auroc")]
     metrics += [f"+metrics.{split}.wer={{{text}.WordErrorRate}}" for split in ("train", "val", "test")]
     metrics += [f"+metrics.val.bleu={{{text}.BLEUScore, n_gram: 1}}"]
-    args = [
-        *SMALL,
-        *metrics,
-        "metrics.monitor=val/wer",
-        "trainer.task._target_=speaking.Speaking",
-        "data.batch_size=16",
-    ]
+    task = "trainer.task._target_=speaking.Speaking"
+    args = [*SMALL, *metrics, "metrics.monitor=val/wer", task, "data.batch_size=16"]
     straight = cli("train", *args, "hydra.run.dir=one")
     assert straight.code == 0, straight.err
     paused = cli("train", *args, "hydra.run.dir=two", "trainer.stop_at=3 steps")
     assert paused.code == 0, paused.err
     resumed = cli("resume", "two", "trainer.stop_at=null")
     assert resumed.code == 0, resumed.err
+    names = ("train/wer", "val/wer", "val/bleu")
     values = [
-        [
-            (row["step"], row[name])
-            for row in rows(project / run)
-            for name in ("train/wer", "val/wer", "val/bleu")
-            if name in row
-        ]
+        [(row["step"], row[name]) for row in rows(project / run) for name in names if name in row]
         for run in ("one", "two")
     ]
     assert values[0] == values[1]
     assert len(values[0]) == 6
     predicted = cli("predict", "one", "--output", "-")
-    assert {line.rpartition(",")[2] for line in predicted.out.splitlines()[1:]} <= {
-        "red wine",
-        "a white wine",
-        "some rose",
-    }
+    said = {line.rpartition(",")[2] for line in predicted.out.splitlines()[1:]}
+    assert said <= {"red wine", "a white wine", "some rose"}
 
 
 def test_a_file_that_is_damaged_is_not_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,19 +13,11 @@ from lightkit.config import compose
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_jsonl
 from tests.conftest import Outcome
-from tests.finetune.whole import SHORT, notes
 
 OPTIONS = [
-    "data=wine",
-    "model.hidden=[4]",
-    "device=cpu",
-    "trainer.epochs=2",
-    "data.batch_size=32",
-    "metrics.figures=[]",
-    "logger.console.style=quiet",
-    "logger.every_steps=1",
-    "checkpoint.every_steps=2",
-]
+    "data=wine", "model.hidden=[4]", "device=cpu", "trainer.epochs=2", "data.batch_size=32", "metrics.figures=[]",
+    "logger.console.style=quiet", "logger.every_steps=1", "checkpoint.every_steps=2",
+]  # fmt: skip
 
 
 def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +37,7 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(tmp_path: Path, mo
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("left", [3, 0])
+@pytest.mark.parametrize("left", [3])
 def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path, left: int) -> None:
     run = tmp_path / "run"
     whole = Runner(compose(OPTIONS).cfg, run).run()
@@ -77,7 +69,7 @@ def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
     path.write_text("\n".join([*lines[:3], "a note", '{"step": 2, "mine": 1}', *lines[3:]]) + "\n")
     done = cli("resume", str(run), "trainer.epochs=3")
     assert done.code == 0, done.err
-    said = (
+    changes = (
         f"1 row is missing (step {gone['step']}); 1 row has other values than were logged (step {changed['step']}); "
         "1 row was not logged by this run (step 2); 1 line cannot be read; as it is, it is kept as "
         "metrics.changed1.jsonl"
@@ -85,24 +77,10 @@ def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
     log = (run / "run.log").read_text()
     step = rows[-1]["step"]
     assert f"WARNING lightkit.runs.folder: metrics.jsonl has been changed since the checkpoint of step {step}" in log
-    assert said in log
+    assert changes in log
     now = read_jsonl(path)
     assert changed in now
-    assert next(row for row in now if "test/loss" in row)["step"] > rows[-1]["step"], (
-        "what is repeated stands there once"
-    )
+    assert next(row for row in now if "test/loss" in row)["step"] > step, "what is repeated stands there once"
     assert "a note" in (run / "metrics.changed1.jsonl").read_text()
     assert cli("resume", str(run)).code == 0
     assert (run / "run.log").read_text().count("has been changed") == 1
-
-
-WINE = ("data=wine", "model=custom", "trust=[tests]")
-
-
-def test_a_run_says_and_keeps_what_it_takes_for_the_output_layer(tmp_path: Path) -> None:
-    cfg = compose([*WINE, *SHORT, "model._target_=tests.finetune.strange.Unusual", "finetune=head"]).cfg
-    Runner(cfg, tmp_path).run()
-    assert "output layer: zz (found by a forward pass); another one: finetune.head.name=" in (
-        tmp_path / "run.log"
-    ).read_text(encoding="utf-8")
-    assert notes(tmp_path)["head"] == {"name": "zz", "found": "computed", "why": "", "beside": []}

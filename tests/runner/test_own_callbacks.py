@@ -204,6 +204,7 @@ def test_numbers_of_the_task_survive_a_kill_in_mid_epoch(own: Path, cli: Cli, en
             assert series(own / RUN / folder, name) == series(own / "outputs/runs/whole" / folder, name) != {}
 
 
+@pytest.mark.thorough
 def test_several_processes_count_each_sample_once(own: Path) -> None:
     options = (TASK, "trainer.epochs=1", "metrics.monitor=val/first", "metrics.mode=min")
     train(own / "two", configured(*options), 2)

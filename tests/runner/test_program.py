@@ -40,6 +40,7 @@ def test_the_file_predicts_what_the_run_does(cli: Cli, project: Path) -> None:
         write_program("rows", project / "none" / "model.pt2")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("indicator", ["true", "false"])
 def test_missing_values_are_filled_in_as_in_the_run(cli: Cli, project: Path, indicator: str) -> None:

@@ -142,6 +142,7 @@ def test_what_is_not_whole_is_not_saved_and_that_is_said(cli: Cli, parts: Path) 
     assert not [*(parts / "run" / "checkpoints").glob("step-*.pt")]
 
 
+@pytest.mark.thorough
 def test_members_of_an_ensemble_lose_no_step_either(cli: Cli, parts: Path) -> None:
     (parts / "broken").write_text("train 6")
     args = ("ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")

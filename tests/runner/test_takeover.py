@@ -102,6 +102,7 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     assert "no state of an optimizer: it begins with an empty one" in (tmp_path / "bare" / "run.log").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheduler", ["constant", "torch"])
 def test_the_schedule_stands_where_the_file_does(scheduler: str, tmp_path: Path) -> None:
     own = (
@@ -122,9 +123,11 @@ def test_the_schedule_stands_where_the_file_does(scheduler: str, tmp_path: Path)
     [
         (("trainer.epochs=2",), "trainer.epochs: the file has come to 2 epochs, and nothing is left"),
         (("trainer.steps=2",), "trainer.steps: the file has come to 2 steps"),
-        (("model.hidden=[9]",), "another model than this run has: 6 of 6 names are the same[\\s\\S]*MLP.hidden=.9., "),
-        (("model.hidden=[9]",), "optim=adamw [(]"),
-        (("model.hidden=[9]",), r"model: layers\.linear0\.weight has another shape in the checkpoint"),
+        (
+            ("model.hidden=[9]",),
+            r"(?s)6 of 6 names are the same(?=.*MLP\(hidden=\[9\], )(?=.*optim=adamw \()"
+            r".*layers\.linear0\.weight has another shape in the checkpoint",
+        ),
         (("model.hidden=[8,8]",), "the checkpoint has no weights for"),
         (("optim=rmsprop",), "the optimizer in the file keeps something else"),
     ],
@@ -186,8 +189,7 @@ def test_without_overrides_the_error_says_what_to_type(cli: Callable[..., Any], 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_in_two_processes(parallel: str, tmp_path: Path) -> None:
+def test_in_two_processes(tmp_path: Path) -> None:
     wanted = plain_loop(tmp_path / "file.pt")
-    cfg = configured(*WHOLE[1:], f"device.parallel={parallel}", f"resume.file={tmp_path / 'file.pt'}")
+    cfg = configured(*WHOLE[1:], "device.parallel=fsdp", f"resume.file={tmp_path / 'file.pt'}")
     assert losses(train(tmp_path / "run", cfg, 2)) == pytest.approx(wanted[2:], rel=1e-3)

@@ -103,10 +103,8 @@ def test_processes_whose_weights_come_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_sound_processes_go_on(parallel: str, tmp_path: Path) -> None:
-    norm = ("model.norm=batch",) if parallel == "ddp" else ("device.fsdp.min_parameters=1",)
-    cfg = configured(*STOP, f"device.parallel={parallel}", *norm)
+def test_sound_processes_go_on(tmp_path: Path) -> None:
+    cfg = configured(*STOP, "device.parallel=fsdp", "device.fsdp.min_parameters=1")
     assert "watch (" not in (train(tmp_path / "run", cfg, 2) / "run.log").read_text()
 
 
