@@ -113,20 +113,6 @@ def test_the_report_says_why_a_layer_was_left():
         load_weights(net(), given(state))
 
 
-def test_what_is_no_layer_is_taken_apart():
-    def model(positions: int) -> nn.Module:
-        made = nn.TransformerEncoderLayer(4, 2, 8)
-        made.token, made.places = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(positions, 4))
-        return made
-
-    state = dict(model(5).state_dict())
-    assert load_weights(model(7), given(state), strict="matching", head_name="linear2").left == ()
-    state["self_attn.in_proj_weight"] = state["self_attn.in_proj_weight"].t()
-    report = load_weights(model(5), given(state), strict="matching", head_name="linear2")
-    assert list(report.reshaped) == ["self_attn.in_proj_weight"]
-    assert report.left == ("self_attn.in_proj_bias",)
-
-
 def test_a_refusal_shows_the_nearest_names():
     state = without(THREE, "head") | {"fc.weight": THREE["head.weight"], "fc.bias": THREE["head.bias"]}
     with pytest.raises(UserError) as caught:

@@ -152,14 +152,3 @@ def test_what_is_best_must_be_known(folder):
         prune(folder)
     prune(folder, keep_best=0, keep_last=2)
     assert steps(folder) == [40, 50]
-
-
-def test_pruning_finishes_what_a_kill_cut_off(folder, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(type(folder), "unlink", lambda path, **options: None)
-        prune(folder, keep_last=1, keep_best=0)
-    assert (folder / "step-00000010.pt").exists()
-    prune(folder, keep_last=1, keep_best=0, dry_run=True)
-    assert (folder / "step-00000010.pt").exists()
-    prune(folder, keep_last=1, keep_best=0)
-    assert {path.name for path in folder.glob("*.pt")} == {"step-00000050.pt", "step-00000060.pt"}

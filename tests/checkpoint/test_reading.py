@@ -94,18 +94,6 @@ def test_a_lost_manifest_is_made_anew_from_the_files(tmp_path, caplog, damage):
     assert (tmp_path / "step-00000005.pt").read_text() == "not ours"
 
 
-def test_without_a_manifest_damage_is_still_found(tmp_path, caplog):
-    made = filled(tmp_path)
-    (tmp_path / "manifest.json").unlink()
-    _flip(tmp_path / "step-00000030.pt")
-    assert loaded_step(made.load_newest()) == 20
-    assert "step-00000030.pt is damaged (the checksum of its part" in caplog.text
-    for path in tmp_path.glob("*.pt"):
-        _cut(path)
-    with pytest.raises(UserError, match="no checkpoint can be read"):
-        made.load_newest()
-
-
 def test_foreign_files_are_refused_and_a_missing_one_is_named(tmp_path):
     with pytest.raises(UserError, match=r"x\.pt: this checkpoint cannot be read: the file is gone"):
         store.read(tmp_path / "x.pt")

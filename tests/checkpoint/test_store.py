@@ -39,16 +39,11 @@ def test_a_saved_content_comes_back_as_it_was(tmp_path):
     assert back == {"b": [1, 2.5, None, True, "x"], "c": (1, {"d": b"raw"}), 7: {}}
 
 
-def test_an_empty_or_absent_folder_has_no_checkpoint(tmp_path):
-    made = CheckpointStore(tmp_path / "none")
-    assert made.newest() is None
-    assert made.best() is None
-    assert made.load_newest() is None
-
-
-def test_keeps_the_newest_and_the_best(tmp_path):
-    made = CheckpointStore(tmp_path, keep_last=2, keep_best=1)
+def test_keeps_the_newest_and_the_best_also_in_a_new_process(tmp_path):
+    empty = CheckpointStore(tmp_path / "none")
+    assert (empty.newest(), empty.best(), empty.load_newest()) == (None, None, None)
     for step, value in [(1, 0.5), (2, 0.9), (3, 0.7), (4, 0.6), (5, 0.8)]:
+        made = CheckpointStore(tmp_path, keep_last=2, keep_best=1)
         made.save(content(step), step=step, value=value)
     assert names(tmp_path) == ["manifest.json", "step-00000002.pt", "step-00000004.pt", "step-00000005.pt"]
     assert made.best().name == "step-00000002.pt"
@@ -61,12 +56,6 @@ def test_one_file_may_be_both_best_and_newest(tmp_path, keep_best):
     assert made.newest() == tmp_path / "step-00000030.pt"
     assert made.best() == (made.newest() if keep_best else None)
     assert names(tmp_path) == ["manifest.json", "step-00000030.pt"]
-
-
-def test_the_list_survives_a_new_process(tmp_path):
-    filled(tmp_path, steps=(10, 20), keep_last=1, keep_best=1, mode="min")
-    filled(tmp_path, steps=(30, 40), keep_last=1, keep_best=1, mode="min")
-    assert names(tmp_path) == ["manifest.json", "step-00000010.pt", "step-00000040.pt"]
 
 
 def test_never_deletes_what_the_manifest_does_not_list(tmp_path):

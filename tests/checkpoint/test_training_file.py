@@ -59,19 +59,12 @@ def test_names_that_training_loops_use(names: tuple[str, ...], wrapper: Any, tmp
     model, optimizer = trained()
     prefix = "module." if wrapper is nn.DataParallel else ""
     weights = {f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}
-    file = saved(tmp_path, dict(zip(names, (weights, optimizer.state_dict(), 7))) | {"iteration": 70})
+    besides = {"iteration": 70, "scaler": {"scale": 8.0}, "model_ema": {name: weights[name] * 0 for name in weights}}
+    file = saved(tmp_path, besides | dict(zip(names, (weights, optimizer.state_dict(), 7))))
+    assert file.scaler == {"scale": 8.0}
     assert (file.epoch, file.step) == (7, 70)
     assert file.optimizer is not None
     assert fit_weights(file.weights, model.state_dict()).keys() == model.state_dict().keys()
-
-
-def test_the_weights_that_were_trained_and_not_their_average(tmp_path: Path) -> None:
-    model, _ = trained()
-    averaged = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    file = saved(tmp_path, {"model_ema": averaged, "model": model.state_dict(), "scaler": {"scale": 8.0}})
-    assert torch.equal(file.weights["0.weight"], model.state_dict()["0.weight"])
-    assert (file.optimizer, file.epoch, file.step) == (None, None, None)
-    assert file.scaler == {"scale": 8.0}
 
 
 def test_a_file_of_lightning(tmp_path: Path) -> None:
@@ -138,15 +131,6 @@ def test_the_state_goes_to_the_parameters_it_belongs_to(
     assert [(group["lr"], group["name"]) for group in fitted["groups"]] == [(0.5, "all")]
 
 
-def test_parameters_that_the_optimizer_was_not_given(tmp_path: Path) -> None:
-    model, optimizer = trained(lambda model: model[2].parameters())
-    file = saved(tmp_path, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    here = network()
-    here[:2].requires_grad_(False)  # type: ignore[index]
-    fitted = fit_optimizer(file, torch.optim.AdamW(here[2].parameters()), here)  # type: ignore[index]
-    assert fitted["state"].keys() == {"2.weight", "2.bias"}
-
-
 def test_another_optimizer_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained()
     file = saved(tmp_path, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
@@ -167,14 +151,6 @@ def test_state_that_could_belong_to_several_parameters_is_refused(tmp_path: Path
     content = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     with pytest.raises(UserError, match=r"cannot be matched(.|\n)*2 groups(.|\n)*named_parameters"):
         fit_optimizer(saved(tmp_path, content), torch.optim.AdamW(model.parameters()), model)
-
-
-def test_a_file_of_another_model(tmp_path: Path) -> None:
-    model, optimizer = trained()
-    file = saved(tmp_path, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    here = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    with pytest.raises(UserError, match="its shapes do not fit"):
-        fit_optimizer(file, torch.optim.AdamW(here.parameters()), here)
 
 
 @pytest.mark.parametrize(

@@ -145,13 +145,6 @@ def test_a_moving_average_comes_first(tmp_path):
     assert "head.bias" in read_weights(path, key="ema.weights").state
 
 
-def test_without_a_known_best_the_newest_is_taken(tmp_path, caplog):
-    run = a_lightkit_run(tmp_path, net(1))
-    (run / "checkpoints" / "manifest.json").unlink()
-    assert read_weights(run).path.name == "step-00000002.pt"
-    assert "no best checkpoint is known; the newest is taken" in caplog.text
-
-
 def test_a_mapping_renames(tmp_path):
     original, model = net(1), net(2)
     theirs = prefixed(original, "module.bert.").items()

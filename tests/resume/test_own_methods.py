@@ -17,48 +17,12 @@ from lightkit.config import compose
 from lightkit.ensemble.file import read_ensemble
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner.trace import Moment, traced_runner
-from tests.conftest import Outcome
+from tests.conftest import ROOT, Outcome
 from tests.resume.ensembles import BASE, differences, go_on, train
 from tests.resume.harness import forked
 
-MUTUAL = '''
-from torch.nn.functional import kl_div
-from lightkit.ensemble.methods import Method, computed, member
-from lightkit.trainer import StepOutput, Task
-
-class Mutual(Method):
-    """Deep mutual learning (https://arxiv.org/abs/1706.00384)."""
-    tasks = ("multiclass",)
-
-    def next(self, facts, done):
-        if not done:
-            task = {"trainer.task": {"_target_": "mutual.Peers"}}
-            return [member(facts, 0, "together", task, joint="own", networks=self.size)]
-        parts = [{"_target_": "mutual.Part", "number": number} for number in range(len(done) - 1, self.size)]
-        return [computed(facts, p["number"] + 1, "part", of=["00-together"], by=p) for p in parts]
-
-    def counted(self, done):
-        return done[1:]
-
-class Peers(Task):
-    def step(self, model, batch, criterion):
-        x, y = batch
-        outputs = model(x)
-        if not model.training:
-            return StepOutput(criterion(outputs, y), outputs, y)
-        shares, loss = outputs.detach().softmax(-1), 0.0
-        for number, own in enumerate(outputs.unbind(1)):
-            peers = (shares.sum(1) - shares[:, number]) / (shares.shape[1] - 1)
-            loss = loss + criterion(own, y) + kl_div(own.log_softmax(-1), peers, reduction="batchmean")
-        return StepOutput(loss, outputs.mean(1), y)
-
-class Part:
-    def __init__(self, number):
-        self.start = f"estimators.{number}."
-
-    def __call__(self, states):
-        return {name.removeprefix(self.start): t for name, t in states[0].items() if name.startswith(self.start)}
-'''
+GUIDE = (ROOT / "docs" / "guides" / "own-parts.md").read_text(encoding="utf-8")
+MUTUAL = GUIDE.partition('```python title="mutual.py"\n')[2].partition("```\n")[0]
 SWAG = '''
 import torch
 from lightkit.ensemble.methods import Method, computed, member
@@ -116,7 +80,6 @@ def end_at(cfg: Any, place: Path, moment: Moment) -> None:
 
 
 def test_members_that_see_each_other_in_a_step_go_on_after_kills_with_the_same_bits(project: Path) -> None:
-    assert len(MUTUAL.strip().splitlines()) <= 40
     (project / "mutual.py").write_text(MUTUAL)
     cfg = compose([*BASE, "ensemble._target_=mutual.Mutual", "ensemble.size=3"]).cfg
     whole, place = project / "whole", project / "run"
@@ -137,7 +100,6 @@ def test_members_that_see_each_other_in_a_step_go_on_after_kills_with_the_same_b
 
 
 def test_members_computed_from_the_checkpoints_of_others(project: Path, cli: Cli) -> None:
-    assert len(SWAG.strip().splitlines()) <= 40
     (project / "swag.py").write_text(SWAG)
     args = [*BASE, "model.norm=batch", "optim=sgd", "ensemble._target_=swag.Swag", "name=swag"]
     assert cli("train", *args, "ensemble.iterates=3", "ensemble.size=2", "trainer.epochs=1").code == 0
