@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightkit.config.compose import compose as compose
     from lightkit.loggers import Logger as Logger
     from lightkit.runner import Runner as Runner
-    from lightkit.runner.loaded import load_ensemble as load_ensemble
+    from lightkit.runner.models import load_ensemble as load_ensemble
     from lightkit.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ _HOME = {
     "Trainer": "lightkit.trainer",
     "UserError": "lightkit.common.errors",
     "compose": "lightkit.config",
-    "load_ensemble": "lightkit.runner.loaded",
+    "load_ensemble": "lightkit.runner.models",
 }
 
 

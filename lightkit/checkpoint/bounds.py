@@ -65,7 +65,7 @@ def check_pickle_size(path: Path) -> None:
 
 
 def _count_objects(stream: IO[bytes], pickles: int) -> None:
-    making = (found[0].name in _MAKING for _ in range(pickles) for found in pickletools.genops(stream))
+    making = (code[0].name in _MAKING for _ in range(pickles) for code in pickletools.genops(stream))
     try:
         for count, _ in enumerate(filter(None, making), 1):
             if count > _MOST_OBJECTS:
@@ -152,11 +152,7 @@ _GGUF = Foreign("it is a GGUF file, of llama.cpp", "take the model's safetensors
 _ONNX = Foreign("it is an ONNX graph", f"where it was exported: {_SAVE}")
 _ZIPPED = Foreign("it is compressed", "unpack it first: gunzip, tar -xzf, unzip")
 _HEADS = {b"\x89HDF": _KERAS, b"GGUF": _GGUF, b"\x1f\x8b": _ZIPPED, b"BZh": _ZIPPED, b"\xfd7zXZ": _ZIPPED}
-_PARTS = {
-    "constants.pkl": _SCRIPT,
-    "archive_format": _EXPORTED,
-    "extern_modules": _PACKAGE,
-}
+_PARTS = {"constants.pkl": _SCRIPT, "archive_format": _EXPORTED, "extern_modules": _PACKAGE}
 """Formats by the name of a part of their archive."""
 
 
@@ -170,8 +166,8 @@ def foreign_format(path: Path) -> Foreign | None:
             head = file.read(8)
         if head[:4] == b"PK\x03\x04":
             return _of_archive(path)
-        found = next((foreign for start, foreign in _HEADS.items() if head.startswith(start)), None)
-        return found or (_ARRAYS if head[1:6] == b"NUMPY" else _ONNX if path.suffix == ".onnx" else None)
+        known = next((foreign for start, foreign in _HEADS.items() if head.startswith(start)), None)
+        return known or (_ARRAYS if head[1:6] == b"NUMPY" else _ONNX if path.suffix == ".onnx" else None)
     return None
 
 
@@ -180,7 +176,7 @@ def _of_archive(path: Path) -> Foreign | None:
         names = [name.rpartition("/")[2] for name in archive.namelist()]
     if "data.pkl" in names and "constants.pkl" not in names:
         return None
-    found = next((foreign for part, foreign in _PARTS.items() if part in names), None)
-    if found is None and names:
+    known = next((foreign for part, foreign in _PARTS.items() if part in names), None)
+    if known is None and names:
         return _ARRAYS if all(name.endswith(".npy") for name in names) else None
-    return found
+    return known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,15 +28,23 @@ class Difference:
     """Number of elements that differ."""
 
 
-def flat(value: Any, where: str = "") -> dict[str, Any]:
-    """Flatten nested dicts, lists and tuples by key path: `optimizer.state.head.weight.exp_avg`."""
+def leaves(value: Any, key: str = "", without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield nested dicts, lists and tuples as pairs of a key path, `optimizer.state.head.weight.exp_avg`, and a value.
+
+    Args:
+        value: Dicts, lists, and what is in them.
+        key: What leads to it.
+        without: Names of values to leave out, and beginnings of names that end with `/`.
+    """
     if isinstance(value, Mapping):
-        pairs = [(f"{where}.{key}" if where else str(key), item) for key, item in value.items()]
+        for name, item in value.items():
+            if name not in without and not str(name).startswith(tuple(each for each in without if each[-1] == "/")):
+                yield from leaves(item, f"{key}.{name}" if key else str(name), without)
     elif isinstance(value, (list, tuple)):
-        pairs = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{key}[{index}]", without)
     else:
-        return {where: value}
-    return {name: leaf for path, item in pairs for name, leaf in flat(item, path).items()}
+        yield key, value
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
@@ -47,26 +55,26 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Differe
         second: The same.
     """
     names = [*first, *(name for name in second if name not in first)]
-    found = (_difference(name, first, second) for name in names)
-    return [difference for difference in found if difference is not None]
+    differences = (_difference(name, first, second) for name in names)
+    return [difference for difference in differences if difference is not None]
 
 
 def _difference(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference | None:
     if name not in second:
-        return Difference(name, "only in the first", _text(first[name]), "")
+        return Difference(name, "only in the first", in_words(first[name]), "")
     if name not in first:
-        return Difference(name, "only in the second", "", _text(second[name]))
+        return Difference(name, "only in the second", "", in_words(second[name]))
     one, other = first[name], second[name]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return _tensors(name, one, other)
     if type(one) is not type(other):
-        return Difference(name, "type", _text(one), _text(other))
+        return Difference(name, "type", in_words(one), in_words(other))
     is_nan = isinstance(one, float) and one != one and other != other
-    return None if one == other or is_nan else Difference(name, "values", _text(one), _text(other))
+    return None if one == other or is_nan else Difference(name, "values", in_words(one), in_words(other))
 
 
 def _tensors(name: str, one: torch.Tensor, other: torch.Tensor) -> Difference | None:
-    texts = (_text(one), _text(other))
+    texts = (in_words(one), in_words(other))
     if one.shape != other.shape:
         return Difference(name, "shape", *texts)
     if one.dtype != other.dtype:
@@ -96,8 +104,25 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def _text(value: Any) -> str:
+def shape_text(shape: Iterable[int]) -> str:
+    """Write the shape of a tensor as `2×3`."""
+    return "×".join(map(str, shape)) or "single"
+
+
+def format_text(tensor: torch.Tensor) -> str:
+    """Write the number format of a tensor as `float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def in_words(value: Any) -> str:
+    """Write shape and format of a tensor, or any other value in a few letters."""
     if isinstance(value, torch.Tensor):
-        return f"{'×'.join(map(str, value.shape)) or 'single'} {str(value.dtype).removeprefix('torch.')}"
+        return f"{shape_text(value.shape)} {format_text(value)}"
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def listed(lines: Sequence[str], limit: int = 20) -> str:
+    """Indent lines, each on one of its own, at most `limit` of them."""
+    more = [f"    … and {len(lines) - limit} more"] if len(lines) > limit else []
+    return "".join(f"\n{line}" for line in [*(f"    {line}" for line in lines[:limit]), *more])

@@ -108,7 +108,7 @@ def apply(
     if (content["ema"] is None) != (ema is None):
         with_or_without = "with" if ema is None else "without"
         what = f"the checkpoint was written {with_or_without} a moving average"
-        errors.append(UserError(what, key="trainer.ema.decay", family="checkpoint-misfit"))
+        errors.append(optimizer_state.misfit(what, key="trainer.ema.decay"))
     if errors:
         raise UserErrors(errors) if len(errors) > 1 else errors[0]
     converted = optimizer_state.from_names(content["optimizer"], optimizer, model)
@@ -177,20 +177,13 @@ def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, 
 def model_problems(saved: dict[str, Any], model: nn.Module) -> list[UserError]:
     """List why saved weights do not fit a model, by name and shape; nothing is changed."""
     here = model.state_dict()
-    found = optimizer_state.name_problems(list(saved), list(here), what="weights", key="model")
+    problems = optimizer_state.name_problems(list(saved), list(here), what="weights", key="model")
     for name in saved:
         if name in here and _shape(saved[name]) != _shape(here[name]):
             what = f"{name} has another shape in the checkpoint"
-            found.append(
-                UserError(
-                    what,
-                    key="model",
-                    expected=str(_shape(here[name])),
-                    received=_shape(saved[name]),
-                    family="checkpoint-misfit",
-                )
-            )
-    return found
+            shapes = {"expected": str(_shape(here[name])), "received": _shape(saved[name])}
+            problems.append(optimizer_state.misfit(what, key="model", **shapes))
+    return problems
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -231,6 +224,4 @@ def _load_all_or_none(jobs: list[tuple[str, Stateful, dict[str, Any]]]) -> None:
             if isinstance(error, UserError):
                 raise
             reason = f"{type(error).__name__}: {error}"
-            raise UserError(
-                f"the saved state does not fit this run ({reason})", key=name, family="checkpoint-misfit"
-            ) from error
+            raise optimizer_state.misfit(f"the saved state does not fit this run ({reason})", key=name) from error

@@ -1,7 +1,7 @@
 """Adapter files: what a fine-tuned model has beyond the weights it started from, and which weights those were.
 
-found = delta(model.state_dict(), base, names, source="resnet.pth")
-write_delta(folder / "adapter.pt", found)
+change = delta(model.state_dict(), base, names, source="resnet.pth")
+write_delta(folder / "adapter.pt", change)
 apply_delta(fresh, read_delta(folder / "adapter.pt"), base_fingerprint=fingerprint(base))
 """
 
@@ -11,17 +11,17 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from lightkit.checkpoint.compare import bits, same_bits
-from lightkit.checkpoint.files import to_plain, write_atomically
+from lightkit.checkpoint.compare import bits, in_words, listed, same_bits
+from lightkit.checkpoint.export import write_file
+from lightkit.checkpoint.files import to_plain
 from lightkit.checkpoint.fitting import LoadReport, check_finite
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
-from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
 
@@ -90,7 +90,7 @@ def delta(
     return Delta(tensors, tied, tuple(kept), fingerprint(there), source, config)
 
 
-def write_delta(path: Path, found: Delta) -> None:
+def write_delta(path: Path, change: Delta) -> None:
     """Write an adapter file: tensors and plain types, which `torch.load` opens with `weights_only=True`.
 
     Raises:
@@ -99,18 +99,14 @@ def write_delta(path: Path, found: Delta) -> None:
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "base": {"fingerprint": found.fingerprint, "source": found.source},  # what it has to be put on top of
-        "config": found.config,  # text, so that no configuration class is needed to open the file
-        "tensors": {name: tensor.detach().cpu() for name, tensor in found.tensors.items()},
-        "tied": dict(found.tied),  # further names of tensors above
-        "kept": list(found.kept),  # names that are the base's own: the model must have these and no others
+        "base": {"fingerprint": change.fingerprint, "source": change.source},  # what it has to be put on top of
+        "config": change.config,  # text, so that no configuration class is needed to open the file
+        "tensors": {name: tensor.detach().cpu() for name, tensor in change.tensors.items()},
+        "tied": dict(change.tied),  # further names of tensors above
+        "kept": list(change.kept),  # names that are the base's own: the model must have these and no others
     }
     plain = to_plain(content)
-    try:
-        scratch = f".{path.name}.unfinished"
-        write_atomically(path, lambda file: torch.save(plain, cast("IO[bytes]", file)), scratch=scratch)
-    except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
+    write_file(path, lambda file: torch.save(plain, file))
 
 
 def read_delta(path: Path | str) -> Delta:
@@ -140,12 +136,12 @@ def is_delta(content: object) -> bool:
     return isinstance(content, Mapping) and content.get("format") == FORMAT
 
 
-def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_source: str = "") -> LoadReport:
+def apply_delta(model: nn.Module, change: Delta, *, base_fingerprint: str, base_source: str = "") -> LoadReport:
     """Put an adapter file's tensors into a model that holds the base. What is refused changes nothing.
 
     Args:
         model: The model, built and injected as the adapter's configuration says, wrapped or not, on any device.
-        found: From `read_delta`.
+        change: From `read_delta`.
         base_fingerprint: `fingerprint` of the weights the model holds.
         base_source: Where those came from, for the message.
 
@@ -156,43 +152,37 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
         UserError: The base is another one, the model has other tensors than the one the adapter was written for, or
             some are not finite.
     """
-    if base_fingerprint != found.fingerprint:
+    if base_fingerprint != change.fingerprint:
         raise UserError(
             "the adapter belongs to other base weights; nothing was loaded",
             key="finetune.weights.path",
-            expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
+            expected=f"{change.source or 'weights'} with fingerprint {change.fingerprint}",
             received=f"{base_source or 'weights'} with fingerprint {base_fingerprint}",
             fix="give the very weights it was trained on, loaded with the same mapping and head",
         )
     here = _tensors(model.state_dict())
-    values = found.tensors | {name: found.tensors[first] for name, first in found.tied.items()}
-    _check_fit(here, values, found)
+    values = change.tensors | {name: change.tensors[first] for name, first in change.tied.items()}
+    _check_fit(here, values, change)
     check_finite(values, built=here, source="finetune.weights.adapter")
     with torch.no_grad():
         for name, tensor in values.items():
             here[name].copy_(tensor)
-    return LoadReport(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
+    return LoadReport(f"adapter on top of {change.source or change.fingerprint[:12]}", loaded=tuple(values))
 
 
-def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], found: Delta) -> None:
-    known = values.keys() | set(found.kept)
-    lines = [f"only in the adapter: {name}" for name in (*values, *found.kept) if name not in here]
+def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], change: Delta) -> None:
+    known = values.keys() | set(change.kept)
+    lines = [f"only in the adapter: {name}" for name in (*values, *change.kept) if name not in here]
     lines += [f"only in the model: {name}" for name in here if name not in known]
     lines += [
-        f"{name} is {_text(here[name])} in the model and {_text(tensor)} in the adapter"
+        f"{name} is {in_words(here[name])} in the model and {in_words(tensor)} in the adapter"
         for name, tensor in values.items()
-        if name in here and _text(here[name]) != _text(tensor)
+        if name in here and in_words(here[name]) != in_words(tensor)
     ]
     if lines:
-        shown = "\n".join(f"    {line}" for line in lines[:20])
-        more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
-        what = f"the adapter was written for another model; nothing was loaded\n{shown}{more}"
+        what = f"the adapter was written for another model; nothing was loaded{listed(lines)}"
         fix = "build the model from the configuration in the adapter file"
         raise UserError(what, key="finetune.weights.adapter", fix=fix)
-
-
-def _text(tensor: torch.Tensor) -> str:
-    return f"{'×'.join(map(str, tensor.shape)) or 'single'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _own(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import torch
 from torch import nn
 
 from lightkit.checkpoint.content import upgrade
-from lightkit.checkpoint.files import HashingFile, to_plain, write_atomically
+from lightkit.checkpoint.files import to_plain, write_atomically
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.reading import LABEL, reason
 from lightkit.common import run_files
@@ -74,7 +74,7 @@ def write_state_dict(state: Mapping[str, Any], path: Path, *, protocol: int = PR
     """
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     plain = to_plain({**state, **{name: tensor.detach().cpu() for name, tensor in tensors.items()}})
-    _write(path, lambda file: torch.save(plain, _as_file(file), pickle_protocol=protocol))
+    write_file(path, lambda file: torch.save(plain, file, pickle_protocol=protocol))
 
 
 def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
@@ -86,11 +86,9 @@ def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
     from safetensors.torch import save
 
     tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
-    separate = {
-        name: tensor.to("cpu", memory_format=torch.contiguous_format, copy=True) for name, tensor in tensors.items()
-    }
-    data = save(separate, metadata={"format": "pt"})
-    _write(path, lambda file: file.write(data))
+    as_rows: dict[str, Any] = {"memory_format": torch.contiguous_format, "copy": True}
+    data = save({name: tensor.to("cpu", **as_rows) for name, tensor in tensors.items()}, metadata={"format": "pt"})
+    write_file(path, lambda file: file.write(data))
 
 
 def write_model(model: nn.Module, path: Path, *, protocol: int = PROTOCOL) -> None:
@@ -105,12 +103,10 @@ def write_model(model: nn.Module, path: Path, *, protocol: int = PROTOCOL) -> No
             for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:
                 del hooks[number]
     try:
-        _write(path, lambda file: torch.save(at_host, _as_file(file), pickle_protocol=protocol))
+        write_file(path, lambda file: torch.save(at_host, file, pickle_protocol=protocol))
     except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
-        fix = "write its weights instead"
-        raise UserError(
-            f"the model cannot be written whole: {reason(error)}", key=str(path), fix=fix, family="cannot-write"
-        ) from error
+        what, fix = f"the model cannot be written whole: {reason(error)}", "write its weights instead"
+        raise UserError(what, key=str(path), fix=fix, family="cannot-write") from error
 
 
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:
@@ -123,14 +119,15 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
         fix = "--to weights takes the weights of any file"
         raise UserError("only a lightkit checkpoint holds the state of a run", key=str(path), fix=fix)
     plain = to_plain(upgrade(content))
-    _write(path, lambda file: torch.save(plain, _as_file(file)))
+    write_file(path, lambda file: torch.save(plain, file))
 
 
-def _as_file(file: HashingFile) -> IO[bytes]:
-    return cast("IO[bytes]", file)
+def write_file(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Write a file whole or not at all.
 
-
-def _write(path: Path, fill: Callable[[HashingFile], object]) -> None:
+    Raises:
+        UserError: It cannot be written; one of that name is as it was.
+    """
     try:
         write_atomically(path, fill, scratch=f".{path.name}.unfinished")
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lightkit.checkpoint import manifest
-from lightkit.checkpoint.compare import flat
+from lightkit.checkpoint.compare import format_text, leaves, shape_text
 from lightkit.checkpoint.content import upgrade
 from lightkit.checkpoint.delta import read_delta
 from lightkit.checkpoint.formats import ARCHIVE, kind_of, open_file
@@ -52,21 +52,17 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
         content = open_file(weights.path)
         label, content = content[LABEL], upgrade(content)
         optimizer, value, average = content["optimizer"], label["value"], content["ema"]
+        done = "" if label["epoch"] is None else f", {counted(label['epoch'], 'epoch')} done"
+        groups = counted(len(optimizer["groups"]), "group")
         lines += [
             ("format", f"version {content['version']}, written with PyTorch {content['torch']}"),
-            (
-                "step",
-                f"{label['step']}" + ("" if label["epoch"] is None else f", {counted(label['epoch'], 'epoch')} done"),
-            ),
+            ("step", f"{label['step']}{done}"),
             ("value", "not measured at this step" if value is None else f"{value:.6g}"),
-            (
-                "optimizer",
-                f"{optimizer['kind']}, {counted(len(optimizer['groups']), 'group')}, {amount(optimizer['state'])}",
-            ),
+            ("optimizer", f"{optimizer['kind']}, {groups}, {amount(optimizer['state'])}"),
         ]
         lines += [("average", f"over {counted(average['steps'], 'step')}")] if average else []
-        groups = ("callbacks", "metrics")
-        kept = [f"{group}.{name}" for group in groups for name, state in content[group].items() if state]
+        parts = ("callbacks", "metrics")
+        kept = [f"{group}.{name}" for group in parts for name, state in content[group].items() if state]
         lines += [("also", ", ".join(kept))] if kept else []
         config = content["config"]
     lines.append(("weights", amount(weights.state)))
@@ -114,8 +110,8 @@ def checkpoints(folder: Path, *, listed: bool = True) -> list[dict[str, Any]]:
 
 def amount(value: Any) -> str:
     """Count the numbers in nested tensors, by type."""
-    tensors = [leaf for leaf in flat(value).values() if isinstance(leaf, torch.Tensor)]
-    kinds = ", ".join(dict.fromkeys(map(_type, tensors)))
+    tensors = [leaf for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+    kinds = ", ".join(dict.fromkeys(map(format_text, tensors)))
     count = sum(tensor.numel() for tensor in tensors)
     return f"{count:,} numbers in {counted(len(tensors), 'tensor')}" + (f" ({kinds})" if kinds else "")
 
@@ -130,15 +126,15 @@ def size_text(count_bytes: float) -> str:
 
 
 def _adapter(path: Path) -> Facts:
-    found = read_delta(path)
+    change = read_delta(path)
     lines = [
         *_file_lines(path, "adapter: what differs from its base weights"),
-        ("base", f"{found.source or 'not named'}, fingerprint {found.fingerprint}"),
-        ("weights", amount(found.tensors)),
-        ("besides", f"{counted(len(found.kept), 'tensor')} are the base's own"),
+        ("base", f"{change.source or 'not named'}, fingerprint {change.fingerprint}"),
+        ("weights", amount(change.tensors)),
+        ("besides", f"{counted(len(change.kept), 'tensor')} are the base's own"),
     ]
-    tied = [(name, "", f"tied to {first}") for name, first in found.tied.items()]
-    return Facts(lines, [*_rows(found.tensors), *tied], found.config)
+    tied = [(name, "", f"tied to {first}") for name, first in change.tied.items()]
+    return Facts(lines, [*_rows(change.tensors), *tied], change.config)
 
 
 def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
@@ -151,9 +147,4 @@ def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
 
 
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, str]]:
-    shapes = {name: "×".join(map(str, tensor.shape)) or "single" for name, tensor in tensors.items()}
-    return [(name, shapes[name], _type(tensor)) for name, tensor in tensors.items()]
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return [(name, shape_text(tensor.shape), format_text(tensor)) for name, tensor in tensors.items()]

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -95,7 +95,7 @@ class Draft:
             self._unfinished.unlink()
 
 
-def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> Draft:
+def draft(path: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> Draft:
     """Write a file under another name and force it to the disk.
 
     Args:
@@ -116,7 +116,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
             raw = unfinished.open("xb")
         with raw:
             target = HashingFile(raw)
-            fill(target)
+            fill(cast("IO[bytes]", target))
             digest = target.finish()
     except BaseException:
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     return Draft(path, unfinished, digest, target.count_bytes)
 
 
-def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:
+def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> tuple[str, int]:
     """Write a file under another name, force it to the disk, then give it its name; the arguments are `draft`'s.
 
     Returns:

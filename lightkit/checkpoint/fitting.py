@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from lightkit.checkpoint.compare import format_text, listed, shape_text
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
 from lightkit.common.modules import HEADS, inside
@@ -51,8 +52,8 @@ class LoadReport:
         """Return column heads and rows: one line for all that was loaded, one for each other tensor."""
         rows = [["loaded", counted(len(self.loaded), "tensor"), "", self.prefix]]
         nearest = {name: f"nearest in the file: {other}" for name, other in self.nearest.items()}
-        rows += [["missing", name, _size(self.shapes[name]), nearest.get(name, "")] for name in self.missing]
-        rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
+        rows += [["missing", name, shape_text(self.shapes[name]), nearest.get(name, "")] for name in self.missing]
+        rows += [["unexpected", name, shape_text(self.shapes[name]), ""] for name in self.unexpected]
         rows += [
             ["reshaped", name, here, f"in the file: {there}{_turned(here, there)}"]
             for name, (here, there) in self.reshaped.items()
@@ -70,8 +71,7 @@ class LoadReport:
     def text(self, limit: int = 20) -> str:
         """Return the table as indented lines, at most `limit` of them."""
         rows = self.table()[1][1:]
-        lines = ["    " + "  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows[:limit]]
-        return "\n".join(lines + ([f"    … and {len(rows) - limit} more"] if len(rows) > limit else []))
+        return listed(["  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows], limit)[1:]
 
 
 def fit(
@@ -147,13 +147,8 @@ def _head_parts(names: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     first = {name.split(".")[0] for name in names}
     absent = next((part for part in given if not any(inside(name, part) for name in names)), None)
     if absent is not None:
-        raise UserError(
-            "the model has no such layer",
-            argument="head_name",
-            received=absent,
-            choices=sorted(first),
-            family="weights",
-        )
+        what, choices = "the model has no such layer", sorted(first)
+        raise UserError(what, argument="head_name", received=absent, choices=choices, family="weights")
     usual = [name for name in HEADS if name in first]
     return tuple(given) or (usual[0] if usual else (names[-1].rpartition(".")[0] or names[-1]) if names else "",)
 
@@ -170,9 +165,8 @@ def _compared(
     both = [name for name in here if name in there]
     fits = [name for name in both if _kind(here[name]) == _kind(there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
-    filled = {
-        (here[name].data_ptr(), here[name].shape) for name in fits
-    }  # a tied tensor gets its value by another name
+    # A tied tensor gets its value by another name.
+    filled = {(here[name].data_ptr(), here[name].shape) for name in fits}
     absent = [
         name
         for name, tensor in here.items()
@@ -206,15 +200,15 @@ def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
 
 def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Say why names are left that the file has a tensor for: for their own sake or for another's in their layer."""
-    found = {}
+    reasons = {}
     for name in left:
         first = broken.get(name, name)
         if first in reshaped:
             here, there = reshaped[first]
-            found[name] = f"{first} is {there} in the file, {here} here{_turned(here, there)}"
+            reasons[name] = f"{first} is {there} in the file, {here} here{_turned(here, there)}"
         elif first != name:
-            found[name] = f"{first} is not in the file"
-    return found
+            reasons[name] = f"{first} is not in the file"
+    return reasons
 
 
 def _turned(here: str, there: str) -> str:
@@ -262,16 +256,12 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, bool, bool]:
 
 def _differing(one: torch.Tensor, other: torch.Tensor) -> tuple[str, str]:
     if one.shape != other.shape:
-        return _size(tuple(one.shape)), _size(tuple(other.shape))
-    return str(one.dtype).removeprefix("torch."), str(other.dtype).removeprefix("torch.")
+        return shape_text(one.shape), shape_text(other.shape)
+    return format_text(one), format_text(other)
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _size(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape)) or "single"
 
 
 def _torn(
@@ -306,14 +296,11 @@ def _layers(names: Iterable[str]) -> dict[str, str]:
     holding: set[str] = set()  # the modules above another one, with the empty path of the network
     for parts in (module.split(".") for module in modules if module):
         holding |= {".".join(parts[:count]) for count in range(len(parts))}
-    found = {}
+    layers = {}
     for name, own in plain.items():
         module, _, last = own.rpartition(".")
-        found[name] = f"{module}.{_ROLE.sub('', last)}" if module in holding else module
-    return found
-
-
-_SHOWN = 5
+        layers[name] = f"{module}.{_ROLE.sub('', last)}" if module in holding else module
+    return layers
 
 
 def check_finite(
@@ -332,9 +319,8 @@ def check_finite(
     """
     faults = [text for name, tensor in values.items() if (text := _fault(name, tensor, built[name]))]
     if faults:
-        lines = "".join(f"\n    {text}" for text in faults[:_SHOWN])
-        more = f"\n    … and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        what = f"the weights were not loaded: {len(faults)} tensor(s) with values that are not finite{lines}{more}"
+        many = f"{len(faults)} tensor(s) with values that are not finite"
+        what = f"the weights were not loaded: {many}{listed(faults, limit=5)}"
         other = "weights from before they diverged"
         raise UserError(what, key=source, fix=f"{other}, or {fix}" if fix else other, family="weights")
 
@@ -353,5 +339,5 @@ def _fault(name: str, tensor: torch.Tensor, built: torch.Tensor) -> str | None:
     if built.shape == tensor.shape:
         odd &= tensor != built.to(tensor)
     nan = torch.isnan(tensor) & odd
-    kinds = [kind for kind, found in (("NaN", nan), ("infinite", odd & ~nan)) if found.any()]
+    kinds = [kind for kind, odds in (("NaN", nan), ("infinite", odd & ~nan)) if odds.any()]
     return f"{name}: {int(odd.sum()):,} of {tensor.numel():,} values are {' or '.join(kinds)}" if kinds else None

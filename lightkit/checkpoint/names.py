@@ -40,26 +40,26 @@ def renamed(names: Sequence[str], mapping: Mapping[str, str | None]) -> dict[str
     Raises:
         UserError: A pattern matches nothing or cannot be used, or two tensors get the same name.
     """
-    found = {name: name for name in names}
+    names_now = {name: name for name in names}
     for pattern, replacement in mapping.items():
         substitute, search = _rule(pattern, replacement)
-        hit = [old for old, new in found.items() if search(new)]
+        hit = [old for old, new in names_now.items() if search(new)]
         if not hit:
             raise UserError(
-                "the pattern matches no tensor", argument="mapping", received=pattern, choices=found.values()
+                "the pattern matches no tensor", argument="mapping", received=pattern, choices=names_now.values()
             )
         for old in hit:
             if replacement is None:
-                del found[old]
+                del names_now[old]
             else:
-                found[old] = substitute(found[old])
+                names_now[old] = substitute(names_now[old])
     owners: dict[str, str] = {}
-    for old, new in found.items():
+    for old, new in names_now.items():
         if new in owners:
             what, received = f"two tensors get the name {new}", f"{owners[new]} and {old}"
             raise UserError(what, argument="mapping", received=received)
         owners[new] = old
-    return found
+    return names_now
 
 
 def _rule(pattern: str, replacement: str | None) -> tuple[Callable[[str], str], Callable[[str], re.Match[str] | None]]:
@@ -120,10 +120,10 @@ def nearest_names(wanted: Mapping[str, object], pool: Mapping[str, object], *, l
         pool: Shapes by name.
         limit: Only so many names are looked up: comparing texts is slow.
     """
-    found = {}
+    likest = {}
     for name, shape in list(wanted.items())[:limit]:
         same = [other for other, its in pool.items() if its == shape]
         hits = nearest(name, same, count=1) or (same if len(same) == 1 else nearest(name, pool, count=1))
         if hits:
-            found[name] = hits[0]
-    return found
+            likest[name] = hits[0]
+    return likest

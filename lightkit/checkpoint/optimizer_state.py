@@ -92,24 +92,22 @@ def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats
 def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> list[UserError]:
     """List why the saved state does not fit this optimizer; nothing is changed."""
     if saved["kind"] != kind(optimizer):
-        return [UserError("the checkpoint was written with another optimizer", key="optim._target_",
-                          expected=saved["kind"], received=kind(optimizer), family="checkpoint-misfit")]  # fmt: skip
+        what = "the checkpoint was written with another optimizer"
+        return [misfit(what, key="optim._target_", expected=saved["kind"], received=kind(optimizer))]
     here = [name for group in group_names(optimizer, model) for name in group]
     there = [name for group in saved["groups"] for name in group["params"]]
-    found = name_problems(there, here, what="optimizer state", key="optim")
+    misfits = name_problems(there, here, what="optimizer state", key="optim")
     labels, wanted = [group.get("name") for group in saved["groups"]], [g.get("name") for g in optimizer.param_groups]
     named = None not in labels and len(set(labels)) == len(labels)
-    if not found and (len(labels) != len(wanted) or (named and set(labels) != set(wanted))):
-        found.append(
-            UserError(
-                "the parameter groups are not those of the checkpoint",
-                key="optim.rules",
-                expected=_listed(labels),
-                received=_listed(wanted),
-                family="checkpoint-misfit",
-            )
-        )
-    return found
+    if not misfits and (len(labels) != len(wanted) or (named and set(labels) != set(wanted))):
+        what = "the parameter groups are not those of the checkpoint"
+        misfits.append(misfit(what, key="optim.rules", expected=_listed(labels), received=_listed(wanted)))
+    return misfits
+
+
+def misfit(what: str, *, key: str, **facts: Any) -> UserError:
+    """Make the error of a checkpoint that does not fit a run."""
+    return UserError(what, key=key, family="checkpoint-misfit", **facts)
 
 
 def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> list[UserError]:
@@ -118,17 +116,10 @@ def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> 
     missing, unexpected = [name for name in here if name not in known], [name for name in saved if name not in wanted]
     errors = []
     if missing:
-        errors.append(
-            UserError(f"the checkpoint has no {what} for {_listed(missing)}", key=key, family="checkpoint-misfit")
-        )
+        errors.append(misfit(f"the checkpoint has no {what} for {_listed(missing)}", key=key))
     if unexpected:
-        errors.append(
-            UserError(
-                f"the checkpoint has {what} for {_listed(unexpected)}, which this run does not have",
-                key=key,
-                family="checkpoint-misfit",
-            )
-        )
+        text = f"the checkpoint has {what} for {_listed(unexpected)}, which this run does not have"
+        errors.append(misfit(text, key=key))
     return errors
 
 

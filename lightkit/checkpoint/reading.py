@@ -107,17 +107,17 @@ def _check_archive(path: Path, *, crc: bool = True) -> None:
 
 def rebuild(folder: Path) -> list[Entry]:
     """Make entries from the whole files in a folder, oldest first; damaged ones are named and left out."""
-    found = []
+    entries = []
     for path in sorted(folder.glob(run_files.CHECKPOINT_PATTERN)) if folder.is_dir() else []:
         if not manifest.is_checkpoint_name(path.name):
             continue
         try:
             _check_archive(path)
             label = torch.load(path, map_location="cpu", weights_only=True, mmap=True)[LABEL]
-            found.append(Entry(path.name, sha256="", bytes=path.stat().st_size, **label))
+            entries.append(Entry(path.name, sha256="", bytes=path.stat().st_size, **label))
         except (DamagedError, OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
             _LOG.warning("%s is damaged (%s); left out", path, reason(error))
-    return sorted(found, key=lambda entry: entry.step)
+    return sorted(entries, key=lambda entry: entry.step)
 
 
 def has_files(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightkit.checkpoint.compare import same_bits
+from lightkit.checkpoint.compare import format_text, listed, same_bits, shape_text
 from lightkit.common.errors import UserError
 
 State = Mapping[str, torch.Tensor]
@@ -89,16 +89,13 @@ def _check_alike(members: Sequence[Member]) -> None:
         both = [(name, _text(one[name]), _text(two[name])) for name in one if name in two]
         lines += [f"{name} is {here} here and {there} in {other.label}" for name, here, there in both if here != there]
     if lines:
-        shown = "\n".join(f"    {line}" for line in lines[:20])
-        more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
-        raise UserError(
-            f"only models of one architecture can be averaged\n{shown}{more}", key=first.label, family="weights"
-        )
+        what = f"only models of one architecture can be averaged{listed(lines)}"
+        raise UserError(what, key=first.label, family="weights")
 
 
 def _text(tensor: torch.Tensor) -> str:
-    kind = "fractions" if tensor.is_floating_point() else "complex" if tensor.is_complex() else str(tensor.dtype)[6:]
-    return f"{'×'.join(map(str, tensor.shape)) or 'single'} {kind}"
+    kind = "fractions" if tensor.is_floating_point() else "complex" if tensor.is_complex() else format_text(tensor)
+    return f"{shape_text(tensor.shape)} {kind}"
 
 
 def _mean(
@@ -111,7 +108,7 @@ def _mean(
         return torch.stack([tensor.detach().cpu() for tensor in tensors]).amax(0)
     if not (first.is_floating_point() or first.is_complex()):
         other = next(m.label for m, tensor in zip(members, tensors) if not _equal([tensors[0], tensor]))
-        what = f"{name} holds {str(first.dtype)[6:]} values, which cannot be averaged, and they differ"
+        what = f"{name} holds {format_text(first)} values, which cannot be averaged, and they differ"
         raise UserError(what, key=members[0].label, received=other, family="weights")
     wide = torch.complex128 if first.is_complex() else torch.float64
     total = torch.zeros(first.shape, dtype=wide)

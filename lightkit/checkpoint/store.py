@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -142,9 +142,7 @@ class CheckpointStore:
         plain = self._take(content)
         try:
             path = self.folder / f"step-{step:08d}.pt"
-            copies = (
-                0  # a name nobody uses: replacing a listed file would leave a moment in which the manifest is wrong
-            )
+            copies = 0  # a name of its own: replacing a listed file would leave the manifest wrong for a moment
             while os.path.lexists(path):
                 copies += 1
                 path = self.folder / f"step-{step:08d}-{copies}.pt"
@@ -223,7 +221,7 @@ class CheckpointStore:
                 entry = replace(entry, value=next((old.value for old in before if old.step == entry.step), None))
             plain[LABEL] = {"step": entry.step, "value": entry.value, "epoch": entry.epoch}
             target = self.folder / entry.file
-            made = draft(target, lambda file: torch.save(plain, cast("IO[bytes]", file)), scratch=_SCRATCH)
+            made = draft(target, lambda file: torch.save(plain, file), scratch=_SCRATCH)
             new = replace(entry, sha256=made.sha256, bytes=made.count_bytes)
             kept = manifest.kept(
                 [old for old in before if old.step != new.step] + [new],
@@ -244,10 +242,10 @@ class CheckpointStore:
             why = f"{run_files.MANIFEST} is missing"
         except ManifestError as error:
             why = str(error)
-        found = rebuild(self.folder)
-        if found:
-            _LOG.warning("%s: %s; listed anew from %d files", self.folder, why, len(found))
-        return found
+        entries = rebuild(self.folder)
+        if entries:
+            _LOG.warning("%s: %s; listed anew from %d files", self.folder, why, len(entries))
+        return entries
 
     def newest(self) -> Path | None:
         """Return the file of the greatest step, maybe a damaged one: see `load_newest`; None in an empty folder."""
@@ -256,8 +254,8 @@ class CheckpointStore:
 
     def best(self) -> Path | None:
         """Return the file of the best value; None where nothing was measured or none are kept."""
-        found = manifest.ranked(self.entries(), self.mode)
-        return self.folder / found[0].file if found and self.keep_best else None
+        ranked = manifest.ranked(self.entries(), self.mode)
+        return self.folder / ranked[0].file if ranked and self.keep_best else None
 
     def load(self, path: Path) -> dict[str, Any]:
         """Read the content of a checkpoint, checked against the manifest, tensors on the CPU.

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import shared_prefix, unwrapped
-from lightkit.checkpoint.optimizer_state import group_names, kind
+from lightkit.checkpoint.optimizer_state import group_names, kind, misfit
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
@@ -23,14 +23,8 @@ from lightkit.common.text import counted
 _WEIGHTS = ("model", "model_state_dict", "state_dict", "model_state", "net", "network", "weights", "module")
 """Where training loops keep the weights that were being trained; averages of them stand elsewhere."""
 _OPTIMIZER = (
-    "optimizer",
-    "optimizer_state_dict",
-    "optimizer_state",
-    "optim",
-    "optim_state_dict",
-    "opt",
-    "optimizer_states",
-)
+    "optimizer", "optimizer_state_dict", "optimizer_state", "optim", "optim_state_dict", "opt", "optimizer_states",
+)  # fmt: skip
 _EPOCH = ("epoch", "epochs", "current_epoch", "start_epoch")
 _STEP = ("global_step", "step", "steps", "iteration", "iter", "num_steps", "global_steps")
 _SCALER = ("scaler", "scaler_state_dict", "amp_scaler", "grad_scaler")
@@ -107,27 +101,25 @@ def read_training_file(path: Path, *, trust: bool = False) -> TrainingFile:
         run = path.resolve().parent.parent
         what, fix = "this is a checkpoint of a run of lightkit", f"lightkit resume {run}"
         raise UserError(what, key=str(path), fix=fix, family="no-checkpoint")
-    found = content if isinstance(content, Mapping) else {}
-    place = next((name for name in _WEIGHTS if isinstance(found.get(name), (Mapping, nn.Module))), None)
+    entries = content if isinstance(content, Mapping) else {}
+    place = next((name for name in _WEIGHTS if isinstance(entries.get(name), (Mapping, nn.Module))), None)
     weights = read_weights(path, trust=trust, key=place, asked="resume.")
-    optimizer = _first(found, _OPTIMIZER, lambda value: isinstance(value, (Mapping, list)))
+    optimizer = _first(entries, _OPTIMIZER, lambda value: isinstance(value, (Mapping, list)))
     if isinstance(optimizer, list):  # Lightning's, of which there may be several
         if len(optimizer) > 1:
-            raise UserError(
-                "the file has several optimizers, and a run has one", key=str(path), family="checkpoint-misfit"
-            )
+            raise misfit("the file has several optimizers, and a run has one", key=str(path))
         optimizer = optimizer[0] if optimizer else None
     if optimizer is not None and not {"state", "param_groups"} <= optimizer.keys():
         what = "the entry of the optimizer is not what its state_dict() gives"
-        raise UserError(what, key=str(path), received=", ".join(map(str, optimizer)), family="checkpoint-misfit")
-    step = _number(found, _STEP)
+        raise misfit(what, key=str(path), received=", ".join(map(str, optimizer)))
+    step = _number(entries, _STEP)
     return TrainingFile(
         path=path,
         weights=weights.state,
         optimizer=optimizer,
-        epoch=_number(found, _EPOCH),
+        epoch=_number(entries, _EPOCH),
         step=_steps_of(optimizer) if step is None else step,
-        scaler=_first(found, _SCALER, lambda value: isinstance(value, Mapping) and "scale" in value),
+        scaler=_first(entries, _SCALER, lambda value: isinstance(value, Mapping) and "scale" in value),
     )
 
 
@@ -140,8 +132,8 @@ def _number(content: Mapping[str, Any], names: Iterable[str]) -> int | None:
         single = value.numel() == 1 if isinstance(value, Tensor) else type(value) in (int, float)
         return single and float(value) >= 0 and float(value) == int(value)
 
-    found = _first(content, names, is_count)
-    return None if found is None else int(found)
+    count = _first(content, names, is_count)
+    return None if count is None else int(count)
 
 
 def _steps_of(optimizer: Mapping[str, Any] | None) -> int | None:
@@ -159,9 +151,9 @@ def fit_weights(weights: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> d
     """
     names = unwrapped(weights)
     off, on = shared_prefix(*({name: tuple(t.shape) for name, t in side.items()} for side in (weights, model)))
-    found = {on + names[name].removeprefix(off): tensor for name, tensor in weights.items()}
+    renamed = {on + names[name].removeprefix(off): tensor for name, tensor in weights.items()}
     counters = {name: tensor for name, tensor in model.items() if name.endswith("num_batches_tracked")}
-    return {**counters, **found}
+    return {**counters, **renamed}
 
 
 def fit_optimizer(file: TrainingFile, optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -204,14 +196,13 @@ def _check_kind(file: TrainingFile, states: Mapping[int, Mapping[str, Any]], opt
     there = {name for state in states.values() for name in state}
     here = _kept(optimizer)
     if states and here is not None and there != here:
-        raise UserError(
+        raise misfit(
             "the optimizer in the file keeps something else of each parameter",
             key="optim._target_",
             expected=f"one that keeps {', '.join(sorted(there)) or 'nothing'}, as in {file.path}",
             received=f"{kind(optimizer)}, which keeps {', '.join(sorted(here)) or 'nothing'}",
             fix=" ".join(file.optimizer_overrides())
             or "the optimizer that the file was written with; a file without one begins with an empty state",
-            family="checkpoint-misfit",
         )
 
 
@@ -257,17 +248,15 @@ def _names_of(
             fitting.append(named)
     if len(fitting) == 1:
         return fitting[0]
-    what = (
-        "which parameters its state belongs to can be told in more than one way" if fitting else "its shapes do not fit"
-    )
-    raise UserError(
+    several = "which parameters its state belongs to can be told in more than one way"
+    what = several if fitting else "its shapes do not fit"
+    raise misfit(
         f"the state of the optimizer cannot be matched with the parameters of the model: {what}",
         key=str(file.path),
         expected=f"state for {counted(len(parameters), 'parameter')}",
         received=f"state for {len(numbers)} in {len(groups)} group{'s' * (len(groups) != 1)}",
         fix="save it from an optimizer that knows names: torch.optim.AdamW(model.named_parameters()); or take the "
         "weights alone: finetune=full finetune.weights.path=FILE",
-        family="checkpoint-misfit",
     )
 
 

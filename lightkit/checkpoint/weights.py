@@ -169,10 +169,10 @@ def _located(path: Path) -> tuple[list[Path], Path]:
         what = "this is the run of an ensemble: it has the weights of several networks, and one is wanted"
         fix = f"one of its members: {path / run_files.MEMBERS}/NAME"
         raise UserError(what, key=str(path), fix=fix, family="ensemble")
-    found = next((path / name for name in _FOLDERS if (path / name).exists()), None)
-    if found is None:
+    model_file = next((path / name for name in _FOLDERS if (path / name).exists()), None)
+    if model_file is None:
         raise unreadable(path, f"neither a lightkit run nor a folder with {' or '.join(_FOLDERS)}")
-    return (shards(found) if found.suffix == ".json" else [found]), found
+    return (shards(model_file) if model_file.suffix == ".json" else [model_file]), model_file
 
 
 def _read(path: Path, *, trust: bool, key: str | None, asked: str) -> Weights:
@@ -189,11 +189,11 @@ def _read(path: Path, *, trust: bool, key: str | None, asked: str) -> Weights:
         has_average = content.get("ema") is not None
         state = lightkit_content.model_state(lightkit_content.upgrade(dict(content)))
         return _weights(state, path, "lightkit checkpoint", "moving average" if has_average else "model")
-    place, found = _walk(content, key, path, asked) if key else _search(content, path, asked)
+    place, state_dict = _walk(content, key, path, asked) if key else _search(content, path, asked)
     kinds = {LABEL: "lightkit checkpoint", "pytorch-lightning_version": "Lightning checkpoint"}
     usual = "training file" if place else "state dict"
     kind = next((name for entry, name in kinds.items() if entry in content), usual)
-    return _weights(found, path, kind, place or None)
+    return _weights(state_dict, path, kind, place or None)
 
 
 def _weights(state: Mapping[str, Any], path: Path, kind: str, key: str | None) -> Weights:
@@ -219,13 +219,13 @@ def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[
 
 def _search(content: Mapping[str, Any], path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
     """Find the state dict in a file, wherever training scripts put it."""
-    found = _nested(content, depth=2)
-    if found is None:
+    nested = _nested(content, depth=2)
+    if nested is None:
         choices = [str(name) for name, value in content.items() if isinstance(value, (Mapping, nn.Module))]
         named = f" ({asked}key)" if asked else ""
         fix = f"name the entry they are in by its key{named}: {', '.join(choices)}" if choices else None
         raise UserError("there are no weights in the usual places", key=str(path), fix=fix, exit_code=UNREADABLE)
-    return found
+    return nested
 
 
 def _nested(content: Mapping[str, Any], *, depth: int) -> tuple[str, Mapping[str, Any]] | None:
@@ -236,7 +236,7 @@ def _nested(content: Mapping[str, Any], *, depth: int) -> tuple[str, Mapping[str
     for name in _PLACES if depth else ():
         value = content.get(name)
         inner = value.state_dict() if isinstance(value, nn.Module) else value
-        found = _nested(inner, depth=depth - 1) if isinstance(inner, Mapping) else None
-        if found:
-            return f"{name}.{found[0]}".rstrip("."), found[1]
+        nested = _nested(inner, depth=depth - 1) if isinstance(inner, Mapping) else None
+        if nested:
+            return f"{name}.{nested[0]}".rstrip("."), nested[1]
     return None

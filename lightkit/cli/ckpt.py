@@ -87,13 +87,13 @@ def _inspect_file(path: Path, options: Namespace) -> int:
 def diff(args: list[str]) -> int:
     """Compare two states; 1 where they differ."""
     options = Parser("ckpt diff", "first", "second").read(args)
-    from lightkit.checkpoint.compare import compare, flat
+    from lightkit.checkpoint.compare import compare, leaves
     from lightkit.checkpoint.reading import read
     from lightkit.checkpoint.weights import read_weights
 
     sources = [find_source(text) for text in (options.first, options.second)]
     weights = [read_weights(source, trust=options.trust, key=options.key) for source in sources]
-    first, second = (flat(read(one.path)) if options.all else dict(one.state) for one in weights)
+    first, second = (dict(leaves(read(one.path))) if options.all else dict(one.state) for one in weights)
     machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)

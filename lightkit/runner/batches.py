@@ -67,8 +67,8 @@ def resolve_batch_size(
         tell(f"batch   looking for the largest that fits ({KEY}={cfg.device.batch_size})")
         return find_batch(cfg, ranks=ranks.size, tell=tell)
 
-    found = ranks.shared(search)
-    return with_values(cfg, found.settings()), found.lines
+    batch = ranks.shared(search)
+    return with_values(cfg, batch.settings()), batch.lines
 
 
 def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
@@ -123,27 +123,27 @@ def find_batch(
         what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
         fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
         raise UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
-    found = asked.batch(search, best, first)
-    return replace(found, probes=tuple(search.probes), limit=search.limit, free=first["free"])
+    batch = asked.batch(search, best, first)
+    return replace(batch, probes=tuple(search.probes), limit=search.limit, free=first["free"])
 
 
 def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], None]) -> str:
     """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
     while (size := search.next()) is not None:
-        found = child.ask(size=size, window=asked.window(size))
-        failed = "error" in found and "peak" not in found  # whatever its size
+        got = child.ask(size=size, window=asked.window(size))
+        failed = "error" in got and "peak" not in got  # whatever its size
         if failed and size > 1:
-            if found.get("exit_code", FAILED) != FAILED:
-                raise UserError(found["error"], exit_code=found["exit_code"], family=found.get("family"))
+            if got.get("exit_code", FAILED) != FAILED:
+                raise UserError(got["error"], exit_code=got["exit_code"], family=got.get("family"))
             fix = f"{KEY}=null shows where"
-            raise UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
+            raise UserError(f"a training step fails: {got['error']}", key=KEY, fix=fix, exit_code=FAILED)
         if failed:
-            found = {"size": size, "peak": None}  # a single sample is an error in batch norm
-        search.add(Probe(size, found["peak"], found.get("fixed", 0)))
-        needs = "does not fit" if found["peak"] is None else f"needs {in_gib(found['peak'])} of {in_gib(search.limit)}"
+            got = {"size": size, "peak": None}  # a single sample is an error in batch norm
+        search.add(Probe(size, got["peak"], got.get("fixed", 0)))
+        needs = "does not fit" if got["peak"] is None else f"needs {in_gib(got['peak'])} of {in_gib(search.limit)}"
         tell(f"        {size} sample{'' if size == 1 else 's'}: {needs}")
-        if found["peak"] is None:
-            return str(found.get("error", ""))
+        if got["peak"] is None:
+            return str(got.get("error", ""))
     return ""
 
 
@@ -178,10 +178,10 @@ class Asked:
         rows, given = int(facts["rows"]), int(self.cfg.data.batch_size)
         if self.largest:
             return steps_up_to(rows, least=self.ranks) or [self.ranks]
-        found = parts(self.effective, least=self.ranks)
+        sizes = parts(self.effective, least=self.ranks)
         if not self.cfg.data.drop_last:
-            return found
-        return [size for size in found if rows % size == rows % given] or [given]
+            return sizes
+        return [size for size in sizes if rows % size == rows % given] or [given]
 
     def window(self, size: int) -> int:
         """Return the batches of a step to measure with: gradients are there in the second forward pass already."""

@@ -223,9 +223,9 @@ class Child(MeasuringProcess):
             UserError: The process ended, and not because memory ran out.
         """
         self.write(json.dumps({"size": size, "window": window}))
-        found = self.read()
-        if found is not None:
-            return found
+        answer = self.read()
+        if answer is not None:
+            return answer
         if self.was_killed():  # by the system, which had no memory left
             return {"size": size, "peak": None}
         raise self.lost()

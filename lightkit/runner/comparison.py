@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightkit.checkpoint.compare import bits, leaves
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
@@ -22,37 +24,21 @@ _CLOCK = ("time", "seconds", "system")
 """Keys of what no two runs have in common, besides the names that begin as `MACHINE` says."""
 
 
+flatten = partial(leaves, without=(*_CLOCK, *MACHINE))
+"""Nested values as pairs of a key path and a value, without what comes from the clock."""
+
+
 def digest(value: Any) -> str:
     """Hash nested tensors, arrays and plain values; the same types and bits give the same short text."""
-    found = hashlib.blake2b(digest_size=8)
-    for key, item in flatten(value, "", without=()):
-        found.update(key.encode())
+    hashed = hashlib.blake2b(digest_size=8)
+    for key, item in leaves(value):
+        hashed.update(key.encode())
         if isinstance(item, Tensor):
-            plain = item.detach().cpu() if item.layout is torch.strided else item.detach().cpu().to_dense()
-            found.update(f"{item.dtype}{tuple(item.shape)}".encode())
-            found.update(plain.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+            hashed.update(f"{item.dtype}{tuple(item.shape)}".encode())
+            hashed.update(bits(item if item.layout is torch.strided else item.to_dense()).numpy().data)
         else:
-            found.update(repr(item).encode())
-    return found.hexdigest()
-
-
-def flatten(value: Any, key: str, without: Collection[str] = (*_CLOCK, *MACHINE)) -> Iterator[tuple[str, Any]]:
-    """Yield nested dicts and lists as pairs of a dotted key and a value.
-
-    Args:
-        value: Dicts, lists, and what is in them.
-        key: What leads to it.
-        without: Names of values to leave out, and beginnings of names that end with `/`: what comes from the clock.
-    """
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if name not in without and not str(name).startswith(tuple(each for each in without if each[-1] == "/")):
-                yield from flatten(item, f"{key}.{name}", without)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from flatten(item, f"{key}[{index}]", without)
-    else:
-        yield key, value
+            hashed.update(repr(item).encode())
+    return hashed.hexdigest()
 
 
 class Comparison(NamedTuple):
@@ -87,24 +73,24 @@ def _left_behind(folder: Path) -> dict[str, dict[str, Any]]:
         saved = newest[1] if newest else {}
         parts = {name: dict(flatten(saved.get(name), name)) for name in PARTS}
         return {**parts, run_files.METRICS: logged, "TensorBoard": _points(folder), **ends}
-    found: dict[str, dict[str, Any]] = {}
+    members: dict[str, dict[str, Any]] = {}
     for member in sorted((folder / run_files.MEMBERS).iterdir()):
         own = {**_left_behind(member), run_files.PREDICTIONS_HELD_OUT: _tensors(member, run_files.PREDICTIONS_HELD_OUT)}
         for kind, values in own.items():
-            found.setdefault(f"members: {kind}", {}).update({f"{member.name}: {k}": v for k, v in values.items()})
+            members.setdefault(f"members: {kind}", {}).update({f"{member.name}: {k}": v for k, v in values.items()})
     kept = {name: _tensors(folder, name) for name in (run_files.PREDICTIONS_HELD_OUT, run_files.ENSEMBLE_WEIGHTS)}
-    return {**found, **kept, **ends}
+    return {**members, **kept, **ends}
 
 
 def _points(folder: Path) -> dict[str, Any]:
     """Return every point of every curve, of speeds only that they are there; and what files hold more than once."""
-    found: dict[str, Any] = {f"records of {name} at step {step}": n for (name, step), n in repeated(folder).items()}
+    curves: dict[str, Any] = {f"records of {name} at step {step}": n for (name, step), n in repeated(folder).items()}
     for name, points in read_scalars(folder).items():
         if name.startswith("vitals/system/"):  # samples come with the clock, not with the steps
             continue
         for number, (step, value) in enumerate(points):
-            found[f"{name}, point {number + 1}"] = step if "speed/" in name else (step, float(value).hex())
-    return found
+            curves[f"{name}, point {number + 1}"] = step if "speed/" in name else (step, float(value).hex())
+    return curves
 
 
 def _tensors(folder: Path, name: str) -> dict[str, Any]:
@@ -169,10 +155,10 @@ _WHERE = {
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a trace; one torn by a crash is left out."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in read_lines(path, parse_object):
-        found[_key(row)] = found.get(_key(row), {}) | row
-    return list(found.values())
+        rows[_key(row)] = rows.get(_key(row), {}) | row
+    return list(rows.values())
 
 
 def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:

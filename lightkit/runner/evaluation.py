@@ -96,16 +96,8 @@ def pass_over(
     learner.engine.seed_validation(0)
     asked = interrupt or Interrupt()
     try:
-        evaluate(
-            learner.network,
-            loader,
-            meters,
-            task=learner.task,
-            criterion=learner.criterion,
-            context=learner.engine,
-            each=lambda _batch: asked.raise_at(step),
-            interrupt=asked,
-        )
+        how: dict[str, Any] = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
+        evaluate(learner.network, loader, meters, each=lambda _batch: asked.raise_at(step), interrupt=asked, **how)
     except AskedToEnd:
         asked.raise_at(step)
         raise
@@ -147,31 +139,31 @@ _SPLITS = ("train", "val", "test")
 
 def result_writer(run: MemberRun) -> Callable[[str, Mapping[str, Shaped]], None]:
     """Return what keeps the newest results of a split in the run's folder, and says once where they are."""
-    told = set[Path]()
+    announced = set[Path]()
 
-    def write(split: str, found: Mapping[str, Shaped]) -> None:
+    def write(split: str, results: Mapping[str, Shaped]) -> None:
         if not run.session.ranks.main:
             return
-        for name, path in write_results(found, run.path / run_files.FIGURES / split).items():
-            if path not in told:
-                told.add(path)
+        for name, path in write_results(results, run.path / run_files.FIGURES / split).items():
+            if path not in announced:
+                announced.add(path)
                 run.logger.message(f"metrics.{split}.{name} is no number: see {path}")
 
     return write
 
 
-def write_results(found: Mapping[str, Shaped], folder: Path) -> dict[str, Path]:
+def write_results(results: Mapping[str, Shaped], folder: Path) -> dict[str, Path]:
     """Write results to a file of NumPy each, which takes the place of an older one.
 
     Args:
-        found: Results by the name of their metric.
+        results: Results by the name of their metric.
         folder: Where the files go; made when there is something to write.
 
     Returns:
         The files by name.
     """
     written = dict[str, Path]()
-    for name, result in found.items():
+    for name, result in results.items():
         folder.mkdir(parents=True, exist_ok=True)
         written[name] = path = folder / f"{name.replace('/', '_')}{run_files.METRIC_RESULT}"
         packed = io.BytesIO()

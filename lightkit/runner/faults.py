@@ -22,14 +22,7 @@ from lightkit.common.strategies import strategy_of
 from lightkit.common.text import counted
 from lightkit.data.loaders import small_batch
 from lightkit.device.ranks import is_lost
-from lightkit.diagnostics.footprint import (
-    activations,
-    bytes_of,
-    measured,
-    origins,
-    repeated_blocks,
-    state_bytes,
-)
+from lightkit.diagnostics.footprint import activations, bytes_of, measured, origins, repeated_blocks, state_bytes
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
 from lightkit.trainer import State
 
@@ -133,28 +126,21 @@ def as_user_error(error: BaseException, folder: Path | None = None, memory: Repo
 
 
 def _of_file(error: OSError, folder: Path | None) -> UserError | None:
+    name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
     if error.errno in _DISK:
         what, fix = _DISK[error.errno]
-        return _disk(error, what, fix)
-    file = error.filename
-    if folder is None or not isinstance(file, (str, bytes, os.PathLike)):
+    elif name and folder is not None and Path(name).absolute().is_relative_to(folder.absolute()):
+        what, fix = error.strerror or str(error), "see to the folder, then `lightkit resume RUN`"
+    else:
         return None
-    if Path(os.fsdecode(file)).absolute().is_relative_to(folder.absolute()):
-        return _disk(error, error.strerror or str(error), "see to the folder, then `lightkit resume RUN`")
+    return UserError(f"cannot write: {what}", key=name, fix=fix, exit_code=FAILED, family="cannot-write")
+
+
+def _refused(message: str) -> UserError | None:
+    for start, (key, what, fix) in _REFUSED.items():
+        if message.startswith(start):
+            return UserError(what, key=key, received=message.splitlines()[0].partition(". ")[0], fix=fix)
     return None
-
-
-def _refused(said: str) -> UserError | None:
-    found = next((facts for start, facts in _REFUSED.items() if said.startswith(start)), None)
-    if found is None:
-        return None
-    key, what, fix = found
-    return UserError(what, key=key, received=said.splitlines()[0].partition(". ")[0], fix=fix)
-
-
-def _disk(error: OSError, what: str, fix: str) -> UserError:
-    key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
-    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED, family="cannot-write")
 
 
 _SHOWN = 4
@@ -217,10 +203,10 @@ class MemoryReport:
                 named = {_OPTIMIZER.get(name, name): count for name, count in fixed.items() if count}
                 rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in named.items())))
             with suppress(Exception):
-                found = self._origins(self.parts, evaluating)
-                pattern = None if evaluating else repeated_blocks(self.parts.model, found)
+                activation_bytes = self._origins(self.parts, evaluating)
+                pattern = None if evaluating else repeated_blocks(self.parts.model, activation_bytes)
                 words = "outputs" if evaluating else f"activations of {counted(_samples(self.parts), 'sample')}"
-                rows.append(_row("of these", _listed(found, words)))
+                rows.append(_row("of these", _listed(activation_bytes, words)))
         fix = self._fix(evaluating, pattern)
         self.parts = None  # frames that are cleared keep their functions, one of which may lead to here
         return UserError("\n".join(rows), fix=fix, exit_code=OUT_OF_MEMORY)
@@ -270,24 +256,24 @@ class MemoryReport:
     def _fix(self, evaluating: bool, pattern: str | None) -> str:
         """Say what to change, in values that suit this run."""
         data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
-        size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
+        size, changes, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
         half = int(data.eval_batch_size or size) // 2
         if evaluating and half:
-            found.append(f"data.eval_batch_size={half}")
+            changes.append(f"data.eval_batch_size={half}")
         elif not evaluating and size > 1 and self.parts is not None:
             part = size // 2 if size % 2 == 0 else 1
-            found.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
-            found.append("device.batch_size=auto, which finds the largest for a new run")
+            changes.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
+            changes.append("device.batch_size=auto, which finds the largest for a new run")
         if device.precision in ("fp32", "tf32"):
-            found.append("device.precision=bf16")
+            changes.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing:
-            found.append(f'device.activation_checkpointing=["{pattern}"]')
+            changes.append(f'device.activation_checkpointing=["{pattern}"]')
         if (lighter := strategy_of(device.parallel).lighter) is not None:
-            found.append(f"device.parallel={lighter}")
+            changes.append(f"device.parallel={lighter}")
         if self.state.step:
             override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
-            found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
-        return ("\n" + " " * 14).join(found or ["a smaller model"])
+            changes.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
+        return ("\n" + " " * 14).join(changes or ["a smaller model"])
 
 
 def reason(error: BaseException) -> str:
@@ -318,14 +304,14 @@ def _row(label: str, text: str) -> str:
     return f"    {label + ':':<10}{text}"
 
 
-def _listed(found: Mapping[str, int], words: str) -> str:
+def _listed(activation_bytes: Mapping[str, int], words: str) -> str:
     """Put the largest origins in words."""
-    total = sum(found.values())
+    total = sum(activation_bytes.values())
     if not total:
         raise ValueError("nothing is known")
-    worth = [origin for origin in origins(found) if origin.bytes >= _SHARE * total][:_SHOWN]
-    told = []
+    worth = [origin for origin in origins(activation_bytes) if origin.bytes >= _SHARE * total][:_SHOWN]
+    texts = []
     for origin in worth:
         times = f" ({origin.count} x)" if origin.count > 1 else ""
-        told.append(f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}")
-    return f"{words} about {in_gib(total)}: {', '.join(told)}"
+        texts.append(f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}")
+    return f"{words} about {in_gib(total)}: {', '.join(texts)}"

@@ -96,11 +96,11 @@ def local_gpus(engine: Engine) -> dict[int, str]:
     devices = [device for device in engine.parallel.devices if device.type == "cuda"]
     uuids = cuda_uuids(devices)
     own = [[device.index, uuids.get(device.index, "")] for device in devices]
-    found: dict[int, str] = {}
+    uuids_by_number: dict[int, str] = {}
     for (machine, gpus), _ in engine.ranks.gather([], (platform.node(), own)):
         for number, uuid in gpus if machine == platform.node() else ():
-            found.setdefault(number, uuid)
-    return found
+            uuids_by_number.setdefault(number, uuid)
+    return uuids_by_number
 
 
 def loading(data: Data) -> Loading:

@@ -89,12 +89,12 @@ class MemberRun:
         self.stack.enter_context(self._logging(learner.state))
         self.stack.enter_context(_written(learner.store))
         step, timetable = learner.state.step, learner.timetable
-        told = [*session.notes, *(notes if step else [])]
+        lines = [*session.notes, *(notes if step else [])]
         if timetable.stop_at is not None and not timetable.pauses:
-            told.append(f"trainer.stop_at={timetable.stop_at} lies beyond the end: the run does not pause")
+            lines.append(f"trainer.stop_at={timetable.stop_at} lies beyond the end: the run does not pause")
         if step and self.place is not session.place:
             session.members.message(f"{self.path.name}  resumed at step {step}")
-        introduce(self.cfg, self.path, learner, self.logger, step=step, notes=told)
+        introduce(self.cfg, self.path, learner, self.logger, step=step, notes=lines)
         return learner
 
     def finish(self, learner: Learner) -> dict[str, Any]:
@@ -172,10 +172,8 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
                 lock_folder(stack, place)
                 cfg, saved = reopen(cfg, place, session.ranks)
         elif session.resumes and saved is None:
-            what, fix = (
-                "this run trains several models, which its plan names",
-                "Runner(..., plan=PLAN).run(resume=True)",
-            )
+            what = "this run trains several models, which its plan names"
+            fix = "Runner(..., plan=PLAN).run(resume=True)"
             raise UserError(what, key=str(place.path), fix=fix, family="no-checkpoint")
         session.memory.cfg, session.memory.parts = cfg, None
         shown = session.members.logger(member.name) if member.name else None

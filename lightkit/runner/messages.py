@@ -32,11 +32,8 @@ def introduce(
         step: Step the run goes on from; 0 for a new one.
         notes: What else there is to say.
     """
-    count = sum(parameter.numel() for parameter in parts.model.parameters())
-    target = cfg.model["_target_"].rpartition(".")[2]
-    for line in introduction(cfg, folder, parts.data):
+    for line in [*introduction(cfg, folder, parts.data), _model_line(cfg, parts)]:
         logger.message(line)
-    logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
     parts.engine.notes.hand_to(logger.message)
     for line in [*([f"resumed at step {step}"] if step else []), *notes]:
         logger.message(line)
@@ -72,11 +69,14 @@ def introduce_members(cfg: DictConfig, parts: Learner, tell: Callable[[str], Non
         tell: Takes the lines.
         notes: What else there is to say.
     """
+    for line in [_model_line(cfg, parts), *parts.engine.notes.lines, *notes]:
+        tell(line)
+
+
+def _model_line(cfg: DictConfig, parts: Learner) -> str:
     count = sum(parameter.numel() for parameter in parts.model.parameters())
     where = parts.engine.describe(parts.optimizer)
-    tell(f"model   {cfg.model['_target_'].rpartition('.')[2]}, {count:,} parameters on {where}")
-    for line in [*parts.engine.notes.lines, *notes]:
-        tell(line)
+    return f"model   {cfg.model['_target_'].rpartition('.')[2]}, {count:,} parameters on {where}"
 
 
 def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) -> None:
@@ -110,14 +110,7 @@ def pausing(cfg: DictConfig, folder: Path, state: State, reason: str) -> str:
     return f"{where}; go on with: lightkit resume {folder} trainer.stop_at=null"
 
 
-def conclude(
-    cfg: DictConfig,
-    folder: Path,
-    state: State,
-    logger: Logger,
-    *,
-    system: Mapping[str, Any],
-) -> None:
+def conclude(cfg: DictConfig, folder: Path, state: State, logger: Logger, *, system: Mapping[str, Any]) -> None:
     """Log the status, the closing table, and how the machine was used.
 
     Args:

@@ -96,11 +96,11 @@ def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None
     read: list[dict[str, Any]] = []
 
     def find() -> Path | None:
-        found = store.load_newest(recover=True)
-        if found is None:
+        saved = store.load_newest(recover=True)
+        if saved is None:
             return None
-        read.append(found[1])
-        return found[0]
+        read.append(saved[1])
+        return saved[0]
 
     path = ranks.shared(find)
     if path is not None and not read:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.checkpoint.optimizer_state import misfit
 from lightkit.checkpoint.training_file import TrainingFile, fit_optimizer, fit_weights, read_training_file
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.ledger import Ledger
@@ -89,14 +90,13 @@ def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Seque
     before = {str(group.get("name")) for group in saved["groups"]}
     now = {str(group.get("name")) for group in optimizer.param_groups}
     if longer and before != now and any(_MOMENT.search(name) for name in before ^ now):
-        raise UserError(
+        raise misfit(
             "what begins or stops to train later would do so at other steps in a run of this length",
             key=longer.key,
             expected=", ".join(sorted(before - now)),
             received=", ".join(sorted(now - before)),
             fix="name the steps: finetune.schedule with `step` in place of `share`, finetune.gradual.every_steps in "
             "place of share, with resume.override=['finetune.*']",
-            family="checkpoint-misfit",
         )
 
 
@@ -153,13 +153,8 @@ def reapply_overrides(
     """
     keys = [change.key.split(".")[1] for change in changes if change.taken and change.key.startswith("optim.")]
     if not own and {"lr", *_GROUPING} & set(keys):
-        raise UserError(
-            "PyTorch's schedulers keep the learning rate in their own state",
-            key="resume.override",
-            received="optim.lr",
-            fix="one of lightkit's schedulers, or a new run",
-            family="checkpoint-misfit",
-        )
+        what, fix = "PyTorch's schedulers keep the learning rate in their own state", "one of lightkit's schedulers"
+        raise misfit(what, key="resume.override", received="optim.lr", fix=f"{fix}, or a new run")
     names = [*keys, "weight_decay"] if set(_GROUPING) & set(keys) else keys
     for group, wanted in zip(optimizer.param_groups, settings):
         group |= {name: wanted[name] for name in names if name in wanted and name != "lr"}
@@ -175,11 +170,8 @@ def still_kept(
         saved: States in the checkpoint.
         changes: What differs from the checkpoint's configuration.
     """
-    remade = [
-        change.key
-        for change in changes
-        if change.taken and (named(change.key, _REMAKING) or not named(change.key, FREE))
-    ]
+    taken = [change.key for change in changes if change.taken]
+    remade = [key for key in taken if named(key, _REMAKING) or not named(key, FREE)]
     if not saved.get(KEPT) or (KEPT in callbacks and not remade):
         return dict(saved), []
     others = {name: state for name, state in saved.items() if name != KEPT}
@@ -275,14 +267,13 @@ def _check_model(cfg: DictConfig, file: TrainingFile, weights: Mapping[str, Tens
     alike = here.keys() & weights.keys()
     chosen = ["model=NAME", "model.KEY=VALUE", "data=NAME", *(file.optimizer_overrides() or ["optim=NAME"])]
     where = "`lightkit config model` lists the models, and model=custom is for a class of your own"
-    overview = UserError(
+    overview = misfit(
         f"the weights are those of another model than this run has: {len(alike)} of {len(here)} names are the same",
         key=shown(file.path),
         expected=f"{name}({values}) for inputs of {shape}: {_first_and_last(here)}",
         received=_first_and_last(file.weights),
         fix=f"name what the file was made with: lightkit resume {shlex.quote(shown(file.path))} {' '.join(chosen)} "
         f"({where})",
-        family="checkpoint-misfit",
     )
     raise UserErrors([overview, *misfits]) if alike else overview
 
@@ -303,9 +294,8 @@ def _move_schedule(learner: Learner, total_steps: int | None, step: int) -> None
         scheduler.load_state_dict({"count": step})
         return
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Detected call of `lr_scheduler.step"
-        )  # the optimizer's are in the file
+        # The steps of the optimizer are in the file.
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         for _ in range(step):
             scheduler.step()
 
@@ -313,8 +303,8 @@ def _move_schedule(learner: Learner, total_steps: int | None, step: int) -> None
 def _taken_over(file: TrainingFile, learner: Learner, *, epoch: int, step: int) -> list[str]:
     """Say what was taken over, and what of the file's settings is another here."""
     taken = ["weights", *(["optimizer"] if file.optimizer is not None else [])]
-    said = f" (it says epoch {file.epoch})" if file.epoch not in (None, epoch) else ""
-    lines = [f"{file.path}: {' and '.join(taken)} after {counted(epoch, 'epoch')}, {counted(step, 'step')}{said}"]
+    differs = f" (it says epoch {file.epoch})" if file.epoch not in (None, epoch) else ""
+    lines = [f"{file.path}: {' and '.join(taken)} after {counted(epoch, 'epoch')}, {counted(step, 'step')}{differs}"]
     if file.optimizer is None:
         lines.append("the file has no state of an optimizer: it begins with an empty one")
     for name in ("weight_decay", "betas", "momentum", "eps"):

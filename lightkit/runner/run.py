@@ -164,11 +164,11 @@ class Runner:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
         with self.trained(checkpoint, members) as learner:
-            found = dict[str, dict[str, float]]()
+            measured = dict[str, dict[str, float]]()
             for split in splits:
-                found[split] = evaluate_split(learner, split)
+                measured[split] = evaluate_split(learner, split)
                 write_results(learner.metrics[split].figures_data, evaluation_folder(self.folder, split))
-            return found
+            return measured
 
     def predict(
         self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()
@@ -258,13 +258,8 @@ def combine_runs(
     """
     for member in runs:
         check_run(member)
-    changed: dict[str, Any] = {
-        "ensemble": dict(method),
-        "name": name,
-        "device.parallel": "none",
-        "device.batch_size": None,
-    }
-    changed |= {"data.normalize": "none"} if scaling_of(runs) else {}
+    changed: dict[str, Any] = {"ensemble": dict(method), "name": name, "device.parallel": "none"}
+    changed |= {"device.batch_size": None} | ({"data.normalize": "none"} if scaling_of(runs) else {})
     trusted = [entry for member in runs for entry in member.cfg.get("trust") or ()]
     cfg = with_values(runs[0].cfg, {**changed, "trust": [*dict.fromkeys(trusted)]})
     with memory_released(), session(cfg, folder, overrides=overrides) as run:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build_shared
 from lightkit.common import run_files
@@ -18,13 +18,12 @@ from lightkit.common.errors import UserError
 from lightkit.common.names import folder_below
 from lightkit.common.reading import parse_json, parse_mapping, read_file
 from lightkit.config import public
-from lightkit.ensemble.methods.base import MemberResult, RunMember
+from lightkit.ensemble.methods.base import NO_ENSEMBLE, MemberResult, RunMember
 from lightkit.runner.ensemble.engines import train_at_once
 from lightkit.runner.session import memory_released, session
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_config, read_result
 
-"""Folder beside those of the jobs with the state of jobs that train at once; it goes when they have ended."""
 _FREE = ("seed", "name", "resume", "on_end")
 """Keys in which jobs that train at once may differ: their seed, and what is no part of what is trained."""
 
@@ -81,18 +80,18 @@ def check_seeds(jobs: Sequence[DictConfig]) -> None:
                 fix="leave hydra/launcher=vectorized out: the plain sweep trains one job after the other",
                 family="hydra",
             )
-    if (file := jobs[0].resume.file) is not None:
-        what, fix = "jobs that train at once begin anew", "resume.file=null, or no hydra/launcher=vectorized"
-        raise UserError(what, key="resume.file", received=file, fix=fix, family="hydra")
-    if jobs[0].device.nproc > 1:
-        what, fix = "jobs that train at once have one process", "device.nproc=1, or no hydra/launcher=vectorized"
-        raise UserError(what, key="device.nproc", received=jobs[0].device.nproc, fix=fix, family="hydra")
-    if jobs[0].trainer.stop_at is not None:
-        what, fix = "jobs that train at once do not pause", "trainer.stop_at=null, or no hydra/launcher=vectorized"
-        raise UserError(what, key="trainer.stop_at", received=jobs[0].trainer.stop_at, fix=fix, family="hydra")
-    if jobs[0].ensemble.get("_target_") not in (None, "lightkit.ensemble.methods.NoEnsemble"):
-        fix = "leave hydra/launcher=vectorized out: the members of each ensemble train at once anyway"
-        raise UserError("jobs that train at once are plain runs", key="ensemble", fix=fix, family="hydra")
+    cfg, plain = jobs[0], jobs[0].ensemble.get("_target_") in (None, NO_ENSEMBLE)
+    at_once = "leave hydra/launcher=vectorized out: the members of each ensemble train at once anyway"
+    for key, fits, what, usual in (
+        ("resume.file", cfg.resume.file is None, "jobs that train at once begin anew", "null"),
+        ("device.nproc", cfg.device.nproc <= 1, "jobs that train at once have one process", "1"),
+        ("trainer.stop_at", cfg.trainer.stop_at is None, "jobs that train at once do not pause", "null"),
+        ("ensemble", plain, "jobs that train at once are plain runs", None),
+    ):
+        if not fits:
+            fix = at_once if usual is None else f"{key}={usual}, or no hydra/launcher=vectorized"
+            received = None if usual is None else OmegaConf.select(cfg, key)
+            raise UserError(what, key=key, received=received, fix=fix, family="hydra")
 
 
 def alike_jobs(jobs: Mapping[str, DictConfig]) -> list[list[str]]:
@@ -127,7 +126,7 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
     seeds = _begun(work, folder) | {name: int(cfg.seed) for name, cfg in jobs.items()}
     members = [RunMember(name, {"seed": seed}) for name, seed in seeds.items()]
     finished = {member.name: _result(folder, member) for member in members if member.name not in jobs}
-    finished = {name: found for name, found in finished.items() if found.result.get("status") == "finished"}
+    finished = {name: done for name, done in finished.items() if done.result.get("status") == "finished"}
     resumes = (work / run_files.TOGETHER).is_dir()
     with memory_released(), session(first, work, overrides=next(iter(overrides.values())), resume=resumes) as run:
         run = replace(run, place=JobFolders(run.place, folder, overrides))
@@ -139,7 +138,7 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
     shutil.rmtree(work, ignore_errors=True)
     with suppress(OSError):  # that of other jobs may be in it
         work.parent.rmdir()
-    return {found.member.name: found.result for found in trained if found.result and found.member.name in jobs}
+    return {done.member.name: done.result for done in trained if done.result and done.member.name in jobs}
 
 
 def _begun(work: Path, folder: Path) -> dict[str, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
+from torch.optim import Optimizer
 
 import lightkit.trainer.report as summary
 from lightkit.assembly import build_console, build_store
@@ -122,14 +123,10 @@ class Session:
             return
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
-        facts: dict[str, Any] = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
-        facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
-        before, facts["modules"] = self.place.facts().get("modules", {}), own_modules()
-        code = changed_code(before, facts["modules"], to_plain(self.cfg)) if parts else []
-        self.place.record(self.cfg, self.overrides, **facts)
-        for line in [*code, *keep_rows(data, self.place)]:
-            if self.resumes:
-                self.tell(line)
+        optimizer = parts.optimizer if parts else None
+        code, rows = record_facts(self.place, self.cfg, self.overrides, engine, data, optimizer)
+        for line in [*(code if parts else []), *rows] if self.resumes else []:
+            self.tell(line)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
         self.stack.enter_context(self._told())
         self.stack.enter_context(self.signals.caught())  # also between members: the next one ends at its first step
@@ -227,33 +224,45 @@ def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> N
 
 def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved | None]:
     """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
-    found = newest(build_store(cfg.checkpoint, place.path, mode=cfg.metrics.mode), ranks)
+    saved = newest(build_store(cfg.checkpoint, place.path, mode=cfg.metrics.mode), ranks)
     # Its members have the checkpoints, if one got so far before it was killed.
     plans = cfg.ensemble._target_ != NO_ENSEMBLE or (place.path / run_files.TOGETHER).is_dir()
-    if found is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):
+    if saved is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")
-    text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))
+    text: str = saved["config"] if saved else ranks.shared(lambda: read_config(place.path))
     known = ranks.shared(lambda: not text or is_ours(place.path, text))
     text = text if known else without_user_only(text)
     merged, changes = merge_configs(keep_found_lr(keep_resolved_batch_size(cfg, text), text), text, cfg.resume.override)
     if not known:
         refuse_foreign_targets(merged, place.path)
-    return merged, Saved(found, changes) if found else None
+    return merged, Saved(saved, changes) if saved else None
 
 
 def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], learner: Learner) -> list[str]:
     """Write down what is about to run; returns what of it differs from the part of the run before."""
     before, engine, data = place.facts(), learner.engine, learner.data
-    facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
-    facts["total_steps"] = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
-    facts["modules"] = own_modules()
-    place.record(cfg, overrides, device=engine.describe(learner.optimizer), **facts)
-    notes = keep_rows(data, place)
+    length = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
+    code, rows = record_facts(place, cfg, overrides, engine, data, learner.optimizer, total_steps=length)
     if learner.store:
         learner.store.prepare()
-    code = changed_code(before.get("modules", {}), facts["modules"], to_plain(cfg))
-    return [*code, *notes, *differences(before, place.facts())] if before else []
+    return [*code, *rows, *differences(before, place.facts())] if before else []
+
+
+def record_facts(
+    place: RunFolder,
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    engine: Engine,
+    data: Data,
+    optimizer: Optimizer | None,
+    **facts: Any,
+) -> tuple[list[str], list[str]]:
+    """Write down where and on what a run trains; returns lines about code, and about rows, that are others now."""
+    before, modules = place.facts().get("modules", {}), own_modules()
+    facts |= {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data), "modules": modules}
+    place.record(cfg, overrides, device=engine.describe(optimizer), **facts)
+    return changed_code(before, modules, to_plain(cfg)), keep_rows(data, place)
 
 
 def keep_rows(data: Data, place: RunFolder) -> list[str]:
@@ -270,8 +279,8 @@ def keep_rows(data: Data, place: RunFolder) -> list[str]:
     left_out = dict(getattr(data.source, "left_out", {}))
     if left_out:
         place.keep(run_files.LEFT_OUT, lambda: json.dumps(left_out, indent=2).encode())
-    told = "the rows of its splits were not kept when the run began: they are drawn anew, and kept from now on"
-    return [] if known else [told]
+    line = "the rows of its splits were not kept when the run began: they are drawn anew, and kept from now on"
+    return [] if known else [line]
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def shortened(job: TracedJob) -> TracedJob:
         raise UserError(what, key="device.nproc", received=cfg.device.nproc, fix=f"{fix} do not depend on it")
     asked = cfg.device.batch_size is not None
     cfg, _ = resolve_batch_size(cfg, Ranks())  # once: all runs have this batch
-    found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
+    values = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
         whole = cfg.ensemble._target_ != NO_ENSEMBLE
@@ -113,15 +113,15 @@ def shortened(job: TracedJob) -> TracedJob:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
     if whole:
-        found |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))
+        values |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))
         total = min(total, epochs * table.steps_per_epoch)
-    found |= _intervals(cfg, table, total)
+    values |= _intervals(cfg, table, total)
     # About five saves in the run; one at the step of the kill and two before it.
     every = min(max(1, total // 5), table.save_steps or total)
     if job.at is not None:
         every = max((number for number in range(1, min(every, job.at // 3) + 1) if job.at % number == 0), default=1)
     settings = (
-        *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
+        *(f"{key}={'null' if value is None else value}" for key, value in values.items()),
         *([] if whole else [f"trainer.steps={total}"]),
         "checkpoint.enabled=true",
         f"checkpoint.every_steps={every}",
@@ -134,13 +134,13 @@ def shortened(job: TracedJob) -> TracedJob:
 
 def _rows(data: Data, cfg: DictConfig, *, most: int) -> dict[str, int]:
     """Return how many rows of each split make that many optimizer steps, or batches to evaluate, where it has more."""
-    found = {}
+    counts = {}
     for name, loader in data.loaders().items():
         size = loader.batch_size * (cfg.trainer.accumulate if name == "train" else 1)
         count = (most - 1) * size + (loader.num_samples % size or size)
         if count < loader.num_samples:
-            found[name] = count
-    return found
+            counts[name] = count
+    return counts
 
 
 def _lengths_of_members(cfg: DictConfig, epochs: int) -> dict[str, Any]:
@@ -150,23 +150,23 @@ def _lengths_of_members(cfg: DictConfig, epochs: int) -> dict[str, Any]:
     lengths = {"size": few, "folds": 2, "repeats": 1, "cycle_epochs": epochs, "engine": "sequential"}
     if cfg.ensemble.get("resample", "folds") != "folds":
         del lengths["folds"], lengths["repeats"]
-    found = {f"ensemble.{key}": value for key, value in lengths.items() if cfg.ensemble.get(key) is not None}
+    known = {f"ensemble.{key}": value for key, value in lengths.items() if cfg.ensemble.get(key) is not None}
     cycles = (few or 1) if method == "Snapshot" else 1
-    return {**found, "trainer.epochs": epochs * cycles, "trainer.steps": None}
+    return {**known, "trainer.epochs": epochs * cycles, "trainer.steps": None}
 
 
 def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
     """Return what has to come more often or end earlier in so short a run: validations (two at least), warm-up."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     unit = 1 if cfg.trainer.validate_unit == "step" else table.steps_per_epoch
     often = max(1, total // 2 // unit)
     if cfg.trainer.validate_every > often:
-        found["trainer.validate_every"] = often
+        values["trainer.validate_every"] = often
     warmup = cfg.scheduler.get("warmup_steps") or (cfg.scheduler.get("warmup_epochs") or 0) * table.steps_per_epoch
     if warmup >= total:
-        found |= {"scheduler.warmup_steps": total // 4}
-        found |= {"scheduler.warmup_epochs": 0} if "warmup_epochs" in cfg.scheduler else {}
-    return found
+        values |= {"scheduler.warmup_steps": total // 4}
+        values |= {"scheduler.warmup_epochs": 0} if "warmup_epochs" in cfg.scheduler else {}
+    return values
 
 
 @dataclass(frozen=True)
@@ -294,30 +294,31 @@ def choose_moment(
     Raises:
         UserError: There is no such moment.
     """
-    saves, ends = _steps_of(reference, "save"), _steps_of(reference, "epoch")
+    saves, name = _steps_of(reference, "save"), phase or "moment"
     if len(saves) < 3:
         raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
     phases = PHASES if phase is None else (phase,)
-    found = [
-        Moment(*(row[name] for name in Moment._fields if name in row)) for row in reference if row["phase"] in phases
-    ]
     # The second save waits for the first one, which may be written while training goes on.
-    possible = [moment for moment in found if moment.step > saves[1]]
+    rows = [row for row in reference if row["phase"] in phases and row["step"] > saves[1]]
+    possible = [Moment(*(row[field] for field in Moment._fields if field in row)) for row in rows]
     if not possible:
-        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
-    if at is None:  # what proves most lies between two ends of epochs, and is resumed in mid-epoch
-        between = [moment for moment in possible if ends and ends[0] < moment.step < ends[-1]]
-        inside = [moment for moment in between if max(step for step in saves if step < moment.step) not in ends]
-        possible = inside or between or possible
+        raise UserError(f"the run has no {name} after its first checkpoint", key="--phase", received=phase)
     steps = sorted({moment.step for moment in possible})
     if at is not None and at not in steps:
-        what = f"the shortened run has no {phase or 'moment'} there to be killed at"
+        what = f"the shortened run has no {name} there to be killed at"
         raise UserError(what, key="--at", received=at, choices=map(str, steps))
-    step = at if at is not None else draw.choice(steps)
+    step = draw.choice(_telling(steps, saves, _steps_of(reference, "epoch"))) if at is None else at
     kind = draw.choice(sorted({moment.phase for moment in possible if moment.step == step}))
     numbers = [moment for moment in possible if (moment.step, moment.phase) == (step, kind)]
     # Drawn from the step, so that the same step and phase can be asked for again.
     return numbers[mix("moment", step, kind) % len(numbers)]
+
+
+def _telling(steps: list[int], saves: list[int], ends: list[int]) -> list[int]:
+    """Return the steps that prove most: between two ends of epochs, and resumed in mid-epoch."""
+    between = [step for step in steps if ends and ends[0] < step < ends[-1]]
+    inside = [step for step in between if max(save for save in saves if save < step) not in ends]
+    return inside or between or steps
 
 
 def _of_member(trace: Sequence[dict[str, Any]], member: str) -> list[dict[str, Any]]:

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from lightkit.checkpoint.compare import compare, flat
+from lightkit.checkpoint.compare import compare, leaves
 
 NAN, INF = math.nan, math.inf
 
 
 def test_nested_values_get_key_paths():
     nested = {"a": {"b": [1, {"c": 2}], "d": ()}, 3: torch.ones(1), "e": None}
-    assert list(flat(nested)) == ["a.b[0]", "a.b[1].c", "3", "e"]
-    assert flat(5, "x") == {"x": 5}
+    assert [key for key, _ in leaves(nested)] == ["a.b[0]", "a.b[1].c", "3", "e"]
+    assert dict(leaves(5, "x")) == {"x": 5}
 
 
 def test_the_same_is_the_same():

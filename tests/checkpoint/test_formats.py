@@ -35,11 +35,7 @@ def raw_pickle(path: Path, value: object) -> Path:
 
 @pytest.mark.parametrize(
     "write",
-    [
-        written,
-        lambda path, value: written(path, value, _use_new_zipfile_serialization=False),
-        raw_pickle,
-    ],
+    [written, lambda path, value: written(path, value, _use_new_zipfile_serialization=False), raw_pickle],
     ids=["archive", "old format", "pickle"],
 )
 @pytest.mark.parametrize("name", ["x.pt", "model.safetensors"])
@@ -73,16 +69,13 @@ def test_a_whole_model_opens_only_when_trusted(tmp_path):
 
 def test_the_source_opens_untrusted_files_nowhere_else():
     """`weights_only=False` stands once, in the function behind the trust flag, and nothing unpickles by itself."""
-    found = []
+    flags = []
     for path in (ROOT / "lightkit").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\b(pickle|cloudpickle|dill|joblib|jit)\.(load|loads|Unpickler)\(", text), path
-        found += [
-            (path.name, node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and _loads(node)
-        ]
-    flags = {(name, _flag(node)) for name, node in found}
+        nodes = ast.walk(ast.parse(text)) if "torch.load" in text else ()
+        flags += [(path.name, _flag(node)) for node in nodes if isinstance(node, ast.Call) and _loads(node)]
     assert [(name, flag) for name, flag in flags if flag is not True] == [("formats.py", False)]
-    assert sum(_flag(node) is False for _, node in found) == 1
 
 
 def _loads(call: ast.Call) -> bool:

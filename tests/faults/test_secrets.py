@@ -24,10 +24,8 @@ def found(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("end", [":TERM", pytest.param("memory", marks=pytest.mark.slow)])
-def test_secrets_are_in_no_file_of_the_run(ran: Callable[..., Process], project: Path, end: str) -> None:
-    first = ran(*OPTIONS, at(9, end), LK_SECRET=SECRET)
+def test_secrets_are_in_no_file_of_the_run(ran: Callable[..., Process], project: Path) -> None:
+    first = ran(*OPTIONS, at(9, ":TERM"), LK_SECRET=SECRET)
     assert first.code not in (0, 1, 2), first.err
     (project / "fine").touch()
     second = ran("resume", "run", "trainer.epochs=4", "extra.third=${extra.address}", LK_SECRET=SECRET)
@@ -37,6 +35,7 @@ def test_secrets_are_in_no_file_of_the_run(ran: Callable[..., Process], project:
     assert "${oc.env:LK_SECRET}" in (project / "run" / "config.yaml").read_text()
 
 
+@pytest.mark.thorough
 def test_another_secret_on_resume_is_no_difference(ran: Callable[..., Process], project: Path) -> None:
     ran(*OPTIONS, at(9, ":TERM"), LK_SECRET="another")
     (project / "fine").touch()

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.faults.harness import (
-    TRAIN,
-    Process,
-    alive,
-    assert_same_end,
-    at,
-    children,
-    log,
-    newest,
-    result,
-    row_at,
-)
+from tests.faults.harness import TRAIN, Process, alive, assert_same_end, at, children, log, newest, result, row_at
 from tests.loggers.test_tensorboard import FAILURE, SUCCESS, UNKNOWN, session
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., Process]
 
 
@@ -92,43 +75,6 @@ def test_a_signal_while_the_run_is_built_leaves_nothing(lightkit: Run, project: 
     assert process.wait() == code_of(name)
     assert process.err == ("interrupted\n" if name == "INT" else "")
     assert not (project / "run").exists()
-
-
-def test_a_second_signal_ends_at_once(lightkit: Run, project: Path) -> None:
-    process = lightkit(*TRAIN, at(9, "hold"))
-    process.hold_after(7)
-    process.signal(signal.SIGTERM)
-    process.signal(signal.SIGINT)
-    assert process.wait() in (130, 143), "Python may see the two in either order"
-    assert newest(project / "run")["state"]["step"] == 7
-    assert not (project / "run" / "result.json").exists()
-
-
-def test_nohup_is_respected_and_leaves_the_other_signals(lightkit: Run, project: Path) -> None:
-    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
-    process.hold()
-    process.signal(signal.SIGHUP)
-    process.signal(signal.SIGTERM)
-    process.go()
-    process.wait()
-    assert_saved(process, project / "run", "TERM", 9)
-
-
-@pytest.mark.thorough
-def test_a_closing_terminal_may_say_so_several_times(lightkit: Run, project: Path) -> None:
-    process = lightkit(*TRAIN, at(9, "hold"))
-    process.hold()
-    for _ in range(3):
-        process.signal(signal.SIGHUP)
-        until(lambda: _pending(process.pid) == 0, "the signal to arrive")
-    process.go()
-    process.wait()
-    assert_saved(process, project / "run", "HUP", 9)
-
-
-def _pending(pid: int) -> int:
-    found = re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1], 16) if found else 0
 
 
 def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None:
@@ -196,26 +142,6 @@ def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path
     assert process.wait() == -signal.SIGKILL
     goes_on(ran, project, whole)  # at once, whatever the workers do
     until(lambda: not any(map(alive, workers)), "the workers to end")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
-    """The same once more, with a process started as users start it."""
-    (project / "faulty.py").write_text((Path(__file__).parent / "faulty.py").read_text())
-    command = [sys.executable, "-m", "lightkit", *TRAIN, at(9, "hold")]
-    env: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=project, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            until(lambda: (project / "reached").exists() or process.poll() is not None, "the run to come to its hold")
-            process.send_signal(signal.SIGTERM)
-            (project / "go").touch()
-            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            process.kill()
-    assert process.returncode == 143
-    assert "ended by SIGTERM at step 9, saved" in out
-    assert newest(project / "run")["state"]["step"] == 9
 
 
 @pytest.mark.thorough

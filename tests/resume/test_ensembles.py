@@ -183,6 +183,7 @@ def far(one: Path, other: Path) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_members_made_whole_or_added_where_all_train_at_once_differ_by_rounding_at_most(tmp_path: Path) -> None:
     together = ("ensemble.engine=vectorized", "ensemble.weights=uniform")
     whole, damaged, grown = tmp_path / "whole", tmp_path / "damaged", tmp_path / "grown"

@@ -43,8 +43,9 @@ class Swag(Method):
             values = {"trainer.epochs": 1, "trainer.test": "last", "scheduler": constant}
             return [member(facts, len(done), "iterate", values, weights_of=names[-1])]
         chosen = {"of": names[1 : 1 + self.iterates], "trainer.steps": None, "trainer.epochs": 1}
-        samples = [{"_target_": "swag.Sample", "scale": k * self.scale} for k in range(self.size)]
-        return [computed(facts, len(done) + k, "sample", by=sample, **chosen) for k, sample in enumerate(samples)]
+        first, sample = 1 + self.iterates, lambda scale: {"_target_": "swag.Sample", "scale": scale}
+        numbers = range(len(done), first + self.size)
+        return [computed(facts, k, "sample", by=sample((k - first) * self.scale), **chosen) for k in numbers]
 
     def counted(self, done):
         return done[1 + self.iterates :]
@@ -79,6 +80,7 @@ def end_at(cfg: Any, place: Path, moment: Moment) -> None:
     forked(job, place.with_name("log"), want=-signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_members_that_see_each_other_in_a_step_go_on_after_kills_with_the_same_bits(project: Path) -> None:
     (project / "mutual.py").write_text(MUTUAL)
     cfg = compose([*BASE, "ensemble._target_=mutual.Mutual", "ensemble.size=3"]).cfg
@@ -115,6 +117,7 @@ def test_members_computed_from_the_checkpoints_of_others(project: Path, cli: Cli
     assert not any(sample[name].equal(other[name]) for name in sample if name.endswith("weight"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "by", "message"),
     [

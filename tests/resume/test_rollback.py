@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,14 @@ def configuration(every: int, at: tuple[int, ...]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, tuple[int, ...]], Case]:
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[int, tuple[int, ...]]], Case]:
     place = tmp_path_factory.mktemp("rollback")
-    return {kind: Case(configuration(*kind), place / f"every-{kind[0]}") for kind in (WITHIN, AT_THE_EDGES)}
+
+    @cache
+    def case(kind: tuple[int, tuple[int, ...]]) -> Case:
+        return Case(configuration(*kind), place / f"every-{kind[0]}")
+
+    return case
 
 
 def went_back(place: Path) -> list[str]:
@@ -60,7 +67,7 @@ def newest(place: Path) -> dict[str, Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "steps"), [(WITHIN, (5, 10)), (AT_THE_EDGES, (12, 16))])
 def test_the_run_goes_back_and_forgets_what_came_later(cases: Any, kind: Any, steps: tuple[int, int]) -> None:
-    place = cases[kind].whole
+    place = cases(kind).whole
     lines = [f"back to step {step}, learning rates times {rate}" for step, rate in zip(steps, (0.5, 0.25))]
     assert went_back(place) == lines
     assert newest(place)["state"]["rollbacks"] == 2
@@ -87,7 +94,7 @@ MOMENTS = {
 @pytest.mark.parametrize("name", MOMENTS)
 def test_killed_between_a_state_and_the_loss_that_is_not_finite(cases: Any, name: str) -> None:
     kind, moment = MOMENTS[name]
-    case = cases[kind]
+    case = cases(kind)
     place = case.kill(moment, name.replace(" ", "-"))
     case.resume(place, before=foreign_draws)
     assert case.differences(place) == []
@@ -95,7 +102,7 @@ def test_killed_between_a_state_and_the_loss_that_is_not_finite(cases: Any, name
 
 @pytest.mark.thorough
 def test_told_to_end_in_the_validation_of_a_step_with_a_state(cases: Any) -> None:
-    case = cases[AT_THE_EDGES]
+    case = cases(AT_THE_EDGES)
     place = case.kill(Moment("validation", 12, 1), "ended", sign=signal.SIGTERM)
     case.resume(place)
     assert case.differences(place) == []
@@ -103,7 +110,7 @@ def test_told_to_end_in_the_validation_of_a_step_with_a_state(cases: Any) -> Non
 
 @pytest.mark.thorough
 def test_states_of_another_configuration_are_given_up(cases: Any) -> None:
-    case = cases[WITHIN]
+    case = cases(WITHIN)
     place = case.kill(Moment("micro", 13, 0), "changed")
     case.resume(place, "optim.weight_decay=0.5", "resume.override=[optim.weight_decay]")
     assert "a rollback goes back to here at most, as optim.weight_decay has changed" in (place / "run.log").read_text()
@@ -112,7 +119,7 @@ def test_states_of_another_configuration_are_given_up(cases: Any) -> None:
 
 @pytest.mark.thorough
 def test_states_that_nobody_needs_any_more_are_not_kept(cases: Any) -> None:
-    case = cases[WITHIN]
+    case = cases(WITHIN)
     place = case.kill(Moment("micro", 22, 0), "stops")
     case.resume(place, "trainer.nonfinite.action=stop")
     assert KEPT not in newest(place)["callbacks"]

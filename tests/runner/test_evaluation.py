@@ -132,6 +132,7 @@ def test_curves_and_matrices_are_files_and_figures_of_the_run(cli: Cli, project:
     assert "figures/eval-val/curve.npz" in cli("eval", "run", "--split", "val").out
 
 
+@pytest.mark.thorough
 def test_texts_of_a_task_reach_the_metrics_also_after_a_resume(cli: Cli, project: Path) -> None:
     (project / "speaking.py").write_text(SPEAKING)
     text = "_target_: torchmetrics.text"

@@ -85,9 +85,9 @@ DIED = r"data\.dataset: a worker process of a data loader died: DataLoader worke
 @pytest.mark.parametrize(
     ("call", "text", "code"),
     [
-        (_unused, r"model: the loss depends on no weight that trains[\s\S]*no \.detach\(\)", 1),
-        (_used_twice, r"model: a tensor of an earlier step takes part[\s\S]*state = state\.detach\(\)", 1),
-        (_changed_in_place, r"model: a value was changed[\s\S]*Sigmoid[\s\S]*x = x \+ y", 1),
+        (_unused, r"model: the loss depends on no weight that trains[\s\S]*no \.detach\(\)", 2),
+        (_used_twice, r"model: a tensor of an earlier step takes part[\s\S]*state = state\.detach\(\)", 2),
+        (_changed_in_place, r"model: a value was changed[\s\S]*Sigmoid[\s\S]*x = x \+ y", 2),
         (lambda _: torch.nn.BatchNorm1d(3)(torch.zeros(1, 3)),
          r"data\.batch_size: batch norm cannot[\s\S]*data\.drop_last=true", 2),
         (_raises(RuntimeError(NO_PRIMITIVE)), r"device\.precision: this processor cannot", 2),

@@ -37,9 +37,8 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(tmp_path: Path, mo
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("left", [3])
-def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path, left: int) -> None:
-    run = tmp_path / "run"
+def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path) -> None:
+    run, left = tmp_path / "run", 3
     whole = Runner(compose(OPTIONS).cfg, run).run()
     path, config = run / "metrics.jsonl", compose([*OPTIONS, "trainer.epochs=3"]).cfg
     lines = path.read_text().splitlines(keepends=True)

@@ -140,6 +140,7 @@ def test_a_node_is_checked_as_any_other(own: Path, cli: Cli, more: str, message:
     assert not (own / "outputs").exists()
 
 
+@pytest.mark.thorough
 def test_each_member_of_an_ensemble_has_one_and_a_broken_one_ends_no_ensemble(own: Path, cli: Cli) -> None:
     fails = "logger.more.broken={_target_: mine.Rows, fail: start of 01, file: other.json}"
     size = ("ensemble=voting", "ensemble.size=2", "trainer.epochs=1", f"hydra.run.dir={RUN}")

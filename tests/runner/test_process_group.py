@@ -149,6 +149,7 @@ def ended_again(place: Path, at: int) -> list[int]:
     return together(lambda: ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
 
 
+@pytest.mark.thorough
 def test_one_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     def fail(rank: int) -> None:
         if rank == 1:

@@ -129,22 +129,6 @@ def test_a_resumed_run_is_profiled_from_where_it_stands(tmp_path: Path) -> None:
     same(tmp_path / "whole", tmp_path / "part")
 
 
-@pytest.mark.thorough
-def test_profiling_may_begin_or_end_with_a_resume(tmp_path: Path) -> None:
-    run(tmp_path / "run", "trainer.epochs=1")
-    Runner(load_run(tmp_path / "run", ["trainer.epochs=2", *PROFILE]).cfg, tmp_path / "run").run(resume=True)
-    assert list(traces(tmp_path / "run")) == ["rank0-step12.pt.trace.json.gz"]
-    log = (tmp_path / "run" / "run.log").read_text()
-    assert "profile: False before, True from now on" in log
-    Runner(load_run(tmp_path / "run", ["trainer.epochs=3", "profile=false"]).cfg, tmp_path / "run").run(resume=True)
-    assert len(traces(tmp_path / "run")) == 1
-    before = summary(tmp_path / "run")
-    finished = Runner(load_run(tmp_path / "run", ["profile=true"]).cfg, tmp_path / "run").run(resume=True)
-    assert finished["status"] == "finished"
-    assert summary(tmp_path / "run") == before  # nothing was left to be profiled
-    assert len(traces(tmp_path / "run")) == 1
-
-
 def test_an_error_of_the_run_is_still_that_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Any, trainer: Any) -> None:
         if trainer.state.step == 5:

@@ -18,6 +18,7 @@ from tests.runner.test_run import weights
 SMALL = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu", "metrics.figures=[]", "logger=quiet"]
 
 
+@pytest.mark.thorough
 def test_each_job_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
     typed = {f"seed={seed}": [*SMALL, f"seed={seed}"] for seed in (3, 4)}
     jobs = {name: compose(texts).cfg for name, texts in typed.items()}
@@ -36,8 +37,7 @@ def test_each_job_is_the_run_it_would_be_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "expected"),
-    [(["optim.lr=0.5"], "other optim"), (["ensemble=voting"], "other ensemble")],
+    ("other", "expected"), [(["optim.lr=0.5"], "other optim"), (["ensemble=voting"], "other ensemble")]
 )
 def test_jobs_may_differ_in_their_seed_only(other: list[str], expected: str) -> None:
     jobs = [compose([*SMALL, *more]).cfg for more in ([], ["seed=1"], other)]

@@ -98,6 +98,7 @@ def test_one_process_and_replicas_go_on(tmp_path: Path) -> None:
     assert content(tmp_path / "one")["state"]["step"] == content(place)["state"]["step"]
 
 
+@pytest.mark.thorough
 def test_each_process_holds_its_part(tmp_path: Path) -> None:
     class Looking(Callback):
         def on_step(self, trainer: Any) -> None:

@@ -154,6 +154,7 @@ def test_keys_that_contradict_each_other(typed: str, message: str) -> None:
         compose(typed.split())
 
 
+@pytest.mark.thorough
 def test_from_the_command_line(cli: Callable[..., Any], project: Path) -> None:
     wanted = plain_loop(project / "it's a file.pt")
     done = cli("resume", "it's a file.pt", *WHOLE, "name=taken")
