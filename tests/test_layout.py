@@ -74,7 +74,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6300,
-    "runner": 4900,
+    "runner": 4800,
     "doctor": 4150,
     "cli": 4150,
     "data": 4000,
@@ -82,7 +82,7 @@ BUDGETS = {
     "sweep": 3050,
     "finetune": 2800,
     "trainer": 2550,
-    "checkpoint": 2350,
+    "checkpoint": 2250,
     "assembly": 1850,
     "device": 1800,
     "common": 1600,
