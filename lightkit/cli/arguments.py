@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import in_place_of
-from lightkit.runs.catalog import project, with_run_folders
+from lightkit.runs.catalog import places_of, project, with_run_folders
 
 COMMAND_GROUPS = {
     "Before a run": {
@@ -24,17 +24,17 @@ COMMAND_GROUPS = {
     },
     "Training": {
         "train": ("train.train", "train a model, or sweep over several with -m"),
-        "resume": ("resume.resume", "continue a run that was stopped, in its own folder"),
+        "resume": ("train.resume", "continue a run that was stopped, in its own folder"),
         "sweep": ("sweep.sweep", "show the state of a sweep, continue it, or stop it"),
         "ensemble": ("ensemble.ensemble", "combine finished runs into one model"),
-        "verify-resume": ("resume.verify_resume", "check that a killed and resumed run has the same bits"),
+        "verify-resume": ("train.verify_resume", "check that a killed and resumed run has the same bits"),
     },
     "While it runs": {
         "ps": ("runs.ps", "list running runs, their progress, and how recent runs ended"),
         "logs": ("logs.logs", "show the end of a run's log, and follow it"),
         "attach": ("logs.attach", "show a running run with its progress bar"),
-        "stop": ("stop.stop", "stop runs: they save a checkpoint and end"),
-        "wait": ("stop.wait", "wait until runs end, and return their exit status"),
+        "stop": ("logs.stop", "stop runs: they save a checkpoint and end"),
+        "wait": ("logs.wait", "wait until runs end, and return their exit status"),
         "board": ("board.board", "start TensorBoard, and print the ssh command for your laptop"),
         "gpus": ("gpus.gpus", "show the GPUs of this machine and their processes"),
     },
@@ -43,12 +43,12 @@ COMMAND_GROUPS = {
         "compare": ("compare.compare", "compare runs: means over seeds, tests, row by row"),
         "eval": ("evaluate.evaluate", "compute the metrics of a finished run on a split"),
         "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
-        "show": ("show.show", "show samples, predictions and the largest losses as a page"),
+        "show": ("evaluate.show", "show samples, predictions and the largest losses as a page"),
         "params": ("inspected.params", "show weights and gradients of a run, with histograms"),
         "ckpt": ("ckpt.ckpt", "inspect, convert, merge, average, compare or delete checkpoints"),
     },
     "Help": {
-        "explain": ("explain.explain", "explain an error by its code, and how to fix it"),
+        "explain": ("doctor.explain", "explain an error by its code, and how to fix it"),
         "env": ("env.env", "print versions, devices and machine, for a bug report"),
     },
 }
@@ -58,6 +58,7 @@ _DESTINATIONS = {"--from": "source", "--try": "numbers"}
 """Where the values of options go whose names are words of Python."""
 _HYDRA = {"--config-dir": "-cd", "--config-name": "-cn", "--cfg": "-c", "--package": "-p", "--info": "-i"}
 """Short names that Hydra has for options."""
+_OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _REQUIRED = "the following arguments are required: "
 
 
@@ -216,6 +217,17 @@ def whole_number(
     is_number = text.removeprefix("-").isdecimal()
     what = what or ("out of range" if is_number else "not a whole number")
     raise UserError(what, key=option, received=text, expected=expected or by_range)
+
+
+def is_folder(text: str) -> bool:
+    """Tell whether a text means a folder: from here, from the project, or from its `outputs/`."""
+    return any(place.is_dir() for place in places_of(text, project()))
+
+
+def names_and_overrides(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell names of runs from overrides; a folder may look like one, as that of the job `seed=1` does."""
+    overrides = [text for text in texts if _OVERRIDE.match(text) and not is_folder(text)]
+    return [text for text in texts if text not in overrides], overrides
 
 
 def check_checkpoint(which: str) -> None:

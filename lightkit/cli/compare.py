@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.arguments import Parser
+from lightkit.cli.arguments import Parser, is_folder, names_and_overrides
 from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.processes.files import write_whole
-from lightkit.runs.catalog import dated, find_run, path_from, places_of, project
+from lightkit.runs.catalog import dated, find_run, path_from, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 # What computes is imported inside the functions: numpy takes its time, and help needs none.
 
-_OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _SPLITS = ("val", "test", "train")
 
 
@@ -38,8 +36,7 @@ def compare(args: list[str]) -> int:
     if options.rows is not None and options.rows not in _SPLITS:
         raise UserError("no such split", key="--rows", received=options.rows, choices=_SPLITS)
     root = project()
-    names = [text for text in options.runs if not _OVERRIDE.match(text) or _is_folder(text, root)]
-    overrides = [text for text in options.runs if text not in names]
+    names, overrides = names_and_overrides(options.runs)
     if overrides and options.rows is None:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
     records = _records(names, options, root)
@@ -65,7 +62,7 @@ def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRe
     folders = dict.fromkeys(folder for text in names for folder in _folders(text, root))
     if not names:
         folders = dict.fromkeys(_newest_sweep(root))
-    if options.baseline is not None and _is_folder(options.baseline, root):
+    if options.baseline is not None and is_folder(options.baseline):
         folders |= dict.fromkeys(_folders(options.baseline, root))
     index = RunIndex(root)
     found = matching(index.records(folders), statuses=statuses, conditions=conditions)
@@ -80,19 +77,14 @@ def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRe
     return found
 
 
-def _is_folder(text: str, root: Path) -> bool:
-    return any(place.is_dir() for place in places_of(text, root))
-
-
 def _folders(text: str, root: Path) -> list[Path]:
     """Return the folders of the runs that a name or a path stands for.
 
     Raises:
         UserError: There is no such run or sweep.
     """
-    for place in places_of(text, root):
-        if place.is_dir() and (found := run_folders(place.resolve())):
-            return found[:1] if (place / run_files.CONFIG).is_file() else sorted(found)
+    if below := runs_of(text, root):
+        return sorted(below)
     try:
         run = find_run(text, root)
         if text == "last" and (run.parent / run_files.SWEEP_JOURNAL).is_file():

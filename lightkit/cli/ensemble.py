@@ -9,19 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.arguments import Parser, whole_number
+from lightkit.cli.arguments import Parser, names_and_overrides, whole_number
 from lightkit.cli.terminal import complain, number, report, table
-from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import held
 from lightkit.common.text import counted
-from lightkit.runs.catalog import find_run, places_of, project, run_name, runs_below, status
+from lightkit.runs.catalog import find_run, project, run_name, runs_of, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
 from lightkit.runs.reading import read_ensemble_plan, read_run
 
-METHODS = ("voting", "greedy", "stacking")
 WEIGHTS = ("uniform", "validation", "greedy")
-_OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _OF_STACKS = re.compile(r"[+~]*ensemble\.(meta|passthrough|holdout)([.=]|$)")
 _ALLOWED = re.compile(
     r"[+~]*(device|logger|metrics|trust)([.=]|$)|[+~]*data\.(eval_batch_size|num_workers|pin_memory)="
@@ -32,14 +29,14 @@ def ensemble(args: list[str]) -> int:
     """Combine finished runs."""
     options = Parser("ensemble", "runs+", method="voting", vote="soft").read(args)
     root = project()
-    overrides = [text for text in options.runs if _OVERRIDE.match(text) and not _places(text, root)]
+    names, overrides = names_and_overrides(options.runs)
     own = [text for text in overrides if options.method == "stacking" and _OF_STACKS.match(text)]
     shared = [text for text in overrides if text not in own]
     for text in shared:
         if not _ALLOWED.match(text):
             fix = "this only of device, metrics, logger and the loading of data"
             raise UserError("a finished run stays as it is", key=text.partition("=")[0], received=text, fix=fix)
-    folders = _folders([text for text in options.runs if text not in overrides], root)
+    folders = _folders(names, root)
     node, weights = _method(options, folders)
     composed = [read_run(folder, shared) for folder in folders]
     if options.method == "stacking":
@@ -62,11 +59,6 @@ def ensemble(args: list[str]) -> int:
     return report(options, result, lambda: "\n" + table(["member", "weight", "folder"], rows, right=[1]))
 
 
-def _places(text: str, root: Path) -> list[Path]:
-    """List the folders with runs that a text may mean as a path."""
-    return [place for place in places_of(text, root) if place.is_dir() and runs_below(place)]
-
-
 def _folders(texts: Sequence[str], root: Path) -> list[Path]:
     """Return the folders of all runs that are meant, each once.
 
@@ -75,18 +67,15 @@ def _folders(texts: Sequence[str], root: Path) -> list[Path]:
     """
     found, errors = list[Path](), list[UserError]()
     for text in texts:
-        places = _places(text, root)
-        if not places or (places[0] / run_files.CONFIG).is_file():
-            try:
-                found.append(find_run(text, root))
-            except UserError as error:
-                errors.append(error)
+        try:
+            below = runs_of(text, root)
+            runs = [run for run in below if status(run) == "finished"] if below else [find_run(text, root)]
+        except UserError as error:
+            errors.append(error)
             continue
-        below = runs_below(places[0])
-        done = [folder.resolve() for folder in below if status(folder) == "finished"]
-        if len(done) < len(below):
-            complain(f"note: {len(below) - len(done)} of the {counted(len(below), 'run')} in {text} have not finished")
-        found += done
+        if len(runs) < len(below):
+            complain(f"note: {len(below) - len(runs)} of the {counted(len(below), 'run')} in {text} have not finished")
+        found += runs
     if errors:
         raise UserErrors(errors)
     folders = [*dict.fromkeys(found)]

@@ -135,6 +135,11 @@ def _lines(answer: Answer, plot: Path | None) -> Iterator[str]:
         yield f"picture: {plot}"
 
 
+def _drawing(name: str, *args: Any, **options: Any) -> Callable[[str], Any]:
+    """Return what makes a picture with a title; matplotlib is imported only then."""
+    return lambda title: import_path(f"lightkit.finders.drawing.{name}")(*args, **options, title=title)
+
+
 @taking("--low", "--high", "--steps")
 def suggest_lr(cfg: DictConfig, options: Namespace) -> Answer:
     """Find a learning rate."""
@@ -166,13 +171,7 @@ def suggest_lr(cfg: DictConfig, options: Namespace) -> Answer:
         reason = ";\n  ".join([*best.reason.split("; "), f"it is {found.configured:g} now"])
     if seen is not None:
         numbers |= {"lowest": seen.lowest._asdict(), "steepest": seen.steepest._asdict(), "harmful": seen.harmful}
-
-    def draw(title: str) -> Any:
-        from lightkit.finders.drawing import draw_lr
-
-        return draw_lr(found, title)
-
-    shown = draw if found.points else None
+    shown = _drawing("draw_lr", found) if found.points else None
     return Answer("optim.lr", best and best.lr, reason, ("steps", "learning rate", "loss"), rows, numbers, shown)
 
 
@@ -217,12 +216,7 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
         "tried": [{"size": probe.size, "bytes": probe.peak} for probe in probes],
         "speeds": [{"size": size, "samples": samples} for size, samples in speeds.items()],
     }
-
-    def draw(title: str) -> Any:
-        from lightkit.finders.drawing import draw_batch
-
-        return draw_batch(probes, speeds, limit=found.limit, free=found.free, size=suggested, title=title)
-
+    draw = _drawing("draw_batch", probes, speeds, limit=found.limit, free=found.free, size=suggested)
     titles = ("samples", "needed", "may be used", *(("samples/s",) if speeds else ()))
     return Answer("data.batch_size", suggested, reason, titles, rows, numbers, draw)
 
@@ -253,11 +247,6 @@ def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
         "compute": found.compute,
         "speeds": [speed._asdict() for speed in found.speeds],
     }
-
-    def draw(title: str) -> Any:
-        from lightkit.finders.drawing import draw_workers
-
-        return draw_workers(found, title)
-
-    titles, shown = ("processes", "samples/s", "waits", "s to first batch"), draw if found.speeds else None
+    titles = ("processes", "samples/s", "waits", "s to first batch")
+    shown = _drawing("draw_workers", found) if found.speeds else None
     return Answer("data.num_workers", found.suggested, found.reason, titles, rows, content, shown)

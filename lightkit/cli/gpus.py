@@ -7,7 +7,7 @@ import platform
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import count, groupby
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.logs import read_seconds, watch
-from lightkit.cli.terminal import json_text, say, table, width
+from lightkit.cli.terminal import json_text, read_seconds, say, table, watch, width
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpus import FIELDS, describe, is_order_known, visible_gpus
@@ -61,12 +60,16 @@ def gpus(args: list[str]) -> int:
     fields = list(FIELDS) if options.query is None else _fields("--query", options.query)
     source = open_source()
     try:
-        show = _form(options, source, fields, again=seconds is not None)
         if seconds is None or not source.gpus:
-            say(show())
+            say(_text(options, source, fields))
         else:
-            for_programs = options.json or options.csv
-            watch(show, seconds, live=not for_programs and sys.stdout.isatty(), stamped=not for_programs)
+            for_programs, times = options.json or options.csv, count()
+            watch(
+                lambda: _text(options, source, fields, first=next(times) == 0),
+                seconds,
+                live=not for_programs and sys.stdout.isatty(),
+                stamped=not for_programs,
+            )
     finally:
         source.close()
     return 0
@@ -101,38 +104,35 @@ def _explained(fields: Sequence[str]) -> str:
     return "\n".join(paragraphs)
 
 
-def _form(options: Namespace, source: Any, fields: Sequence[str], *, again: bool) -> Callable[[], str]:
-    """Return what makes the text that is asked for.
+def _text(options: Namespace, source: Any, fields: Sequence[str], *, first: bool = True) -> str:
+    """Return the text that is asked for.
 
     Args:
         options: Those of the command line.
         source: Where the GPUs come from (`lightkit.monitor.gpus.Source`).
         fields: The fields to be shown.
-        again: Whether it is shown again and again.
+        first: Whether nothing was shown before; rows of CSV have their heads once.
     """
-    times = count()
     if not source.gpus and not (options.json or options.csv):
-        return lambda: without(source.reason)
+        return without(source.reason)
+    found = _selected(rows(source), options.id)
+    if options.json:
+        chosen = [{name: row[name] for name in fields} for row in found]
+        content = {"source": source.name or None, "reason": source.reason or None, "gpus": chosen}
+        return json_text(content, one_line=options.watch is not None)
+    if options.detail:
+        return in_detail(found)
+    if options.query is None and not options.csv:
+        return page(found, source, width=width())
+    cells, heads = [[plain(row[name]) for name in fields] for row in found], [] if options.no_header else [fields]
+    return _csv(heads if first else [], cells) if options.csv else table(heads[0] if heads else [], cells)
 
-    def show() -> str:
-        found = _selected(rows(source), options.id)
-        if options.json:
-            chosen = [{name: row[name] for name in fields} for row in found]
-            content = {"source": source.name or None, "reason": source.reason or None, "gpus": chosen}
-            return json_text(content, one_line=again)
-        if options.detail:
-            return in_detail(found)
-        if options.query is None and not options.csv:
-            return page(found, source, width=width())
-        cells = [[plain(row[name]) for name in fields] for row in found]
-        if not options.csv:
-            return table([] if options.no_header else fields, cells)
-        text = io.StringIO()
-        heads = [fields] if next(times) == 0 and not options.no_header else []
-        CsvWriter(text).rows([*heads, *([cell if cell != "-" else "" for cell in line] for line in cells)])
-        return text.getvalue().removesuffix("\n")
 
-    return show
+def _csv(heads: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> str:
+    """Write rows as CSV, with nothing for what is not known."""
+    text = io.StringIO()
+    CsvWriter(text).rows([*heads, *(["" if cell == "-" else cell for cell in line] for line in cells)])
+    return text.getvalue().removesuffix("\n")
 
 
 def _selected(found: Sequence[Row], wanted: str | None) -> Sequence[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
@@ -34,9 +34,6 @@ from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.plan import build_engine, build_search, check_race
 from lightkit.sweep.received import adopt, check_record, check_study, counting_options
 from lightkit.sweep.state import look
-
-if TYPE_CHECKING:
-    pass
 
 _AT_ONCE = "vectorized"
 """The launcher that trains jobs which differ in their seed alone at once, in this process."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser, whole_number
-from lightkit.cli.logs import read_seconds, watch
-from lightkit.cli.terminal import complain, number, report, say, table
+from lightkit.cli.terminal import complain, number, read_seconds, report, say, table, watch
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted

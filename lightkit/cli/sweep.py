@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.logs import patiently, read_seconds
-from lightkit.cli.terminal import complain, json_text, number, say, table
+from lightkit.cli.logs import patiently
+from lightkit.cli.terminal import complain, json_text, number, read_seconds, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError

@@ -1,17 +1,25 @@
-"""Plain text on the terminal: lines, complaints, tables, JSON."""
+"""Plain text on the terminal: lines, complaints, tables, JSON, and what is shown as it goes on."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
 
+from lightkit.common.errors import UserError
 from lightkit.common.text import in_one_line, visible
 
 SHORTEST = 12
 """Characters that a cell of a table keeps at least."""
+USUAL_SECONDS = "2"
+"""Seconds between two pictures where `--watch` says nothing else."""
+_SHORTEST_SECONDS = 0.1
 
 
 def say(text: str = "") -> None:
@@ -110,3 +118,61 @@ def number(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def read_seconds(text: str) -> float:
+    """Read the value of `--watch`; without one it is the usual.
+
+    Raises:
+        UserError: It is not a time, or too short.
+    """
+    try:
+        seconds = float(text or USUAL_SECONDS)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_SECONDS <= seconds < math.inf:
+        expected = f"{_SHORTEST_SECONDS} seconds or more"
+        raise UserError("not a time", key="--watch", received=text, expected=expected)
+    return seconds
+
+
+def watch(show: Callable[[], str], seconds: float, *, live: bool, stamped: bool = True) -> None:
+    """Show it until it is interrupted: on a terminal in place, elsewhere one after the other.
+
+    Args:
+        show: Makes the text.
+        seconds: Time between two pictures.
+        live: Draw in place, on a screen of its own.
+        stamped: Elsewhere, put the time before each; a program that reads them has no use for it.
+    """
+
+    def put_plainly(text: str) -> None:
+        say(f"{datetime.now():%H:%M:%S}  {text}\n" if stamped else text)
+        sys.stdout.flush()
+
+    with _whole_screen() if live else nullcontext(put_plainly) as put:
+        try:
+            while True:
+                put(show())
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def _whole_screen() -> Iterator[Callable[[str], None]]:
+    """Open a screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
+
+    def put(text: str) -> None:
+        head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
+        lines = [head, "", *visible(text).splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
+        # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
+        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield put
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

@@ -214,6 +214,14 @@ def places_of(text: str, root: Path) -> tuple[Path, ...]:
     return (Path(text), root / text, root / run_files.OUTPUTS / text)
 
 
+def runs_of(text: str, root: Path) -> list[Path]:
+    """List the runs below the folder that a typed path means, the newest last; none where it is no folder of runs."""
+    for place in places_of(text, root):
+        if place.is_dir() and (below := runs_below(place.resolve())):
+            return [] if (place / run_files.CONFIG).is_file() else below
+    return []
+
+
 def path_from(base: Path, path: Path) -> str:
     """Return a path as one would type it in the folder `base`: relative where it lies below, else absolute."""
     return str(path.relative_to(base) if path.is_relative_to(base) else path)
