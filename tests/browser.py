@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -117,10 +116,6 @@ class Page:
     def wait_for_elements(self, selector: str, least: int) -> None:
         """Wait until a CSS selector finds so many elements."""
         until(lambda: self.count(selector) >= least, f"{least} of {selector}")
-
-    def picture(self, path: Path) -> None:
-        """Write a picture of what is to be seen."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

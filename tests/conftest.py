@@ -45,6 +45,10 @@ class Outcome:
     err: str
 
 
+Cli = Callable[..., Outcome]
+"""`cli("train", "data=wine")` runs a command."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: some tests wait for a process, a disk or a time limit."""

@@ -247,6 +247,8 @@ def _become(
         multiprocessing.util._exit_function()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            sys.stderr.write(f"{stop.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:

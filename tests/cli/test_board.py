@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from typing import Any
 import pytest
 
 from lightkit.cli import board
+from lightkit.cli.board import find_route
+from lightkit.common.errors import UserError
 from lightkit.detached import boards as ports
 from lightkit.detached import detach as systemd
-from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, free_port
-from tests.conftest import ROOT, Outcome
+from lightkit.detached.boards import BoardFiles, RunningBoard, board_files
+from tests.conftest import ROOT, Cli
 from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until
 
-Cli = Callable[..., Outcome]
+HERE = "10.0.0.2"
 
 
 @pytest.fixture(autouse=True)
@@ -35,88 +37,9 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What would have been served, and where."""
-    calls: list[dict[str, Any]] = []
-
-    def serve(_desk: object, folder: Path, options: Any, **rest: Any) -> int:
-        calls.append({"folder": folder, "host": options.host, **rest})
-        return 0
-
-    monkeypatch.setattr(board, "_serve", serve)
-    return calls
-
-
-def begun(folder: Path) -> Path:
-    """A folder that holds a run."""
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("name: run\n")
-    return folder
-
-
-def test_what_is_shown(cli: Cli, project: Path, served: list[dict[str, Any]]) -> None:
-    outputs = project / "outputs"
-    run = begun(outputs / "runs/2026-01-31/12-00-00-wine_mlp")
-    sweep = outputs / "sweeps/2026-01-31/13-00-00-rates"
-    sweep.mkdir(parents=True)
-    (sweep / "sweep.jsonl").write_text("{}\n")
-    for words in ([], ["outputs"], ["wine_mlp"], ["last"], ["runs"], ["rates"], [str(sweep)]):
-        assert cli("board", *words).code == 0
-    shown = [call["folder"] for call in served]
-    assert shown == [outputs, outputs, run, run, outputs / "runs", sweep, sweep]
-
-
-def test_nothing_to_show(cli: Cli, project: Path) -> None:
-    done = cli("board")
-    assert done.code == 2
-    assert "no such folder" in done.err
-    begun(project / "outputs/runs/2026-01-31/12-00-00-wine_mlp")
-    assert "wine_mlp" in cli("board", "wine").err
-    assert "no such folder" in cli("board", "a/b").err
-
-
-def test_a_board_is_found_again(cli: Cli, project: Path) -> None:
+def outputs(project: Path) -> Path:
     (project / "outputs").mkdir()
-    files = board_files(project / "outputs", "127.0.0.1")
-    with files.locked():
-        files.announce(RunningBoard(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
-        for words in ([], ["--detach"], ["--port", "7007"]):
-            done = cli("board", *words)
-            assert done.code == 0
-            assert "it runs since" in done.out
-            assert "http://127.0.0.1:7007/" in done.out
-        assert "-L 16006:127.0.0.1:7007 " in cli("board", "--local-port", "16006").out
-        other = cli("board", "--port", "7008")
-        assert other.code == 2
-        assert "a board shows this already, on port 7007" in other.err
-        assert "7007" in cli("board", "--list").out
-        (row,) = json.loads(cli("board", "--list", "--json").out)
-        assert row == {
-            "folder": str(project / "outputs"),
-            "host": "127.0.0.1",
-            "port": 7007,
-            "started": 0.0,
-            "detached": True,
-        }
-    assert "no board of yours runs" in cli("board", "--list").out
-    assert json.loads(cli("board", "--list", "--json").out) == []
-
-
-def test_the_board_of_another_user_is_warned_of(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs = ports.Holder(6006, "bob", is_ours=False, shows="/home/bob/outputs")
-    monkeypatch.setattr(ports, "holder", lambda _: theirs)
-    board._warn_of_port(6006)
-    told = capsys.readouterr().err
-    assert "port 6006 is taken by a TensorBoard of bob, which shows /home/bob/outputs" in told
-    assert "is not yours" in told
-    monkeypatch.setattr(ports, "holder", lambda _: ports.Holder(6006, "ada", is_ours=True, shows=None))
-    board._warn_of_port(6006)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(ports, "holder", lambda _: None)
-    board._warn_of_port(6006)
-    assert "does not tell by whom" in capsys.readouterr().err
+    return project / "outputs"
 
 
 @pytest.fixture
@@ -149,15 +72,45 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_shown(cli: Cli, outputs: Path) -> None:
+    outputs.rmdir()
+    assert "`lightkit train` makes the first run" in cli("board").err
+    run, sweep = outputs / "runs/2026-01-31/12-00-00-wine_mlp", outputs / "sweeps/2026-01-31/13-00-00-rates"
+    for folder, mark in ((run, "config.yaml"), (sweep, "sweep.jsonl")):
+        folder.mkdir(parents=True)
+        (folder / mark).write_text("{}\n")
+    shown = {"": outputs, "outputs": outputs, "wine_mlp": run, "runs": outputs / "runs", "rates": sweep}
+    for words, folder in shown.items():
+        assert cli("board", *words.split()).out.startswith(f"TensorBoard over {folder}\n")
+    assert "wine_mlp" in cli("board", "wine").err
+    assert "no such folder" in cli("board", "a/b").err
+
+
+def test_a_board_is_found_again(cli: Cli, outputs: Path) -> None:
+    files = board_files(outputs, "127.0.0.1")
+    with files.locked():
+        files.announce(RunningBoard(outputs, "127.0.0.1", 7007, 0.0, detached=True))
+        for words in ([], ["--detach"], ["--port", "7007"]):
+            done = cli("board", *words)
+            assert (done.code, "it runs since" in done.out, "http://127.0.0.1:7007/" in done.out) == (0, True, True)
+        assert "-L 16006:127.0.0.1:7007 " in cli("board", "--local-port", "16006").out
+        other = cli("board", "--port", "7008")
+        assert (other.code, "a board shows this already, on port 7007" in other.err) == (2, True)
+        assert "7007" in cli("board", "--list").out
+        (row,) = json.loads(cli("board", "--list", "--json").out)
+        assert row == {"folder": str(outputs), "host": "127.0.0.1", "port": 7007, "started": 0.0, "detached": True}
+    assert "no board of yours runs" in cli("board", "--list").out
+    assert json.loads(cli("board", "--list", "--json").out) == []
+
+
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
-    ("owner", "said"),
-    [("other", "taken by a program of user 12345"), ("own", ""), ("unknown", "does not tell by whom")],
+    ("owner", "message", "count"),
+    [("other", "taken by a program of user 12345", 3), ("own", "", 1), ("unknown", "does not tell by whom", 1)],
 )
 def test_beside_the_server_of_somebody_else_a_board_takes_the_next_port(
-    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, count: int, owner: str, said: str
+    cli: Cli, outputs: Path, monkeypatch: pytest.MonkeyPatch, count: int, owner: str, message: str
 ) -> None:
-    (project / "outputs").mkdir()
     owners = ports._owners
     numbers = {"other": [12345], "own": [os.getuid()], "unknown": []}[owner]
     with ExitStack() as stack:
@@ -174,19 +127,17 @@ def test_beside_the_server_of_somebody_else_a_board_takes_the_next_port(
         assert done.code == 0, done.err
         assert f"http://127.0.0.1:{free}/" in done.out
         assert "E1121 a file cannot be read\n" in done.err
-        assert done.err.count(said) == count if said else "warning" not in done.err
+        assert done.err.count(message) == count if message else "warning" not in done.err
         monkeypatch.setattr(ports, "USUAL_PORTS", taken)  # none of them is free: then any is
         assert cli("board").code == 0
         refused = cli("board", "--port", str(taken[0]))
-    assert refused.code == 2
-    assert f"127.0.0.1:{taken[0]}" in refused.err
-    assert (said if owner == "other" else "another --port") in refused.err.replace("(by", "taken by")
+    assert (refused.code, f"127.0.0.1:{taken[0]}" in refused.err) == (2, True)
+    assert (message if owner == "other" else "another --port") in refused.err.replace("(by", "taken by")
 
 
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.skipif(not Path("/proc/net/tcp6").is_file() or not socket.has_ipv6, reason="needs IPv6 and Linux")
-def test_a_port_that_is_taken_for_ipv6_only_is_passed(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project / "outputs").mkdir()
+def test_a_port_that_is_taken_for_ipv6_only_is_passed(cli: Cli, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_INET6) as listener, reserved_port() as free:
         try:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -195,56 +146,35 @@ def test_a_port_that_is_taken_for_ipv6_only_is_passed(cli: Cli, project: Path, m
             pytest.skip("this machine has no IPv6")
         listener.listen()
         monkeypatch.setattr(ports, "USUAL_PORTS", [listener.getsockname()[1], free])
-        done = cli("board")
-    assert done.code == 0, done.err
-    assert f"http://127.0.0.1:{free}/" in done.out
+        assert f"http://127.0.0.1:{free}/" in cli("board").out
 
 
 @pytest.mark.parametrize(
-    ("fate", "expected", "told"),
+    ("fate", "command", "note"),
     [
-        ("stays", ["x"], ""),
         ("scope", ["systemd-run", "x"], ""),
         ("killed", ["x"], "note: systemd ends the board when you log out; to let it go on:  loginctl enable-linger\n"),
         ("killed with the last session", ["x"], "when you log out everywhere"),
     ],
 )
 def test_what_systemd_would_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fate: str, expected: list[str], told: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fate: str, command: list[str], note: str
 ) -> None:
     monkeypatch.setattr(systemd, "fate", lambda: fate)
     monkeypatch.setattr(systemd, "scope_command", lambda command: ["systemd-run", *command])
-    assert board._outliving_logout(["x"]) == expected
-    assert told in capsys.readouterr().err
+    assert board._outliving_logout(["x"]) == command
+    assert note in capsys.readouterr().err
 
 
-def page(port: int, name: str = "") -> str | None:
-    """The text of a page; None while nobody answers."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=PATIENCE_SECONDS) as got:
+def page(port: int) -> str | None:
+    """The text of the page; None while nobody answers."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE_SECONDS) as got:
         return str(got.read().decode())
     return None
 
 
 @pytest.mark.slow
-def test_tensorboard_answers_and_ends_with_us(project: Path, tmp_path: Path) -> None:
-    (project / "outputs").mkdir()
-    with reserved_port() as port:
-        command = [sys.executable, "-m", "lightkit", "board", "outputs", "--port", str(port)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            assert "TensorBoard" in until(lambda: page(port), "TensorBoard to answer")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_SECONDS) == 143
-            assert free_port("127.0.0.1", wanted=port) == port
-            assert [path.suffix for path in (tmp_path / "state/lightkit/boards").iterdir()] == [".lock"]
-        finally:
-            process.kill()
-            process.wait()
-
-
-@pytest.mark.slow
-def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: Cli, project: Path) -> None:
-    (project / "outputs").mkdir()
+def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: Cli, outputs: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "lightkit", "board", "--detach"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as started:
@@ -255,31 +185,27 @@ def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: C
                 seen += piece
     os.close(ours)
     assert started.returncode == 0, seen
-    files = board_files(project / "outputs", "127.0.0.1")
-    found = files.board()
-    assert found is not None
+    files = board_files(outputs, "127.0.0.1")
+    there = files.board()
+    assert there is not None
     try:
-        assert f"http://127.0.0.1:{found.port}/".encode() in seen
-        assert found.detached
-        assert "TensorBoard" in str(page(found.port))
+        assert f"http://127.0.0.1:{there.port}/".encode() in seen
+        assert there.detached
+        assert "TensorBoard" in str(page(there.port))
         assert "it runs since" in cli("board", "-d").out
     finally:
         done = cli("board", "--stop")
     assert done.out.startswith("ended: TensorBoard over")
-    assert page(found.port) is None
-    assert files.board() is None
+    assert (page(there.port), files.board()) == (None, None)
 
 
-@pytest.mark.slow
-def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, project: Path) -> None:
-    (project / "outputs").mkdir()
+def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, outputs: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         done = cli("board", "--detach", "--port", str(taken.getsockname()[1]))
-    assert done.code == 2
-    assert "cannot listen there" in done.err
-    assert board_files(project / "outputs", "127.0.0.1").board() is None
+    assert (done.code, "cannot listen there" in done.err) == (2, True)
+    assert board_files(outputs, "127.0.0.1").board() is None
 
 
 def test_the_board_of_a_folder_that_is_gone_is_ended_from_anywhere(cli: Cli, project: Path, tmp_path: Path) -> None:
@@ -299,9 +225,73 @@ def test_the_board_of_a_folder_that_is_gone_is_ended_from_anywhere(cli: Cli, pro
     shown.rmdir()
     for words in (["--stop"], ["--stop", "nosuch"], ["--stop", str(shown), "--host", "127.0.0.1"]):
         done = cli("board", *words)
-        assert done.code == 2
-        assert "no board of yours shows this" in done.err
+        assert (done.code, "no board of yours shows this" in done.err) == (2, True)
         assert (str(shown) in done.err.partition("choices")[2]) == ("--host" not in words)
     done = cli("board", "--stop", str(shown))
     server.join()
     assert (done.code, done.out) == (0, f"ended: TensorBoard over {shown}, port 7007\n")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine named `box` with one address, and a user `ada`."""
+    for name in ("SSH_CONNECTION", "SLURM_JOB_ID", "SLURM_SUBMIT_HOST", "SUDO_USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(board.socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(board.getpass, "getuser", lambda: "ada")
+    monkeypatch.setattr(board, "_is_here", lambda address: address == HERE)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("environment", "host", "line"),
+    [
+        ({}, "127.0.0.1", "ssh -L 7007:127.0.0.1:7007 ada@box"),
+        ({}, "::", "ssh -L 7007:[::1]:7007 ada@box"),
+        ({}, "10.0.0.2", "ssh -L 7007:10.0.0.2:7007 ada@box"),
+        ({"SSH_CONNECTION": f"10.0.0.1 50000 {HERE} 22"}, "0.0.0.0", f"ssh -L 7007:127.0.0.1:7007 ada@{HERE}"),
+        ({"SSH_CONNECTION": f"10.0.0.1 50000 {HERE} 2222"}, "::1", f"ssh -p 2222 -L 7007:[::1]:7007 ada@{HERE}"),
+        ({"SSH_CONNECTION": "damaged"}, "localhost", "ssh -L 7007:localhost:7007 ada@box"),
+        ({"SUDO_USER": "grace"}, "::1", "ssh -L 7007:[::1]:7007 grace@box"),
+        # a job of a cluster, which has the environment of the machine that it was submitted on
+        ({"SSH_CONNECTION": "::1 50000 fd00::9 22"}, "::1", "ssh -J ada@[fd00::9] -L 7007:[::1]:7007 ada@box"),
+        ({"SLURM_JOB_ID": "1", "SLURM_SUBMIT_HOST": "login"}, "::1", "ssh -J ada@login -L 7007:[::1]:7007 ada@box"),
+        ({"SLURM_JOB_ID": "1", "SLURM_SUBMIT_HOST": "box"}, "::1", "ssh -L 7007:[::1]:7007 ada@box"),
+    ],
+)
+def test_the_tunnel_goes_by_the_connection_to_where_the_board_listens(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], host: str, line: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert find_route().lines(7007, host=host, local=7007)[0][1] == line
+
+
+@pytest.mark.usefixtures("machine")
+def test_another_port_on_the_laptop_and_machines_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", f"10.0.0.1 50000 {HERE} 2222")
+    lines = find_route("grace@login:2022,inner").lines(7007, host="127.0.0.1", local=16006)
+    assert lines[0][1] == f"ssh -J grace@login:2022,inner -p 2222 -L 16006:127.0.0.1:7007 ada@{HERE}"
+    assert [name for name, _ in lines if name] == ["from a laptop", "PuTTY", "Xshell"]
+    text = "\n".join(line for _, line in lines)
+    for part in (
+        "http://127.0.0.1:16006/",
+        f"Host Name ada@{HERE}, Port 2222",
+        "Source port 16006, Destination 127.0.0.1:7007, Local",
+        "use port forwarding, host inner, port 22\n",
+        "grace@login:2022 has to be its own proxy",
+        "Listen Port 16006",
+        "Destination Host 127.0.0.1, Destination Port 7007",
+        "Type JUMPHOST, host login, port 2022, user name grace, then host inner, port 22",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("text", ["", "a b", "-oProxyCommand=x", "host:0", "host:99999", "a@", "host;rm", "a,,b"])
+def test_what_is_no_machine(text: str) -> None:
+    with pytest.raises(UserError, match="not a machine"):
+        find_route(text)
+
+
+def test_which_addresses_are_of_this_machine() -> None:
+    assert [board._is_here(each) for each in ("127.0.0.1", "192.0.2.1", "not an address")] == [True, False, False]

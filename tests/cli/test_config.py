@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, Cli
 
-Cli = Callable[..., Outcome]
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
 
 
@@ -18,14 +16,17 @@ def test_prints_what_train_would_run(cli: Cli) -> None:
     assert cli("config", "data=wine", "-p", "name").out == "wine_mlp\n"
 
 
-@pytest.mark.parametrize("group", [name for name in GROUPS if name != "hydra"])
-def test_every_group_lists_its_choices_and_keys(cli: Cli, group: str) -> None:
-    done = cli("config", group)
-    assert done.code == 0, done.err
-    files = {
-        p.relative_to(ROOT / "conf" / group).with_suffix("").as_posix() for p in (ROOT / "conf" / group).rglob("*.yaml")
-    }
-    choices = done.out.partition("\n\n")[0].splitlines()
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_lists_its_choices_and_keys_with_their_meaning(cli: Cli, group: str) -> None:
+    out, folder = cli("config", group).out, ROOT / "conf" / group
+    lines = out.partition(f"keys of {group}:\n")[2].splitlines()
+    heads = [line for line in lines if not line.startswith("   ")]
+    assert all(line.strip() for line in lines)
+    assert all(line.startswith(f"  {group}.") for line in heads)
+    if group == "hydra":
+        return
+    files = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    choices = out.partition("\n\n")[0].splitlines()
     rows = [line.split(maxsplit=1) for line in choices if line.startswith(f"  {group}=")]
     assert {name for name, *_ in rows} == {f"{group}={name}" for name in files if not name.startswith("_")}
     assert [name for name, *rest in rows if not rest] == [], "options without a first comment"
@@ -47,14 +48,6 @@ def test_keys_are_shown_with_type_default_and_meaning(cli: Cli) -> None:
     assert cli("config", "trainer.ema").out.startswith("keys of trainer.ema:\n  trainer.ema.decay (")
 
 
-def test_every_key_has_a_meaning(cli: Cli) -> None:
-    for group in GROUPS:
-        lines = cli("config", group).out.partition(f"keys of {group}:\n")[2].splitlines()
-        assert all(line.strip() for line in lines), group
-        heads = [line for line in lines if not line.startswith("   ")]
-        assert all(line.startswith(f"  {group}.") for line in heads), group
-
-
 def test_a_group_a_key_and_the_whole_as_json(cli: Cli) -> None:
     group = json.loads(cli("config", "optim", "--json").out)
     assert "adamw" in [option["name"] for option in group["choices"]]
@@ -62,8 +55,6 @@ def test_a_group_a_key_and_the_whole_as_json(cli: Cli) -> None:
     assert "optim.layer_decay" in [key["key"] for key in group["keys"]]
     key = json.loads(cli("config", "optim.lr", "--json").out)
     assert {item["key"] for items in key["arguments"].values() for item in items} == {"optim.lr"}
-    assert [row["key"] for row in json.loads(cli("config", "trainer.epochs", "--json").out)["keys"]] == [
-        "trainer.epochs"
-    ]
+    (row,) = json.loads(cli("config", "trainer.epochs", "--json").out)["keys"]
+    assert row["key"] == "trainer.epochs"
     assert json.loads(cli("config", "data=wine", "--json").out)["data"]["dataset"]["_target_"].endswith("wine")
-    assert cli("config", "optim.lrr", "--json").code == 2

@@ -10,10 +10,9 @@ import pytest
 
 from lightkit.detached import detach
 from lightkit.detached.detach import Detached
-from tests.conftest import Outcome
+from tests.conftest import Cli
 from tests.detached.made import make_sweep
 
-Cli = Callable[..., Outcome]
 Begun = Callable[..., None]
 MAKE = ("train", "-d", "data=wine")
 
@@ -38,7 +37,7 @@ def earlier(project: Path, place: str) -> None:
     (project / "outputs" / place / "config.yaml").write_text("name: run\n")
 
 
-def test_it_is_called_by_its_name(cli: Cli, begun: Begun, project: Path) -> None:
+def test_it_is_called_by_its_name_unless_another_has_it(cli: Cli, begun: Begun, project: Path) -> None:
     begun(7, None)
     earlier(project, "runs/2026-01-31/12-00-00-other")
     done = cli(*MAKE, "name=mine")
@@ -46,32 +45,25 @@ def test_it_is_called_by_its_name(cli: Cli, begun: Begun, project: Path) -> None
     assert done.out.startswith("mine goes on without this terminal: process 7, folder outputs/runs/")
     assert "lightkit stop mine  " in done.out
     assert done.out.endswith("let it save and end; then  lightkit resume -d mine\n")
+    (first,) = project.glob("outputs/runs/*/*/.job")
+    earlier(project, "runs/2026-01-31/12-00-00-taken")
+    done = cli(*MAKE, "name=taken")
+    (second,) = {*project.glob("outputs/runs/*/*/.job")} - {first}
+    assert f"lightkit logs -f {second.parent.name}  " in done.out
 
 
-def test_a_name_that_another_run_has_is_not_enough(cli: Cli, begun: Begun, project: Path) -> None:
+@pytest.mark.parametrize("place", ["elsewhere", "'a b'", "../up"])
+def test_a_folder_of_ones_own_is_called_by_its_path(cli: Cli, begun: Begun, place: str) -> None:
     begun(7, None)
-    earlier(project, "runs/2026-01-31/12-00-00-mine")
-    done = cli(*MAKE, "name=mine")
-    (folder,) = [path.parent for path in project.glob("outputs/runs/*/*/.job")]
-    assert f"lightkit logs -f {folder.name}  " in done.out
+    assert f"lightkit attach {place}  " in cli(*MAKE, f"hydra.run.dir={place}").out
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [("elsewhere", "elsewhere"), ("'a b'", "'a b'"), ("outputs/job1", "job1"), ("../up", "../up")]
-)
-def test_a_folder_of_ones_own_is_called_by_its_path(cli: Cli, begun: Begun, place: str, name: str) -> None:
+def test_a_sweep_is_called_by_its_name_or_its_folder(cli: Cli, begun: Begun, project: Path) -> None:
     begun(7, None)
-    done = cli(*MAKE, f"hydra.run.dir={place}")
-    assert done.code == 0, done.err
-    assert f"lightkit attach {name}  " in done.out
-
-
-def test_a_sweep_is_called_by_its_name_too(cli: Cli, begun: Begun, project: Path) -> None:
-    begun(7, None)
-    earlier(project, "runs/2026-01-31/12-00-00-other")
-    done = cli("train", "-m", "-d", "data=wine", "seed=0,1", "name=grid")
-    assert done.code == 0, done.err
-    assert "lightkit logs -f grid  " in done.out
+    earlier(project, "sweeps/2026-01-31/12-00-00-mine/seed=0")
+    (project / "outputs/sweeps/2026-01-31/12-00-00-mine/sweep.jsonl").touch()
+    for typed, name in (("name=grid", "grid"), ("hydra.sweep.dir=sweep", "sweep")):
+        assert f"lightkit logs -f {name} " in cli("train", "-m", "-d", "data=wine", "seed=0,1", typed).out
 
 
 def test_resuming_a_sweep_is_another_command(cli: Cli, project: Path) -> None:
@@ -82,15 +74,6 @@ def test_resuming_a_sweep_is_another_command(cli: Cli, project: Path) -> None:
         assert "error: this is a sweep" in done.err
         assert f"fix:      lightkit sweep resume {' '.join(arguments)}" in done.err
     assert "no run here" in cli("resume", "grit").err
-
-
-def test_a_sweep_is_called_by_its_folder(cli: Cli, begun: Begun, project: Path) -> None:
-    begun(7, None)
-    earlier(project, "sweeps/2026-01-31/12-00-00-mine/seed=0")
-    (project / "outputs/sweeps/2026-01-31/12-00-00-mine/sweep.jsonl").touch()
-    done = cli("train", "-m", "-d", "data=wine", "seed=0,1", "hydra.sweep.dir=sweep")
-    assert done.code == 0, done.err
-    assert "lightkit logs -f sweep " in done.out
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,8 @@ import pytest
 
 from lightkit.cli import env
 from lightkit.device import about
-from tests.conftest import Outcome
+from tests.conftest import Cli
 from tests.monitor.fakes import Card, Program, fake_nvml, install
-
-Cli = Callable[..., Outcome]
 
 
 @pytest.fixture(autouse=True)
@@ -102,12 +99,11 @@ def test_a_run_on_the_cpu_says_that_the_driver_shows_gpus(cli: Cli, monkeypatch:
     assert f"error: device.gpus: {said}" in refused.err
 
 
-@pytest.mark.parametrize("script", ["exit 1", "printf ''", "exec sleep 600"])
-def test_no_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    Program(tmp_path / "bin", monkeypatch).says(script)
+def test_a_program_that_hangs_tells_no_topology(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml([Card()]))
+    Program(tmp_path / "bin", monkeypatch).says("exec sleep 600")
     monkeypatch.setattr(env, "_SECONDS", 0.2)
-    assert env.topology() is None
-    assert env.topology("no-such-program") is None
+    assert "topology" not in cli("env").out
 
 
 def test_a_broken_pytorch_is_part_of_the_report(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,21 +111,18 @@ def test_a_broken_pytorch_is_part_of_the_report(cli: Cli, monkeypatch: pytest.Mo
     assert "torch       cannot be imported: OSError: libcudart.so.12: cannot open\n" in cli("env").out
 
 
-def test_gpus_as_pytorch_sees_them() -> None:
-    torch: dict[str, Any] = {
+def test_gpus_as_pytorch_sees_them(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = {"device": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-a", "memory_gib": 139.8, "capability": "9.0"}
+    facts: dict[str, Any] = {
         "version": "2.15.0", "cuda": "13.2", "hip": None, "cudnn": "9.26.0", "nccl": "2.28.3", "threads": 1,
-        "cpu_capability": "AVX512", "default_device": "cuda:0",
-        "devices": [
-            {"device": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-a", "memory_gib": 139.8, "capability": "9.0"},
-        ],
+        "cpu_capability": "AVX512", "default_device": "cuda:0", "devices": [device],
     }  # fmt: skip
-    assert list(env._torch(torch)) == [
-        ("torch", "2.15.0 (CUDA 13.2, cuDNN 9.26.0, NCCL 2.28.3), 1 thread, AVX512"),
-        ("device", "auto takes cuda:0"),
-        ("", "cuda:0: NVIDIA H200, 139.8 GiB, capability 9.0, GPU-a"),
-    ]
-    bare = {**torch, "cuda": None, "cudnn": None, "nccl": None, "threads": 2, "devices": []}
-    assert next(env._torch(bare)) == ("torch", "2.15.0 (without CUDA), 2 threads, AVX512")
+    monkeypatch.setattr(about, "torch_facts", lambda: facts)
+    out = cli("env").out
+    assert "\ntorch       2.15.0 (CUDA 13.2, cuDNN 9.26.0, NCCL 2.28.3), 1 thread, AVX512\n" in out
+    assert "\ndevice      auto takes cuda:0\n            cuda:0: NVIDIA H200, 139.8 GiB, capability 9.0, GPU-a\n" in out
+    facts |= {"cuda": None, "cudnn": None, "nccl": None, "threads": 2, "devices": []}
+    assert "\ntorch       2.15.0 (without CUDA), 2 threads, AVX512\n" in cli("env").out
 
 
 def test_the_name_of_the_processor(tmp_path: Path) -> None:
@@ -137,11 +130,3 @@ def test_the_name_of_the_processor(tmp_path: Path) -> None:
     file.write_text("processor\t: 0\nmodel name\t: AMD EPYC 9654\nmodel name\t: other\n")
     assert env.cpu_model(file) == "AMD EPYC 9654"
     assert env.cpu_model(tmp_path / "missing") == (env.platform.processor() or env.platform.machine())
-
-
-def test_long_lists_are_wrapped() -> None:
-    lines = list(env._wrapped("packages", [f"package-{number} 1.0" for number in range(16)]))
-    assert [name for name, _ in lines] == ["packages", "", ""]
-    assert all(len(text) <= 101 for _, text in lines)
-    assert lines[0][1].endswith(",")
-    assert lines[-1][1].endswith("package-15 1.0")

@@ -1,17 +1,16 @@
+"""Finished runs: measured, asked, gone on with, shown and combined."""
+
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightkit.runs.catalog import find_run
-from tests.conftest import Outcome
-
-Cli = Callable[..., Outcome]
+from tests.conftest import Cli
+from tests.runner.finished_runs import trained as finished
 
 
 @pytest.fixture
@@ -26,100 +25,99 @@ def trained(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_metrics_as_table_and_file(cli: Cli, runner: Any, trained: Path) -> None:
     done = cli("eval", "last")
     assert done.code == 0, done.err
-    assert [line.split() for line in done.out.splitlines()[1:3]] == [
-        ["test/loss", "0.5000"],
-        ["test/accuracy", "0.9877"],
-    ]
+    rows = [line.split() for line in done.out.splitlines()[1:3]]
+    assert rows == [["test/loss", "0.5000"], ["test/accuracy", "0.9877"]]
     content = json.loads((trained / "eval-test.json").read_text())
-    assert content == {
-        "split": "test",
-        "checkpoint": "best",
-        "overrides": [],
-        "metrics": {"test/loss": 0.5, "test/accuracy": 0.987654},
-    }
-    assert runner.asked == [("evaluate", trained, ("test", "best"))]
-
-
-def test_samples_it_has_learnt_from_are_warned_of(cli: Cli, runner: Any, trained: Path) -> None:
-    other = cli("eval", "last", "data.split.seed=1")
+    metrics = {"test/loss": 0.5, "test/accuracy": 0.987654}
+    assert content == {"split": "test", "checkpoint": "best", "overrides": [], "metrics": metrics}
+    other = cli("eval", "run", "data.split.seed=1")  # by its name, and with what it has learnt from
     assert (other.code, "warning: data.split is not that of the run" in other.err) == (0, True)
     assert json.loads((trained / "eval-test.json").read_text())["overrides"] == ["data.split.seed=1"]
-    assert cli("eval", "last", "data.eval_batch_size=7").err == ""
-
-
-def test_other_split_checkpoint_and_override(cli: Cli, runner: Any, trained: Path) -> None:
     done = cli("eval", "--split", "val", str(trained), "data.eval_batch_size=7", "--checkpoint=last")
-    assert done.code == 0, done.err
-    assert runner.asked == [("evaluate", trained, ("val", "last"))]
+    assert (done.code, done.err) == (0, "")
     assert (trained / "eval-val.json").exists()
+    assert cli("eval", "last", "--members", "00,03").code == 0
+    assert json.loads((trained / "eval-test.json").read_text())["members"] == ["00", "03"]
+    assert cli("predict", "last", "--members=01").code == 0
+    assert runner.asked == [
+        ("evaluate", trained, ("test", "best")),
+        ("evaluate", trained, ("test", "best")),
+        ("evaluate", trained, ("val", "last")),
+        ("evaluate", trained, ("test", "best", "00", "03")),
+        ("predict", trained, ("test", "best", "01")),
+    ]
 
 
 def test_predictions_as_csv(cli: Cli, runner: Any, trained: Path, project: Path) -> None:
-    done = cli("predict", "last", "--output", "out.csv")
-    assert done.code == 0, done.err
+    assert cli("predict", "last", "--output", "out.csv").code == 0
     with (project / "out.csv").open(newline="") as file:
-        assert list(csv.reader(file)) == [
-            ["index", "prediction", "target"],
-            ["4", "class, 4", "4"],
-            ["7", "class, 7", "7"],
-        ]
+        rows = list(csv.reader(file))
+    assert rows == [["index", "prediction", "target"], ["4", "class, 4", "4"], ["7", "class, 7", "7"]]
     assert cli("predict", "last").code == 0
     assert (trained / "predictions-test.csv").exists()
     assert cli("predict", "last", "--output", "-").out.splitlines()[1] == '4,"class, 4",4'
-    assert [asked[0] for asked in runner.asked] == ["predict"] * 3
+    nothing = cli("predict", "last", "--split", "train", "--output", "none.csv")
+    assert (nothing.code, "nothing to predict" in nothing.err, list(project.glob("none.csv*"))) == (2, True, [])
+    nowhere = cli("predict", "last", "--output", "missing/folder/out.csv")
+    assert (nowhere.code, "cannot write the file" in nowhere.err) == (2, True)
 
 
-@pytest.mark.usefixtures("runner", "trained")
-def test_nothing_to_predict_leaves_no_file(cli: Cli, project: Path) -> None:
-    done = cli("predict", "last", "--split", "train", "--output", "out.csv")
-    assert done.code == 2
-    assert "nothing to predict" in done.err
-    assert not list(project.glob("out.csv*"))
+def test_resume_goes_on_in_the_same_folder_and_from_starts_a_new_run(cli: Cli, runner: Any, trained: Path) -> None:
+    assert cli("train", "--from", "last", "seed=4").code == 0
+    assert cli("resume", str(trained), "trainer.epochs=20").code == 0
+    (_, begun, _), (_, resumed, how) = runner.asked
+    assert (resumed, how) == (trained, (True, "trainer.epochs=20"))
+    assert begun != trained
 
 
-@pytest.mark.usefixtures("runner", "trained")
-def test_unwritable_output(cli: Cli) -> None:
-    done = cli("predict", "last", "--output", "missing/folder/out.csv")
-    assert done.code == 2
-    assert "cannot write the file" in done.err
-
-
-def test_resume_goes_on_in_the_same_folder(cli: Cli, runner: Any, trained: Path, project: Path) -> None:
-    done = cli("resume", "last", "trainer.epochs=20")
-    assert done.code == 0, done.err
-    assert runner.asked == [("run", trained, (True, "trainer.epochs=20"))]
-    assert find_run("last", project) == trained
-
-
-def test_from_starts_a_new_run(cli: Cli, runner: Any, trained: Path) -> None:
-    done = cli("train", "--from", "last", "seed=4")
-    assert done.code == 0, done.err
-    assert runner.asked[0][1] != trained
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("overrides", [(), ("trainer.epochs=7",)])
-def test_resume_leaves_a_finished_run_alone(cli: Cli, runner: Any, trained: Path, overrides: tuple[str, ...]) -> None:
+def test_resume_leaves_a_finished_run_alone(cli: Cli, runner: Any, trained: Path) -> None:
     (trained / "config.yaml").write_text(cli("train", "--cfg", "job", "--resolve", "trainer.epochs=7").out)
     (trained / "result.json").write_text('{"status": "finished"}')
-    done = cli("resume", "last", *overrides)
-    assert done.code == 0
-    assert "has finished already; make it longer with trainer.epochs=N" in done.out
+    for overrides in ((), ("trainer.epochs=7",)):
+        done = cli("resume", "last", *overrides)
+        assert (done.code, "has finished already; make it longer with trainer.epochs=N" in done.out) == (0, True)
     assert runner.asked == []
     assert cli("resume", "last", "trainer.epochs=8").code == 0
     assert len(runner.asked) == 1
 
 
-def test_a_run_is_found_by_its_name(cli: Cli, runner: Any, trained: Path) -> None:
-    assert cli("eval", "run").code == 0
-    assert runner.asked == [("evaluate", trained, ("test", "best"))]
+def test_data_as_page_and_picture(cli: Cli, project: Path) -> None:
+    done = cli("show", "data", "data=wine", "--split", "val", "--count", "3")
+    assert done.code == 0, done.err
+    place = project / "outputs" / "show" / "wine_mlp"
+    assert {path.name for path in place.iterdir()} == {"data-val.html", "data-val.png"}
+    assert str(place / "data-val.html") in done.out
+    assert "no runs" in cli("runs").out  # a page is no run
 
 
-def test_members_of_an_ensemble(cli: Cli, runner: Any, trained: Path) -> None:
-    assert cli("eval", "last", "--members", "00,03").code == 0
-    assert json.loads((trained / "eval-test.json").read_text())["members"] == ["00", "03"]
-    assert cli("predict", "last", "--members=01").code == 0
-    assert runner.asked == [
-        ("evaluate", trained, ("test", "best", "00", "03")),
-        ("predict", trained, ("test", "best", "01")),
-    ]
+def test_finished_runs_are_shown_and_become_one(cli: Cli, project: Path) -> None:
+    sweep = project / "outputs" / "sweeps" / "2026-01-31" / "12-00-00-run"
+    folder = finished(sweep / "seed=0", "seed=0")
+    finished(sweep / "seed=1", "seed=1")
+    done = cli("show", "worst", str(folder), "--count", "4", "--split", "val")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[1].split() == ["row", "loss", "target", "prediction"]
+    assert (folder / "show" / "worst-val.html").is_file()
+    rows = json.loads(cli("show", "results", str(folder), "--json", "--count", "2", "--output", "here").out)
+    heads = ["confidence", "loss", "prediction", "right", "row", "target"]
+    assert [sorted(row) for row in rows["samples"]] == [heads] * 2
+    assert (project / "here" / "results-test.png").is_file()
+    assert cli("show", "data", "--from", str(folder), "--count", "1").code == 0
+    done = cli("ensemble", str(sweep), "--name", "both", "--weights", "validation", "data.eval_batch_size=7")
+    assert done.code == 0, done.err
+    assert "best member (0" in done.out
+    assert "01-run-seed=1  0." in done.out
+    assert cli("eval", "both").code == 0
+    (sweep / "seed=1" / "result.json").write_text('{"status": "interrupted"}')
+    assert f"note: 1 of the 2 runs in {sweep}" in cli("ensemble", str(sweep)).err
+
+
+def test_each_run_that_is_missing_is_named(cli: Cli, trained: Path) -> None:
+    one, both = cli("ensemble", "run", "nothing").err, cli("ensemble", "nothing", "nowhere").err
+    assert ("'nothing'" in one, "'run'" in one, "1 problem found" in one, "choices:" in one) == (
+        True,
+        False,
+        True,
+        True,
+    )
+    assert ("'nothing'" in both, "'nowhere'" in both, "2 problems found" in both) == (True, True, True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lightkit.cli.explain import PAGE, sections
+from lightkit.cli.doctor import PAGE, sections
 from lightkit.common.errors import FAMILIES
 from lightkit.config.project import shipped_docs
-from tests.conftest import Outcome
+from tests.conftest import Cli
 
-Cli = Callable[..., Outcome]
 CODES = [family.code for family in FAMILIES]
 
 
@@ -28,13 +26,12 @@ def test_registry_page_and_command_know_the_same_codes(cli: Cli) -> None:
     assert [(cells[0], cells[1]) for cells in listed] == [(family.code, family.slug) for family in FAMILIES]
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_every_code_says_what_it_means_its_causes_and_its_fixes(code: str) -> None:
-    text = sections()[code]
-    title, example, rest = text.partition("\n    ")
-    assert len(title.splitlines()) >= 3
-    assert f"more: lightkit explain {code}" in example + rest
-    assert re.search(r"\nCauses\n\n- .*\n\nFixes\n\n- ", text, re.S)
+def test_every_code_says_what_it_means_its_causes_and_its_fixes() -> None:
+    for code, text in sections().items():
+        title, example, rest = text.partition("\n    ")
+        assert len(title.splitlines()) >= 3, code
+        assert f"more: lightkit explain {code}" in example + rest
+        assert re.search(r"\nCauses\n\n- .*\n\nFixes\n\n- ", text, re.S), code
 
 
 def test_a_section_is_plain_text(cli: Cli) -> None:
@@ -47,12 +44,8 @@ def test_a_section_is_plain_text(cli: Cli) -> None:
 def test_codes_and_names_in_any_order_and_each_once(cli: Cli) -> None:
     done = cli("explain", "lk405", "unknown-key", "LK405")
     assert re.findall(r"^LK\d+: ", done.out, re.M) == ["LK405: ", "LK101: "]
-
-
-def test_as_json(cli: Cli) -> None:
-    found = json.loads(cli("explain", "LK101", "--json").out)
-    assert [row["slug"] for row in found] == ["unknown-key"]
-    assert found[0]["text"] == sections()["LK101"]
+    (row,) = json.loads(cli("explain", "LK101", "--json").out)
+    assert (row["slug"], row["text"]) == ("unknown-key", sections()["LK101"])
     assert [row["code"] for row in json.loads(cli("explain", "--json").out)] == CODES
 
 
@@ -61,12 +54,9 @@ def test_as_json(cli: Cli) -> None:
     [
         ("train trainer.epoch=5", ["LK101"]),
         ("train trainer.epochs=many", ["LK102"]),
-        ("train optim.lr=-1", ["LK102"]),
         ("train data=csv", ["LK103"]),
         ("train data=wnie", ["LK104"]),
         ("trian", ["LK105"]),
-        ("train --trainer.epochs=5", ["LK105"]),
-        ("train seed=0,1", ["LK105"]),
         ("train model._target_=torch.nn.Lineer", ["LK106"]),
         ("train model._target_=os.system", ["LK107"]),
         ("train optim.momentum=0.9", ["LK108"]),
@@ -81,7 +71,6 @@ def test_as_json(cli: Cli) -> None:
         ("train finetune.freeze=[*]", ["LK305"]),
         ("train device.name=tpu", ["LK401"]),
         ("eval birds", ["LK501"]),
-        ("resume birds", ["LK501"]),
         ("ckpt inspect lost.pt", ["LK508"]),
         ("ckpt inspect table.csv", ["LK504"]),
         ("train trainer.epoch=5 data=wnie trainer.steps=x", ["LK104", "LK101", "LK102"]),
@@ -97,23 +86,17 @@ def test_a_command_that_fails_ends_with_its_codes(cli: Cli, project: Path, comma
     assert sorted(first.removeprefix("more: lightkit explain ").split()) == sorted(codes)
 
 
-def test_the_text_of_the_error_comes_first_also_with_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIGHTKIT_DEBUG", "1")
-    lines = cli("train", "trainer.epoch=5").err.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-1] == "more: lightkit explain LK101"
-
-
 PASTED = "TypeError: pic should be PIL Image or ndarray. Got <class 'torch.Tensor'>"
 
 
-@pytest.mark.parametrize("command", ["explain", "doctor"])
-@pytest.mark.parametrize("how", ["quoted", "words", "file", "dash", "redirected", "piped"])
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [("explain", how) for how in ("quoted", "words", "file", "dash", "redirected", "piped")]
+    + [("doctor", "file"), ("doctor", "dash"), ("doctor", "piped")],
+)
 def test_the_text_of_an_error_is_explained_however_it_is_handed_in(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, how: str, command: str
 ) -> None:
-    if command == "doctor" and how in ("quoted", "words"):
-        pytest.skip("these are overrides to the doctor")
     file, text = project / "error.txt", f"Traceback (most recent call last):\n{PASTED}\n"
     file.write_text(text)
     receive, send = os.pipe()
@@ -128,21 +111,11 @@ def test_the_text_of_an_error_is_explained_however_it_is_handed_in(
     assert "ToTensor() once" in done.out
 
 
-def test_the_name_of_an_error_is_enough(cli: Cli) -> None:
+def test_other_texts(cli: Cli) -> None:
     assert "process at the other end of a pipe" in cli("explain", "BrokenPipeError").out
-
-
-def test_pasted_text_as_json(cli: Cli) -> None:
-    found = json.loads(cli("explain", PASTED, "--json").out)
-    assert [each["name"] for each in found["known"]] == ["transform of another kind of picture"]
-
-
-def test_text_that_nobody_knows_is_no_code(cli: Cli) -> None:
-    done = cli("explain", "ValueError: nobody knows this one")
-    assert done.code == 1
-    assert "not an error that is known here" in done.out
-
-
-def test_pasted_output_of_lightkit_leads_to_its_code(cli: Cli) -> None:
-    done = cli("explain", "error: optim.lrr: unknown key\nmore: lightkit explain LK101")
-    assert "lightkit explain LK101 says more" in done.out
+    (known,) = json.loads(cli("explain", PASTED, "--json").out)["known"]
+    assert known["name"] == "transform of another kind of picture"
+    unknown = cli("explain", "ValueError: nobody knows this one")
+    assert (unknown.code, "not an error that is known here" in unknown.out) == (1, True)
+    own = cli("explain", "error: optim.lrr: unknown key\nmore: lightkit explain LK101")
+    assert "lightkit explain LK101 says more" in own.out

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lightkit.cli import gpus, logs
+from lightkit.cli import gpus, terminal
 from lightkit.cli.arguments import help_of
+from lightkit.monitor.gpus import GpuProcess
 from tests.cli.test_logs import Interrupted
-from tests.conftest import Outcome
+from tests.conftest import Cli
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
-Cli = Callable[..., Outcome]
 NOTHING = dict.fromkeys(("temperature", "power", "limit", "gpu", "clocks", "throttle"), NOT_SUPPORTED)
 
 
@@ -39,27 +38,16 @@ def cards() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--watch",), ("--query", "name")])
-def test_without_a_gpu_it_says_so_and_how_to_go_on(cli: Cli, arguments: tuple[str, ...]) -> None:
-    done = cli("gpus", *arguments)
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("no NVIDIA GPU here (nvidia-ml-py is not installed)\n")
-    assert "lightkit train device=cpu" in done.out
-
-
-def test_an_apple_computer_has_another_way(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "device=mps" not in cli("gpus").out
+def test_without_a_gpu_it_says_so_and_how_to_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in ((), ("--watch",), ("--query", "name")):
+        done = cli("gpus", *arguments)
+        assert done.out.startswith("no NVIDIA GPU here (nvidia-ml-py is not installed)\n")
+        assert ("lightkit train device=cpu" in done.out, "device=mps" in done.out) == (True, False)
+    nothing = {"source": None, "reason": "nvidia-ml-py is not installed", "gpus": []}
+    assert json.loads(cli("gpus", "--json", "--watch", "1").out) == nothing
     monkeypatch.setattr(gpus.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(gpus.platform, "machine", lambda: "arm64")
     assert "device=mps" in cli("gpus").out
-
-
-def test_without_a_gpu_in_json(cli: Cli) -> None:
-    assert json.loads(cli("gpus", "--json", "--watch", "1").out) == {
-        "source": None,
-        "reason": "nvidia-ml-py is not installed",
-        "gpus": [],
-    }
 
 
 def test_the_table(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,27 +78,15 @@ def test_columns_nobody_fills_are_left_out(cli: Cli, monkeypatch: pytest.MonkeyP
     assert lines[-1] == "no process uses them"
 
 
-def test_a_table_fits_the_terminal() -> None:
-    row = dict.fromkeys(gpus.FIELDS) | {
-        "index": 0,
-        "torch": "cuda:0",
-        "name": "N" * 60,
-        "power_w": 3.0,
-        "processes": [],
-    }
-    source = SimpleNamespace(gpus=(), name="NVML")
-    assert max(map(len, gpus.page([row], source, width=40).splitlines()[1:])) == 40
-    assert "3 W" in gpus.page([row], source, width=None)
-
-
-@pytest.mark.parametrize(
-    ("folder", "shown"),
-    [("outputs/runs/a", "outputs/runs/a"), ("/elsewhere/b", "/elsewhere/b"), (None, "python train.py"), ("none", "?")],
-)
-def test_a_run_is_shown_by_its_folder(project: Path, folder: str | None, shown: str) -> None:
-    run = None if folder in (None, "none") else project.resolve() / str(folder)
-    command = None if folder == "none" else "python train.py"
-    assert gpus._work({"run": run, "command": command}, project.resolve()) == shown
+def test_a_run_is_shown_by_its_folder(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml(cards()))
+    for run, shown in (
+        (project.resolve() / "outputs/runs/a", "outputs/runs/a"),
+        (Path("/b"), "/b"),
+        (None, "train.py"),
+    ):
+        monkeypatch.setattr(gpus, "describe", lambda *_, run=run: GpuProcess(1, None, None, "python train.py", run))
+        assert cli("gpus").out.splitlines()[12].split()[-1] == shown
 
 
 def test_visible_gpus_have_the_names_of_torch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +113,6 @@ def test_json_has_all_that_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(cli("gpus", "--json", "--query", "uuid").out)["gpus"][0] == {"uuid": "GPU-aaaa"}
 
 
-def test_help_names_every_field() -> None:
-    assert all(f"{name}," in help_of("gpus") or name == "processes" for name in gpus.FIELDS)
-
-
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
@@ -158,13 +130,11 @@ def test_some_gpus(cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: str, found
     assert (done.code, done.out.split()) == (0, found)
 
 
-@pytest.mark.parametrize("wanted", ["7", "GPU-zzz", "cuda:5", "0000:ff:00.0"])
-def test_a_gpu_that_is_not_there(cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+def test_a_gpu_that_is_not_there(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml(cards()))
-    done = cli("gpus", "--id", wanted)
-    assert done.code == 2
-    assert "--id: no such GPU" in done.err
-    assert "GPU-aaaa" in done.err
+    for wanted in ("7", "GPU-zzz", "cuda:5", "0000:ff:00.0"):
+        done = cli("gpus", "--id", wanted)
+        assert (done.code, "--id: no such GPU" in done.err, "GPU-aaaa" in done.err) == (2, True, True)
 
 
 def test_csv(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,12 +148,6 @@ def test_csv(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = cli("gpus", "--csv", "--no-header").out.splitlines()
     assert len(everything) == 2
     assert everything[0].endswith(",off,off,")
-
-
-def test_csv_again_and_again_has_one_header(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(logs, "time", Interrupted())
-    assert cli("gpus", "--csv", "--query", "index,power_w", "--watch").out == "index,power_w\n0,312.4\n0,312.4\n"
 
 
 def test_in_detail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,22 +186,21 @@ def test_what_a_field_means(cli: Cli) -> None:
     assert "sw_thermal_slowdown" in done.out
     everything = cli("gpus", "--explain").out
     assert all(f"\n{name}" in f"\n{everything}" for name in gpus.FIELDS)
+    assert all(f"{name}," in help_of("gpus") or name == "processes" for name in gpus.FIELDS)
 
 
 def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     module = fake_nvml([Card()])
     install(monkeypatch, module)
     clock = Interrupted()
-    monkeypatch.setattr(logs, "time", clock)
+    monkeypatch.setattr(terminal, "time", clock)
     done = cli("gpus", "--watch", "--json", "--query", "power_w")
     lines = [json.loads(line)["gpus"] for line in done.out.splitlines()]
     assert (done.code, lines, clock.slept) == (0, [[{"power_w": 312.4}]] * 2, [2.0, 2.0])
     assert module.asked[-1] == "nvmlShutdown"
-
-
-def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(logs, "time", Interrupted())
+    monkeypatch.setattr(terminal, "time", Interrupted())
+    assert cli("gpus", "--csv", "--query", "index,power_w", "--watch").out == "index,power_w\n0,312.4\n0,312.4\n"
+    monkeypatch.setattr(terminal, "time", Interrupted())
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import torch
 
 from lightkit.cli.inspected import FORMATS
 from lightkit.diagnostics import graph
-from tests.conftest import Outcome
+from tests.conftest import Cli
 from tests.runner.finished_runs import trained
-
-Cli = Callable[..., Outcome]
 
 
 def test_a_table_and_what_it_comes_to(cli: Cli, project: Path) -> None:
@@ -29,14 +26,9 @@ def test_a_table_and_what_it_comes_to(cli: Cli, project: Path) -> None:
     labels = [line.partition("  ")[0] for line in below.splitlines()]
     assert labels == ["input", "parameters", "forward", "counted", "not counted", "", "training", "memory", ""]
     assert not (project / "outputs").exists()
-
-
-def test_as_json(cli: Cli) -> None:
-    done = cli("summary", "data=digits", "model=cnn", "--input", "1x16x16", "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["inputs"] == [[1, 1, 16, 16]]
-    assert found["layers"][0]["flops"] == found["forward"]["flops"]
+    shaped = json.loads(cli("summary", "data=digits", "model=cnn", "--input", "1x16x16", "--json").out)
+    assert shaped["inputs"] == [[1, 1, 16, 16]]
+    assert shaped["layers"][0]["flops"] == shaped["forward"]["flops"]
 
 
 def test_levels(cli: Cli) -> None:
@@ -45,16 +37,6 @@ def test_levels(cli: Cli) -> None:
     assert [row.split()[0] for row in few[1:]] == ["model", "embed", "blocks", "norm", "head"]
     long = cli(*args, "--depth", "2", "--long").out
     assert [f"\n    {at} " in long for at in range(3)] == [True] * 3
-
-
-def test_of_an_earlier_run(cli: Cli, project: Path) -> None:
-    trained(project / "outputs" / "runs" / "2026-01-31" / "10-00-00-mine")
-    done = cli("summary", "--from", "mine", "--json")
-    assert done.code == 0, done.err
-    assert [layer["output"] for layer in json.loads(done.out)["layers"] if layer["name"] == "layers"] == [[1, 4]]
-    without = cli("summary", "mine")
-    assert without.code == 2
-    assert "fix:      --from mine" in without.err
 
 
 @pytest.fixture
@@ -97,34 +79,21 @@ def test_a_rule_that_is_for_nothing_or_fails_is_told(cli: Cli, rules: Path) -> N
 pytest.importorskip("torchview")
 
 
-def test_a_picture(cli: Cli, project: Path) -> None:
+def test_a_picture(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("graph", "data=wine", "model.hidden=[8]", "--output", "model.dot")
     assert (done.code, done.out) == (0, "7 boxes, 2 levels of layers: model.dot\n"), done.err
     assert "layers.linear0" in (project / "model.dot").read_text()
     assert not (project / "outputs").exists()
-
-
-def test_levels_direction_and_shape(cli: Cli, project: Path) -> None:
     args = ("--depth", "1", "--direction", "lr", "--input", "1,16,16", "--output", "model.dot")
-    done = cli("graph", "data=digits", "model=cnn", *args)
-    assert done.code == 0, done.err
+    assert cli("graph", "data=digits", "model=cnn", *args).code == 0
     text = (project / "model.dot").read_text()
-    assert "rankdir=LR" in text
-    assert "(1, 1, 16, 16)" in text
-    assert "conv0" not in text
-
-
-def test_without_graphviz(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ("rankdir=LR" in text, "(1, 1, 16, 16)" in text, "conv0" in text) == (True, True, False)
     monkeypatch.setenv("PATH", str(project))
-    done = cli("graph", "data=wine")
-    assert done.code == 2
-    assert "Graphviz, which draws the picture, is not installed on this machine" in done.err
-    assert "apt install graphviz" in done.err
-    assert "--output model.dot" in done.err
+    without = cli("graph", "data=wine")
+    assert without.code == 2
+    for part in ("Graphviz, which draws the picture, is not installed", "apt install graphviz", "--output model.dot"):
+        assert part in without.err
     assert not (project / "model.svg").exists()
-
-
-def test_the_command_knows_what_can_be_written() -> None:
     assert FORMATS == graph.FORMATS
 
 
@@ -145,15 +114,12 @@ def test_plain_training_is_one_phase_in_which_everything_trains(cli: Cli, projec
     assert [row.removeprefix("epoch 0").split()[0] for row in rows] == ["decay", "no_decay"]
     assert "parameters train (100 %), optimizer state " in done.out
     assert not (project / "outputs").exists()
-
-
-def test_as_json_of_plan(cli: Cli) -> None:
-    found = values(cli, *WINE)
-    (phase,) = found["phases"]
+    plan = values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")  # needs no GPU, and takes Hydra's settings
+    (phase,) = plan["phases"]
     assert phase["trainable"] == phase["parameters"] == sum(group["parameters"] for group in phase["groups"])
     assert len(phase["steps"]) == 4
     assert all(len(group["rates"]) == 4 and group["names"] for group in phase["groups"])
-    assert "weights" not in found
+    assert "weights" not in plan
 
 
 def test_phases_of_a_fine_tuning(cli: Cli) -> None:
@@ -201,19 +167,13 @@ def test_what_is_in_a_group(cli: Cli) -> None:
     assert [row for row in rows if row.endswith("  head.*")]
 
 
-DRAWN = "no pretrained weights are given: what is frozen stays as it was drawn"
-
-
-@pytest.mark.thorough
-def test_random_weights_that_are_frozen_are_told_as_training_tells_them(cli: Cli, project: Path) -> None:
-    args = (*WINE, "finetune=head", "trainer.epochs=1", "trainer.test=none")
-    done = cli("plan", *args)
-    assert DRAWN in done.out.splitlines()
-    assert values(cli, *args)["notes"] == [DRAWN]
-    assert cli("train", *args, "device=cpu", "hydra.run.dir=run").code == 0
-    assert DRAWN in (project / "run" / "run.log").read_text()
-    assert DRAWN not in cli("plan", *args, "finetune.weights.path=run").out
-    assert DRAWN not in cli("plan", *WINE, "finetune=full").out
+def test_random_weights_that_are_frozen_are_told(cli: Cli, run: Path) -> None:
+    drawn, args = "no pretrained weights are given: what is frozen stays as it was drawn", (*WINE, "finetune=head")
+    assert drawn in cli("plan", *args).out.splitlines()
+    assert values(cli, *args)["notes"] == [drawn]
+    start = values(cli, *args, "model.hidden=[4]", "finetune.weights.path=mine")  # a run, by its name
+    assert "notes" not in start
+    assert start["weights"]["source"].startswith("outputs/runs/2026-01-31/10-00-00-mine/")
 
 
 def test_all_but_one_parameter_is_not_all(cli: Cli) -> None:
@@ -221,22 +181,13 @@ def test_all_but_one_parameter_is_not_all(cli: Cli) -> None:
     assert "parameters train (99.9" in done.out
 
 
-def test_needs_no_gpu_and_takes_hydra_settings(cli: Cli) -> None:
-    assert values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")["phases"]
-
-
-def test_a_run_to_start_from_has_a_name(cli: Cli, project: Path) -> None:
-    base = cli("train", *WINE, "name=base", "trainer.steps=2", "device=cpu", "metrics.figures=[]", "logger=quiet")
-    assert base.code == 0, base.err
-    found = values(cli, *WINE, "finetune=head", "finetune.weights.path=base")
-    (folder,) = (project / "outputs" / "runs").glob("*/*-base")
-    assert found["weights"]["source"].startswith(f"{folder.relative_to(project)}/")
-
-
 def test_the_plan_of_a_member_is_that_of_its_own_configuration(cli: Cli, project: Path) -> None:
     stack = ("ensemble=stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.refit=false", "ensemble.holdout=0")
     trained(project / "outputs" / "run", *stack, "ensemble.meta.trainer.steps=20")
     members = project / "outputs" / "run" / "members"
+    refused = cli("params", "outputs/run")
+    assert (refused.code, f"fix:      lightkit params {members}/NAME" in refused.err) == (2, True)
+    assert cli("params", str(members / "00-fold0")).code == 0
     first, meta = (cli("plan", "--from", str(members / name)) for name in ("00-fold0", "02-meta"))
     assert (first.code, meta.code) == (0, 0), first.err + meta.err
     assert first.out != meta.out
@@ -272,48 +223,31 @@ def test_weights_of_a_checkpoint(cli: Cli, run: Path) -> None:
 
 
 def test_gradients(cli: Cli, run: Path) -> None:
-    before = sorted(path for path in run.rglob("*"))
+    before = sorted(run.rglob("*"))
     found = json.loads(cli("params", "mine", "--grads", "--json").out)
     assert all(one["gradient"]["norm"] > 0 for one in found)
-    again = json.loads(cli("params", "mine", "--grads", "--json").out)
-    assert again == found
+    assert json.loads(cli("params", "mine", "--grads", "--json").out) == found
     other = json.loads(cli("params", "mine", "--grads", "--json", "data.batch_size=8").out)
     assert other[0]["gradient"] != found[0]["gradient"]
     assert other[0]["values"] == found[0]["values"]
     done = cli("params", "mine", "--grads", "--match", "head")
-    assert "grad norm" in done.out
-    assert "layers" not in done.out
-    assert "norm of their gradients" in done.out
-    assert sorted(path for path in run.rglob("*")) == before
-
-
-def test_a_picture_of_params(cli: Cli, run: Path, project: Path) -> None:
-    done = cli("params", "mine", "--output", "params.svg")
-    assert done.code == 0, done.err
-    assert done.out.endswith("6 of 6 drawn: params.svg\n")
-    assert (project / "params.svg").exists()
+    assert ("grad norm" in done.out, "layers" in done.out, "norm of their gradients" in done.out) == (True, False, True)
+    assert sorted(run.rglob("*")) == before
+    assert cli("params", "mine", "--output", "params.svg").out.endswith("6 of 6 drawn: params.svg\n")
+    assert Path("params.svg").exists()
     nowhere = cli("params", "mine", "--output", "nowhere/x.png")
     assert (nowhere.code, "--output: cannot write the picture" in nowhere.err) == (2, True)
+    summary = json.loads(cli("summary", "--from", "mine", "--json").out)
+    assert [layer["output"] for layer in summary["layers"] if layer["name"] == "layers"] == [[1, 4]]
 
 
 def test_frozen_ones(cli: Cli, run: Path, project: Path) -> None:
-    folder = project / "outputs" / "runs" / "2026-01-31" / "11-00-00-tuned"
-    trained(folder, "finetune=head", f"finetune.weights.path={run}")
+    trained(
+        project / "outputs" / "runs" / "2026-01-31" / "11-00-00-tuned", "finetune=head", f"finetune.weights.path={run}"
+    )
     done = cli("params", "tuned", "--grads")
     assert done.code == 0, done.err
     frozen = [line.split()[0] for line in done.out.splitlines() if " frozen" in line]
     assert len(frozen) == 4
     assert all(name.startswith("layers.") for name in frozen)
     assert "no gradient" not in done.out
-
-
-@pytest.mark.thorough
-def test_an_ensemble_has_several_models(cli: Cli, project: Path) -> None:
-    folder = trained(
-        project / "outputs" / "runs" / "2026-01-31" / "12-00-00-vote", "ensemble=voting", "ensemble.size=2"
-    )
-    done = cli("params", "vote")
-    assert done.code == 2
-    assert f"fix:      lightkit params {folder}/members/NAME" in done.err
-    member = cli("params", str(folder / "members" / "00"))
-    assert member.code == 0, member.err

@@ -1,26 +1,15 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
-import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lightkit.cli import logs
-from lightkit.common.errors import UserError
+from lightkit.cli import terminal
 from lightkit.runs.lock import locked
-from tests.conftest import ROOT, Outcome
-from tests.detached.made import LOG, going_on, make_run, make_sweep, write_progress
-from tests.waiting import PATIENCE_SECONDS
-
-Cli = Callable[..., Outcome]
+from tests.conftest import Cli
+from tests.detached.made import LOG, going_on, make_run, make_sweep
 
 
 def test_the_end_of_a_log(cli: Cli, project: Path) -> None:
@@ -55,17 +44,6 @@ def test_following_until_the_run_ends(cli: Cli, project: Path) -> None:
     assert [line.rpartition(": ")[2] for line in done.out.splitlines()] == ["loss 0.5", "saved"]
 
 
-def test_ctrl_c_ends_the_following_alone(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    folder = make_run(project)
-    monkeypatch.setattr("lightkit.detached.following.is_alive", interrupt)
-    with locked(folder):
-        done = cli("logs", "-f", "a")
-    assert (done.code, done.err) == (0, "")
-
-
 class Interrupted:
     """Stands in for `time`: the user presses Ctrl-C while the second picture is shown."""
 
@@ -81,9 +59,9 @@ class Interrupted:
 def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "time", Interrupted())
-    monkeypatch.setattr(logs.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    logs.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
+    monkeypatch.setattr(terminal, "time", Interrupted())
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
+    terminal.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")
@@ -95,19 +73,12 @@ def test_elsewhere_each_has_its_time_unless_a_program_reads_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stamped in (True, False):
-        monkeypatch.setattr(logs, "time", Interrupted())
-        logs.watch(lambda: "text", 1.0, live=False, stamped=stamped)
+        monkeypatch.setattr(terminal, "time", Interrupted())
+        terminal.watch(lambda: "text", 1.0, live=False, stamped=stamped)
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.endswith("  text")
     assert first[2] == ":"
     assert last == "text"
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", "0.01"])
-def test_no_time(text: str) -> None:
-    assert logs.read_seconds("0.5") == 0.5
-    with pytest.raises(UserError, match="not a time"):
-        logs.read_seconds(text)
 
 
 PLACE = "outputs/runs/2026-01-31/12-00-00-a"
@@ -130,15 +101,15 @@ def test_a_run_that_ends_while_it_is_shown(cli: Cli, project: Path) -> None:
     assert done.err == f"{PLACE} interrupted at step 7\n"
 
 
-def test_a_run_that_is_about_to_begin(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_only_what_is_shown(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     folder = make_run(project)
     monkeypatch.setattr("lightkit.detached.following.follow", interrupt)
     with locked(folder, ".job"):
-        done = cli("attach", "a")
-    assert done.code == 0
+        followed, done = cli("logs", "-f", "a"), cli("attach", "a")
+    assert (followed.code, followed.err, done.code) == (0, "", 0)
     assert done.out.startswith(f"process {os.getpid()} builds data and model; it shows up here as soon as it trains\n")
 
 
@@ -151,37 +122,3 @@ def test_a_sweep_is_shown_as_a_whole(cli: Cli, project: Path, monkeypatch: pytes
         process.kill()
     assert shown == [sweep]
     assert done.err.startswith("outputs/sweeps/2026-01-31/13-00-00-grid ")
-
-
-def read_until(terminal: int, text: str) -> str:
-    found, end = b"", time.monotonic() + PATIENCE_SECONDS
-    while text.encode() not in found:
-        assert time.monotonic() < end, f"waited for {text!r} in {found!r}"
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                found += os.read(terminal, 65536)
-            except OSError:
-                break
-    return found.decode(errors="replace")
-
-
-def test_ctrl_c_on_a_terminal_leaves_the_run_alone(project: Path) -> None:
-    folder = make_run(project)
-    write_progress(folder, 12, 24)
-    with going_on(folder) as process:
-        ours, theirs = pty.openpty()
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
-        command = [sys.executable, "-m", "lightkit", "attach", "a"]
-        options = {"cwd": project, "env": variables, "start_new_session": True}
-        with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, **options) as attached:  # type: ignore[call-overload]
-            os.close(theirs)
-            shown = read_until(ours, "12/24")
-            attached.send_signal(signal.SIGINT)
-            shown += read_until(ours, "lightkit stop a")
-            assert attached.wait() == 0
-        os.close(ours)
-        assert process.poll() is None
-    assert "run     a, seed 0" in shown
-    assert "epoch 1/3" in shown
-    assert "detached, and it goes on; back to it:  lightkit attach a" in shown
-    assert "\x1b[?25h" in shown, "the cursor is back"

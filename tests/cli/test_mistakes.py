@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
 from tests.cli.tuned_runs import a_run, an_adapter
 from tests.compare.made import a_sweep
-from tests.conftest import Outcome
+from tests.conftest import Cli
 
 MISTAKES = [
     # no command, or words in a wrong place
@@ -28,15 +26,9 @@ MISTAKES = [
     ("logs a -n few", "not a number of lines"),
     ("logs a --log --output", "one of them at a time"),
     ("logs nothing", "no such run or sweep here"),
-    ("stop", "RUN is missing"),
-    ("stop --soon a", "no such option"),
     ("stop nothing", "no such run"),
-    ("wait", "RUN is missing"),
-    ("wait nothing", "no such run"),
-    ("wait --soon a", "no such option"),
     ("ps --watch 0", "--watch: not a time"),
     ("ps last", "lightkit logs last"),
-    ("ps --jsn", "no such option"),
     # board
     ("board nothing", "no run here"),
     ("board no/thing", "no such folder"),
@@ -45,136 +37,105 @@ MISTAKES = [
     ("board --stop", "no board of yours shows this"),
     ("board --via -x", "lightkit board"),
     ("board '--via=a b'", "not a machine to jump over"),
-    ("board --prot 1", "nearest: --port"),
-    *((f"board . {key}={text}", f"{key}: not a port") for key in ("--port", "--local-port") for text in ("0", "http")),
+    *((f"board . {words}", "not a port") for words in ("--port 0", "--local-port http")),
     ("board . --port=65536", "--port: not a port"),
-    ("board . --port=-1", "--port: not a port"),
     # compare, runs
     ("compare demo --rows all", "--rows: no such split"),
     ("compare demo device.name=cpu", "overrides are for --rows"),
     ("compare demo --metric val/accurac", "--metric: no run has this metric"),
     ("compare demo --baseline nobody", "--baseline: none of the runs that are compared"),
-    ("compare nobody", "no run here"),
     ("compare demo --status failed", "no runs to compare"),
     ("runs --where 'optim.learning_rate>1'", "nearest: optim.lr"),
     ("runs --where lr", "not a condition"),
     ("runs --status done", "no such status"),
     ("runs --sort val/acc", "nearest: val/accuracy"),
-    *((f"runs --limit={text}", "--limit: not a number of runs") for text in ("-1", "two", "1.5")),
-    ("runs --limt 3", "nearest: --limit"),
+    *((f"runs --limit={text}", "--limit: not a number of runs") for text in ("-1", "1.5")),
     # eval, predict, resume
-    *((f"{name} outputs/nothing", "no run here") for name in ("eval", "predict", "resume")),
-    *(
-        (name, f"lightkit {name}: RUN is missing\n    expected: lightkit {name} RUN")
-        for name in ("eval", "predict", "resume")
-    ),
-    ("eval base --splt val", "nearest: --split"),
+    ("eval outputs/nothing", "no run here"),
+    ("resume outputs/nothing", "no run here"),
+    ("predict", "lightkit predict: RUN is missing\n    expected: lightkit predict RUN"),
+    ("resume", "lightkit resume: RUN is missing\n    expected: lightkit resume RUN"),
+    ("attach a other", "lightkit attach: one word too many\n    received: 'other'"),
     ("eval base --split tset", "--split: no such split"),
     ("eval base --checkpoint missing.pt", "no such checkpoint"),
     ("eval base data.eval_batch_sze=7", "eval_batch_size"),
     ("eval base data.dataset.test_path=x.csv", "data.dataset.test_path"),
     # ensemble
     ("ensemble a", "an ensemble needs two runs"),
-    ("ensemble a a", "an ensemble needs two runs"),
     ("ensemble outputs/sweeps/2026-01-31/12-00-00-run", "an ensemble needs two runs"),
     ("ensemble a nothing", "no run here"),
     ("ensemble a b --method stacking ensemble.meta.optim.lrr=1", "ensemble.meta.optim.lrr"),
     ("ensemble a b --method stacking --meta nothing", "ensemble.meta.model"),
-    ("ensemble a b --method stacking ensemble.folds=3", "a finished run stays as it is"),
-    ("ensemble a b ensemble.meta.optim.lr=1", "a finished run stays as it is"),
     ("ensemble a b optim.lr=1", "a finished run stays as it is"),
     ("ensemble a b --meta mlp", "this is of --method stacking"),
-    ("ensemble a b --method boosting", "invalid choice"),
     *((f"ensemble a b --weights {text}", "2 numbers from 0 on") for text in ("1,2,3", "0,0", "best")),
     ("ensemble a b --method greedy --weights uniform", "this is of --method voting"),
     ("ensemble a b --rounds 3", "this is of --method greedy"),
     ("ensemble a b --method greedy --rounds 0", "not a number of rounds"),
     # summary, graph, plan, params
     ("summary data=wine --input 3,x", "--input: not a shape"),
-    ("summary data=wine --input 0,8", "--input: not a shape"),
     ("summary data=wine --input 5", "model: the model cannot be run on such inputs"),
     ("summary data=wine --depth=-1", "--depth"),
-    ("summary data=wine --depth deep", "--depth: not a number of levels"),
-    ("summary data=wine model=nothing", "model: no such option"),
     ("summary base", "fix:      --from base"),
     ("graph data=wine --output model.gif", "--output: not a picture"),
-    ("graph data=wine --output model", "--output: not a picture"),
     ("graph data=wine --direction up", "--direction: no such direction"),
-    ("graph data=wine --depth x", "--depth: not a number of levels"),
-    ("plan data=wine optim.lrr=1", "optim.lrr"),
     ("plan data=wine finetune=freeze 'finetune.freeze=[nothing_like_it]'", "matches no parameter"),
-    ("plan --jsn", "nearest: --json"),
-    ("params nobody", "no run"),
     ("params base --checkpoint middle", "--checkpoint: no such checkpoint"),
     ("params base --match nothing", "--match: no such parameter"),
     ("params", "RUN is missing"),
     # show
     ("show everything", "choices:  data, results, worst"),
     ("show data --count 0", "expected: a whole number from 1 to 1000"),
-    ("show data --count x", "--count: not a whole number"),
-    ("show worst base --count 0", "--count: out of range"),
     ("show data --epoch=-1", "--epoch"),
     ("show data --split vali", "val"),
-    ("show data dta=wine", "dta"),
     ("show data --checkpoint last", "data have no checkpoint"),
     ("show worst", "expected: lightkit show worst RUN"),
     ("show worst base --from base", "only `lightkit show data` takes it"),
-    ("show results nobody", "no run here"),
     # find, doctor, verify-resume
     ("find", "what to find is missing"),
     ("find rate", "choices:  lr, batch, workers"),
-    ("find lr data=wime", "data: no such option"),
     ("find lr --low 0", "--low: out of range"),
-    ("find lr --low=-1", "--low: out of range"),
     ("find lr --low 1 --high 0.1", "--high: the rates do not rise"),
     ("find lr --steps 3", "--steps: too few steps"),
-    ("find lr --steps 0", "--steps: out of range"),
     ("find batch --steps 30", "--steps: this is for lightkit find lr"),
     ("find lr --try 1,2", "--try: this is for lightkit find workers"),
     ("find workers --try two", "--try: not numbers of processes"),
-    ("find workers --try=-1", "--try: not numbers of processes"),
     ("doctor --seconds 0", "--seconds: out of range"),
-    ("doctor --seconds nan", "--seconds: out of range"),
     ("doctor nothing", "no run here"),
     ("doctor flowers.csv", "data=csv data.dataset.path=flowers.csv data.dataset.target=COLUMN"),
     ("doctor photos", "lightkit doctor data=image_folder data.dataset.root=photos model=cnn"),
     ("doctor wine", "lightkit doctor GROUP=wine"),
     ("doctor --mend", "--mend: what is mended is a run"),
     ("verify-resume --steps 0", "--steps: out of range"),
-    ("verify-resume --epochs=-1", "--epochs: out of range"),
     ("verify-resume --at 2", "--at: no step to kill it at"),
-    ("verify-resume --at soon", "--at: no step to kill it at"),
     ("verify-resume --phase lunch", "invalid choice: 'lunch'"),
-    ("verify-resume data=wein", "nearest: wine"),
     ("verify-resume --kep", "nearest: --keep"),
     # gpus
     ("gpus --watch 0", "--watch: not a time"),
-    ("gpus --watch soon", "--watch: not a time"),
-    ("gpus --watch=inf", "--watch: not a time"),
     ("gpus --query index,powr_w", "--query: no such field"),
-    ("gpus --query ' ,'", "--query: no such field"),
     ("gpus --query utilization.gpu", "nvidia-smi's utilization.gpu is utilisation here"),
     ("gpus --explain heat", "--explain: no such field"),
     ("gpus --json --csv", "one form at a time"),
     ("gpus -q --query name", "one form at a time"),
-    ("gpus --jsn", "no such option"),
     # new
     ("new birds --from cvs", "nearest: csv"),
-    *((f"new {shlex.quote(name)}", "not a name for a project") for name in ("3birds", "class", "a b")),
+    *((f"new {name}", "not a name for a project") for name in ("3birds", "class", "'a b'")),
     *((f"new {name}", "a package of this name is there already") for name in ("torch", "tests", "json")),
     ("new", "NAME is missing"),
     # config, explain, completion
     ("explain unknwn-key", "(nearest: unknown-key"),
     ("config optmi", "nearest: optim"),
-    ("config trainer.epoch=5", "trainer.epochs"),
-    ("config optim.lrr --json", "optim.lrr"),
     ("-sc install=foo", "choices:  bash, fish, zsh"),
     ("-sc instal=bash", "nearest: install"),
     # train
+    ("train --seed=1", "fix:      seed=1, without dashes"),
+    ("resume base --lr 0.1", "fix:      keys have no dashes: optim.lr=0.1"),
+    ("train --batch-size", "keys have no dashes: data.batch_size=VALUE"),
+    ("find lr --steps x", "argument --steps: invalid int value: 'x'"),
+    ("verify-resume data=wein modle=cnn", "2 problems found"),
     ("train --info defualts", "invalid choice: 'defualts'"),
     ("train --cfg job -p optm", "nearest: optim"),
     ("train --cfg job --config-dir none", "--config-dir"),
-    ("train optim.lrr=1 modle=cnn", "2 problems found"),
     ("train seed=0,1", "-m"),
     ("train -m seed=0,1 hydra.mode=RUN", "hydra.mode: -m starts a sweep"),
     ("train -m seed=0,1 sweep.retries=0,1", "sweep.retries: not a key to be swept over"),
@@ -188,16 +149,11 @@ MISTAKES = [
     ("sweep status none", "no sweep here"),
     ("sweep resume wine_mlp optim.lr=1", "the jobs of a sweep are fixed"),
     ("sweep resume wine_mlp sweep.slots=no", "sweep.slots"),
-    ("sweep status wine_mlp --watch 0", "not a time"),
     ("sweep status wine_mlp last", "one sweep at a time"),
     ("sweep status wine_mlp --trust", "only what is resumed needs trust"),
-    ("sweep stop wine_mlp --stopped", "only `resume` goes on with jobs"),
-    ("sweep status wine_mlp -d", "only what trains can be detached"),
     # ckpt
     ("ckpt", "which action?"),
-    ("ckpt inspct", "nearest: inspect"),
     ("ckpt inspect missing.pt", "missing.pt: no such file"),
-    ("ckpt inspect nothing", "no run here"),
     ("ckpt convert base x.pt --to onnx", "invalid choice: 'onnx'"),
     ("ckpt convert base x.safetensor", "nearest: .safetensors"),
     ("ckpt convert base plain", "an ending of these, or --to weights|safetensors|model"),
@@ -208,20 +164,14 @@ MISTAKES = [
     ("ckpt convert base x.pt --to state --pickle-protocol 4", "state has no protocol of pickle to choose"),
     ("ckpt convert same.pt x --to lightkit", "--like: which network does the file hold?"),
     ("ckpt prune base --keep-last=-1", "--keep-last: out of range"),
-    ("ckpt prune base --keep-every 0", "--keep-every: out of range"),
     ("ckpt prune base --keep-last=0 --keep-best=0", "no checkpoint would be left"),
     ("ckpt prune photos", "not the folder of a run with checkpoints"),
-    ("ckpt diff base", "SECOND is missing"),
     ("ckpt merge tuned", "OUT is missing"),
-    ("ckpt merge tuned x.pt --to state", "invalid choice: 'state'"),
     ("ckpt merge tuned x.pt --base base", "only an adapter file needs its base"),
     ("ckpt merge other.pt x.pt", "for a checkpoint in the folder of its run only"),
-    ("ckpt merge tuned same.pt", "there is such a file already"),
     ("ckpt average base x.pt", "two models or more, and the file to write"),
-    ("ckpt average base", "is missing"),
     ("ckpt average base base x.pt --weights 1,2,3", "the models cannot be weighted so"),
     ("ckpt average base base x.pt --weights a,b", "--weights: not numbers"),
-    ("ckpt average base base x.pt --weights 0,0", "the models cannot be weighted so"),
     ("ckpt average base other.pt x.pt", "only models of one architecture can be averaged"),
     ("ckpt average same.pt base x.pt --to model", "needs a run as the first of the models"),
 ]
@@ -253,7 +203,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.mkdir(parents=True)
         (place / "config.yaml").write_text(text)
         (place / "result.json").write_text(
-            json.dumps({"status": "interrupted" if place.name == "seed=1" else "finished"})
+            '{"status": "%s"}' % ("interrupted" if place.name == "seed=1" else "finished")
         )
     planned = outputs / "sweeps" / day / "10-00-00-wine_mlp"
     planned.mkdir(parents=True)
@@ -261,15 +211,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         journal.head(command={}, options={"retries": 0, "on_error": "continue", "engine": "local"})
         journal.plan([Job("seed=0", planned / "seed=0", ("seed=0",), "trainer: {epochs: 4}\n")])
     return folder
-
-
-@pytest.fixture
-def wrong(cli: Callable[..., Outcome], home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Outcome]]:
-    """The command line in that project, of which everything stays as it was."""
-    monkeypatch.chdir(home)
-    before = contents(home)
-    yield cli
-    assert before == contents(home)
 
 
 def contents(folder: Path) -> dict[Path, int]:
@@ -280,10 +221,11 @@ def contents(folder: Path) -> dict[Path, int]:
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_told_before_anything_is_done(
-    wrong: Callable[..., Outcome], home: Path, line: str, message: str
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
-    adapter = str(next(home.glob("outputs/runs/*/*-tuned/adapter.pt")))
-    done = wrong(*(adapter if word == "ADAPTER" else word for word in shlex.split(line)))
-    assert (done.code, done.out) == (2, ""), done.err
+    monkeypatch.chdir(home)
+    before, adapter = contents(home), str(next(home.glob("outputs/runs/*/*-tuned/adapter.pt")))
+    done = cli(*(adapter if word == "ADAPTER" else word for word in shlex.split(line)))
+    assert (done.code, done.out, "Traceback" in done.err) == (2, "", False), done.err
     assert message in done.err
-    assert "Traceback" not in done.err
+    assert before == contents(home)

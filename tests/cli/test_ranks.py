@@ -15,19 +15,12 @@ import pytest
 
 from lightkit.cli import ranks
 from lightkit.cli.ranks import Launcher
+from tests.conftest import Cli
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.warm import Warm
 
-RUN = [
-    "data=wine",
-    "device=cpu",
-    "device.parallel=ddp",
-    "device.nproc=2",
-    "logger.console.style=lines",
-    "metrics.figures=[]",
-    "model.hidden=[8]",
-    "data.batch_size=16",
-]
+RUN = ["data=wine", "device=cpu", "device.parallel=ddp", "device.nproc=2", "logger.console.style=lines"]
+RUN += ["metrics.figures=[]", "model.hidden=[8]", "data.batch_size=16"]
 
 
 def test_processes_notice_that_the_launcher_is_gone(tmp_path: Path) -> None:
@@ -42,27 +35,16 @@ import sys; sys.stdin.readline(); ranks._watch_launcher()"""
     assert (tmp_path / "end").read_text() == str(int(signal.SIGTERM))
 
 
-@pytest.fixture
-def run(process: Callable[..., Any], project: Path) -> Callable[..., Any]:
-    """Train into `project/run`."""
-    return lambda *args, **options: process("train", *RUN, f"hydra.run.dir={project}/run", *args, **options)
-
-
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_one_run_folder_one_log_and_a_resume_in_one_process(
-    run: Callable[..., Any], process: Callable[..., Any], project: Path
-) -> None:
-    done = run("trainer.epochs=2")
-    assert done.code == 0, done.err
-    assert done.out.count("result after 16 steps") == 1
-    assert done.err == ""
+def test_one_run_folder_one_log_and_a_resume_in_one_process(process: Cli, project: Path) -> None:
+    done = process("train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=1")
+    assert (done.code, done.err, done.out.count("result after 8 steps")) == (0, "", 1)
     assert (project / "run" / "run.log").read_text().count("DistributedDataParallel over 2") == 1
     assert len(list((project / "run").glob("**/events.out.*"))) == 1
-    again = process("resume", "run", "trainer.epochs=3", "device.nproc=1")
-    assert (again.code, "result after 24 steps" in again.out) == (0, True), again.err
-    last = process("resume", "run", "trainer.epochs=4", "device.nproc=2")
-    assert (last.code, "result after 32 steps" in last.out) == (0, True), last.err
+    for epochs, count in ((2, 1), (3, 2)):
+        again = process("resume", "run", f"trainer.epochs={epochs}", f"device.nproc={count}")
+        assert (again.code, f"result after {8 * epochs} steps" in again.out) == (0, True), again.err
 
 
 @pytest.mark.thorough
@@ -101,14 +83,11 @@ def test_torchrun(project: Path, warm: Warm) -> None:
     assert len(list((project / "outputs").glob("runs/*/*/config.yaml"))) == 1
 
 
-@pytest.mark.parametrize(("style", "lines"), [("auto", 1), ("quiet", 0)])
-def test_a_line_is_there_before_torch_is(
-    style: str, lines: int, cli: Callable[..., Any], runner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    done = cli("train", "data=wine", f"logger.console.style={style}")
-    assert done.code == 0, done.err
-    assert done.out.count("wine_mlp: PyTorch, data and model are being prepared …") == lines
+def test_a_line_is_there_before_torch_is(cli: Cli, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for style, lines in (("auto", 1), ("quiet", 0)):
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        done = cli("train", "data=wine", f"logger.console.style={style}")
+        assert done.out.count("wine_mlp: PyTorch, data and model are being prepared …") == lines
 
 
 def launched(code: str, count: int = 2, log: Path | None = None) -> int:
@@ -164,46 +143,29 @@ def test_a_killed_process_ends_the_others(monkeypatch: pytest.MonkeyPatch, capfd
     assert "was ended by SIGKILL" in told
 
 
-def test_one_that_hangs_says_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ranks, "HUNG_SECONDS", 0.3)
-    monkeypatch.setattr(ranks, "TRACE_SECONDS", PATIENCE_SECONDS)
-    code = f"""
-import faulthandler; faulthandler.enable()
-def stuck():
-    open('{tmp_path}/stuck', 'w').close()
-    while True: signal.pause()
-if rank == 1: stuck()
-while not os.path.exists('{tmp_path}/stuck'): time.sleep(0.01)
-sys.exit(7)"""
-    assert launched(code) == 128 + signal.SIGABRT
-    told = capfd.readouterr().err
-    assert "did not answer; this is where it was" in told
-    assert "in stuck" in told
-
-
-def test_one_that_was_stopped_says_where_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("how", ["hangs", "was stopped"])
+def test_one_that_does_not_answer_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str
 ) -> None:
     monkeypatch.setattr(ranks, "HUNG_SECONDS", 0.3)
     monkeypatch.setattr(ranks, "TRACE_SECONDS", PATIENCE_SECONDS)
     code = f"""
 import faulthandler, subprocess; faulthandler.enable()
-def stopped():
-    os.symlink(str(os.getpid()), '{tmp_path}/stopped')
-    os.kill(os.getpid(), signal.SIGSTOP)
+def stuck():
+    os.symlink(str(os.getpid()), '{tmp_path}/stuck')
+    if {how == "was stopped"}: os.kill(os.getpid(), signal.SIGSTOP)
+    while True: signal.pause()
 def state():
-    if not os.path.islink('{tmp_path}/stopped'): return ''
-    words = ['ps', '-o', 'state=', '-p', os.readlink('{tmp_path}/stopped')]
+    if not os.path.islink('{tmp_path}/stuck'): return ''
+    words = ['ps', '-o', 'state=', '-p', os.readlink('{tmp_path}/stuck')]
     return subprocess.run(words, capture_output=True, text=True).stdout.strip()[:1]
-if rank == 1: stopped(); time.sleep(600)
-while state() != 'T': time.sleep(0.01)
+if rank == 1: stuck()
+while state() not in ({"'T'" if how == "was stopped" else "'S', 'R'"},): time.sleep(0.01)
 sys.exit(7)"""
     assert launched(code) == 128 + signal.SIGABRT
-    told = capfd.readouterr().err
-    assert "did not answer; this is where it was" in told
-    assert "in stopped" in told
+    message = capfd.readouterr().err
+    assert "did not answer; this is where it was" in message
+    assert "in stuck" in message
 
 
 def test_a_signal_reaches_each_once(tmp_path: Path) -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Outcome
+from tests.conftest import Cli
 
-Cli = Callable[..., Outcome]
 SECRET = "hunter2-0b5f3a/it's"
 TOKEN = "${oc.env:TOKEN}"
 WINE = ("data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]", "metrics.figures=[]")
 SHOWN = [
-    ["config", *WINE, f"extra.t={TOKEN}"],
     ["config", *WINE, f"extra.t={TOKEN}", "--resolve"],
     ["train", *WINE, f"extra.t={TOKEN}", "--cfg", "job", "--resolve"],
     ["train", "-m", *WINE, "seed=1,2", f"extra.t={TOKEN}", "--cfg", "job"],
     ["plan", *WINE, f"extra.t={TOKEN}"],
     ["train", *WINE, f"seed={TOKEN}"],
-    ["train", *WINE, f"optim.lr={TOKEN}"],
     ["train", *WINE, f"device.name={TOKEN}"],
     ["train", *WINE, f"model._target_={TOKEN}"],
-    ["train", *WINE, f"metrics.monitor={TOKEN}"],
     ["train", *WINE, f"extra.a={TOKEN}", "seed=${extra.a}"],
     ["train", *WINE, f"finetune.weights.path={TOKEN}"],
     ["train", *WINE, f"finetune.weights.path=/no/{TOKEN}/file.pt"],

@@ -6,14 +6,13 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightkit.cli.stop import find_sweep_job
 from lightkit.detached.following import ask_to_end
 from lightkit.detached.liveness import look
 from lightkit.runs import lock
@@ -21,12 +20,11 @@ from lightkit.runs.lock import boot_id, locked
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.job import Grid
 from lightkit.sweep.journal import Journal, read_journal
-from tests.conftest import Outcome
+from tests.conftest import Cli, Outcome
 from tests.detached.made import going_on, make_run, make_sweep
 from tests.sweep.test_controller import OPTIONS, Hanging, Seen, planned
 from tests.waiting import until
 
-Cli = Callable[..., Outcome]
 PLACE = "outputs/runs/2026-01-31/12-00-00-a"
 
 
@@ -45,7 +43,7 @@ def test_stopping_waits_until_a_run_has_saved(cli: Cli, project: Path) -> None:
 
 def test_somebody_asked_before(cli: Cli, project: Path) -> None:
     folder = make_run(project)
-    with going_on(folder, seconds=1.0) as process:
+    with going_on(folder, seconds=0.3) as process:
         ask_to_end(look(folder))
         done = cli("stop", "a")
     assert done.out.splitlines()[0] == f"process {process.pid} was asked before; waiting for it"
@@ -56,7 +54,7 @@ def test_ctrl_c_ends_the_waiting_alone(cli: Cli, project: Path, monkeypatch: pyt
     def interrupt(_folder: Path, _seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lightkit.cli.stop.wait_until_free", interrupt)
+    monkeypatch.setattr("lightkit.cli.logs.wait_until_free", interrupt)
     with going_on(make_run(project), seconds=60.0):
         done = cli("stop", "a")
     assert done.code == 130
@@ -82,15 +80,12 @@ def claim(folder: Path, name: str, victim: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells who holds a lock")
-@pytest.mark.parametrize("words", [["--now"], []], ids=["now", "asked"])
-@pytest.mark.parametrize("kind", ["run", "job", "sweep"])
+@pytest.mark.parametrize(("kind", "words"), [("run", []), ("job", ["--now"]), ("sweep", ["--now"])])
 def test_the_process_that_holds_the_lock_is_stopped_and_not_the_one_that_is_written_there(
     cli: Cli, project: Path, kind: str, words: list[str]
 ) -> None:
     sweep = make_sweep(project, "seed=0") if kind != "run" else None
     folder = make_run(project) if sweep is None else sweep / "seed=0" if kind == "job" else sweep
-    if kind == "sweep":
-        words = ["--now"]  # without, it is asked by a file
     with going_on(make_run(project, "other"), seconds=60.0) as victim, going_on(folder) as holder:
         claim(folder, ".lock", victim)
         claim(folder, ".job", victim)
@@ -105,8 +100,9 @@ def test_the_process_that_holds_the_lock_is_stopped_and_not_the_one_that_is_writ
 
 
 @pytest.mark.skipif(not Path("/proc/locks").is_file(), reason="only Linux tells who holds a lock")
-@pytest.mark.parametrize("words", [["--now"], []], ids=["now", "asked"])
-@pytest.mark.parametrize("how", ["nobody", "link", "second name", "shared"])
+@pytest.mark.parametrize(
+    ("how", "words"), [("nobody", []), ("link", ["--now"]), ("second name", ["--now"]), ("shared", ["--now"])]
+)
 def test_a_lock_that_is_of_something_else_ends_no_process(cli: Cli, project: Path, how: str, words: list[str]) -> None:
     other, folder = make_run(project, "other"), make_run(project)
     with going_on(other, seconds=60.0) as victim, ExitStack() as stack:
@@ -142,14 +138,6 @@ def test_sweeps(cli: Cli, project: Path) -> None:
     assert said[3] == "outputs/sweeps/2026-01-31/13-00-00-grid finished"  # as its journal says of the jobs
 
 
-def test_waiting(cli: Cli, project: Path) -> None:
-    folder = make_run(project)
-    with going_on(folder) as process:
-        threading.Timer(0.2, process.terminate).start()
-        done = cli("wait", "a")
-    assert (done.code, done.out, done.err) == (143, "", f"{PLACE} interrupted at step 7\n")
-
-
 def test_waiting_for_several_ends_with_the_first_that_went_wrong(cli: Cli, project: Path) -> None:
     make_run(project, "a", status="finished", steps=24)
     make_run(project, "b", status="failed", exit_status=3, reason="the loss is nan")
@@ -164,20 +152,21 @@ def test_waiting_for_several_ends_with_the_first_that_went_wrong(cli: Cli, proje
 def test_waiting_goes_on_while_a_run_is_resumed_at_once(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make_run(project, status="finished")
-    held = locked(folder)
-    held.__enter__()
+    folder = make_run(project)
+    monkeypatch.setattr("lightkit.cli.logs._RESUMED_SECONDS", 0.01)
     waits = list[Path]()
+    with going_on(folder) as process:
 
-    def free(place: Path) -> bool:
-        waits.append(place)
-        if len(waits) == 2:
-            held.__exit__(None, None, None)
-        return True
+        def free(place: Path) -> bool:
+            waits.append(place)
+            if waits[1:]:  # it has gone on, and ends now
+                process.terminate()
+                process.wait()
+            return True
 
-    monkeypatch.setattr("lightkit.cli.stop.wait_until_free", free)
-    monkeypatch.setattr("lightkit.cli.stop.time.sleep", lambda seconds: None)
-    assert cli("wait", "a").code == 0
+        monkeypatch.setattr("lightkit.cli.logs.wait_until_free", free)
+        done = cli("wait", "a")
+    assert (done.code, done.out, done.err) == (143, "", f"{PLACE} interrupted at step 7\n")
     assert waits == [folder, folder]
 
 
@@ -210,7 +199,7 @@ def running(sweep: Path) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("running")
-@pytest.mark.parametrize("name", ["grid", "last", "outputs/sweeps/2026-01-31/12-00-00-grid"])
+@pytest.mark.parametrize("name", ["grid", pytest.param("last", marks=pytest.mark.thorough)])
 def test_one_job_ends_and_the_sweep_goes_on(cli: Cli, sweep: Path, name: str) -> None:
     done = cli("stop", f"{name}/a")
     assert (done.code, done.err) == (0, "")
@@ -231,32 +220,21 @@ def test_one_job_ends_and_the_sweep_goes_on(cli: Cli, sweep: Path, name: str) ->
 @pytest.mark.usefixtures("running")
 def test_a_job_that_hangs_is_named_and_killed(cli: Cli, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightkit.cli.logs.PATIENCE_SECONDS", 0.0)
-    stopping = threading.Thread(target=lambda: said.append(cli("stop", "grid/b")))
-    said = list[Outcome]()
+    stopping = threading.Thread(target=lambda: done.append(cli("stop", "grid/b")))
+    done = list[Outcome]()
     stopping.start()
     until(lambda: (sweep / "b" / ".stop").exists(), "the request")
     (sweep / "b" / ".stop").write_text("now\n")  # as another terminal does by --now
     stopping.join()
-    assert "to kill it, and lose what is not saved:  lightkit stop --now outputs/" in said[0].err
-    assert "/b stopped" in said[0].out
-
-
-@pytest.mark.usefixtures("running")
-def test_killing_of_stop_job(cli: Cli, sweep: Path) -> None:
-    done = cli("stop", "--now", "grid/b")
-    assert done.out.splitlines()[0] == "asked for b to be killed"
+    assert "to kill it, and lose what is not saved:  lightkit stop --now outputs/" in done[0].err
+    assert "/b stopped" in done[0].out
     assert read_journal(sweep).ended["b"].status == "stopped"
 
 
-def test_jobs_that_do_not_run(cli: Cli, sweep: Path, project: Path) -> None:
+def test_jobs_that_do_not_run_alone(cli: Cli, sweep: Path) -> None:
     with locked(sweep):
         assert cli("stop", "grid/c").out == "nothing to stop: c is waiting\n"
     assert "no such run" in cli("stop", "grid/z").err
-    assert find_sweep_job("grid/z", project) is None
-    assert find_sweep_job("grid", project) is None
-
-
-def test_jobs_that_train_at_once_end_together(cli: Cli, sweep: Path) -> None:
     with Journal(sweep) as journal:
         journal.head(at_once=True)
         journal.started("a", None)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-import lightkit.sweep.engines.base as engine
 from lightkit.common import run_files
 from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.runner.ensemble.member_files import MemberFiles
-from tests.conftest import Outcome
+from tests.conftest import Cli
 from tests.runner.test_run import weights
 
-Cli = Callable[..., Outcome]
-SMALL = ("data=wine", "model.hidden=[4]", "trainer.epochs=3", "device=cpu", "metrics.figures=[]", "logger=quiet")
+SMALL = ("data=wine", "model.hidden=[4]", "trainer.epochs=2", "device=cpu", "metrics.figures=[]", "logger=quiet")
 AT_ONCE = ("train", "-m", *SMALL, "hydra/launcher=vectorized")
 
 
@@ -49,7 +45,9 @@ def same(first: Path, second: Path, names: Sequence[str]) -> bool:
 
 
 def test_interrupted_and_grown_and_repeated(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli(*AT_ONCE, "seed=0,1,2", "hydra.sweep.dir=whole").code == 0
+    whole = cli(*AT_ONCE, "seed=0,1,2", "hydra.sweep.dir=whole", "logger.console.style=lines")
+    assert (whole.code, "3 members train at once" in whole.out) == (0, True), whole.err
+    assert cli("eval", "whole/seed=1").code == 0
     stop_at(monkeypatch, 10, lambda: signal.raise_signal(signal.SIGTERM))
     stopped = cli(*AT_ONCE, "seed=0,1,2")
     assert stopped.code == 143, stopped.err
@@ -89,27 +87,6 @@ def test_killed_in_the_last_moments(cli: Cli, project: Path, monkeypatch: pytest
     assert same(project / "mine", project / "whole", ["seed=0", "seed=1"])
 
 
-def test_stopped_from_another_terminal(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_POLL_SECONDS", 0.01)
-    asked = threading.Event()
-    os_kill = os.kill
-
-    def kill(pid: int, number: int) -> None:
-        os_kill(pid, number)
-        asked.set()
-
-    monkeypatch.setattr(os, "kill", kill)
-
-    def stop() -> None:
-        (project / "mine" / run_files.SWEEP_STOP).touch()
-        assert asked.wait(60)
-
-    stop_at(monkeypatch, 5, stop)
-    done = cli(*AT_ONCE, "seed=0,1", "hydra.sweep.dir=mine")
-    assert done.code == 143, done.err
-    assert not (project / "mine" / run_files.SWEEP_STOP).exists()
-
-
 def test_a_job_that_fails_leaves_its_reason(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("the disk sang")
@@ -123,16 +100,15 @@ def test_a_job_that_fails_leaves_its_reason(cli: Cli, project: Path, monkeypatch
     assert events(project / "mine", "ended") == ["seed=0", "seed=1"] * 2
 
 
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        ("sweep.engine=slurm", "sweep.engine"),
-        ("sweep.halving.rungs=[1]", "sweep.halving.rungs"),
-        ("resume.file=a.pt", "resume.file"),
-        ("device=ddp device.name=cpu device.nproc=2", "device.nproc"),
-    ],
-)
-def test_what_cannot_be_done_at_once_is_refused(cli: Cli, project: Path, more: str, key: str) -> None:
+def test_what_cannot_be_done_at_once_is_refused(cli: Cli, project: Path) -> None:
     (project / "a.pt").touch()
-    done = cli(*AT_ONCE, "seed=0,1", *more.split())
-    assert (done.code, f"{key}: jobs that train at once" in done.err) == (2, True), done.err
+    wrong = cli(*AT_ONCE, "optim.lr=0.1,0.2")
+    assert (wrong.code, "may differ in their seed only" in wrong.err) == (2, True)
+    for more, key in {
+        "sweep.engine=slurm": "sweep.engine",
+        "sweep.halving.rungs=[1]": "sweep.halving.rungs",
+        "resume.file=a.pt": "resume.file",
+        "device=ddp device.name=cpu device.nproc=2": "device.nproc",
+    }.items():
+        done = cli(*AT_ONCE, "seed=0,1", *more.split())
+        assert (done.code, f"{key}: jobs that train at once" in done.err) == (2, True), done.err

@@ -1,4 +1,4 @@
-"""The guides, each from top to bottom."""
+"""README and the guides, each from top to bottom: by default one guide of each kind."""
 
 from __future__ import annotations
 
@@ -10,36 +10,42 @@ from tests.docs.conftest import CheckPage
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [
-        "docs/guides/board.md",
-        pytest.param("docs/guides/checkpoints.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/clusters.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/coming-from.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/compare.md", marks=pytest.mark.thorough),
-        "docs/guides/configuration.md",
-        "docs/guides/detached.md",
-        pytest.param("docs/guides/devices.md", marks=pytest.mark.thorough),
-        "docs/guides/doctor.md",
-        pytest.param("docs/guides/ensembles.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/extend.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/find.md", marks=pytest.mark.thorough),
-        "docs/guides/fine-tuning.md",
-        pytest.param("docs/guides/halving.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/hydra.md", marks=pytest.mark.thorough),
-        "docs/guides/inspect.md",
-        pytest.param("docs/guides/notebooks.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/optuna.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/own-parts.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/profiling.md", marks=pytest.mark.thorough),
-        "docs/guides/results.md",
-        pytest.param("docs/guides/resume.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/security.md", marks=pytest.mark.thorough),
-        pytest.param("docs/guides/several-processes.md", marks=pytest.mark.thorough),
-        "docs/guides/show.md",
-        pytest.param("docs/guides/sweeps.md", marks=pytest.mark.thorough),
-        "docs/guides/troubleshooting.md",
-        "docs/guides/watching.md",
-    ],
+    ["README.md", "docs/guides/inspect.md", "docs/guides/watching.md", "docs/guides/show.md", "docs/guides/compare.md"],
 )
 def test_page(page: str, check: CheckPage) -> None:
+    check(page)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/guides/security.md",
+        "docs/guides/board.md",
+        "docs/guides/checkpoints.md",
+        "docs/guides/clusters.md",
+        "docs/guides/coming-from.md",
+        "docs/guides/configuration.md",
+        "docs/guides/detached.md",
+        "docs/guides/devices.md",
+        "docs/guides/doctor.md",
+        "docs/guides/ensembles.md",
+        "docs/guides/extend.md",
+        "docs/guides/find.md",
+        "docs/guides/fine-tuning.md",
+        "docs/guides/halving.md",
+        "docs/guides/hydra.md",
+        "docs/guides/notebooks.md",
+        "docs/guides/optuna.md",
+        "docs/guides/own-parts.md",
+        "docs/guides/profiling.md",
+        "docs/guides/results.md",
+        "docs/guides/resume.md",
+        "docs/guides/several-processes.md",
+        "docs/guides/sweeps.md",
+        "docs/guides/troubleshooting.md",
+    ],
+)
+def test_another_page(page: str, check: CheckPage) -> None:
     check(page)

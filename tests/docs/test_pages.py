@@ -100,8 +100,26 @@ def test_every_picture_is_described() -> None:
     ] == []
 
 
-def test_the_readme_takes_five_minutes() -> None:
+def test_the_readme_takes_five_minutes_and_runs_all_that_it_shows() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 10_000
+    shown = [*blocks(ROOT / "README.md")]
+    assert [block.place for block in shown if block.shown] == []
+    lines = [line for block in shown if block.language == "bash" for line in block.code.split("\n")]
+    commands = ("new", "train", "config", "plan", "resume", "eval", "predict", "runs", "board")
+    for command in ("make train", "make test", *commands):
+        assert any(line.removeprefix("lightkit ").startswith(command) for line in lines), command
+
+
+def test_the_architecture_shows_the_tree_and_every_room_and_command_that_there_is() -> None:
+    page = ROOT / "docs" / "concepts" / "architecture.md"
+    tree = next(block.code for block in blocks(page) if block.code.startswith("pyproject.toml"))
+    names = [line.split()[0] for line in tree.splitlines()]
+    assert [name for name in names if name != "outputs/" and not (ROOT / name).exists()] == []
+    named = {*re.findall(r"`(\w+/|\w+\.py)`", page.read_text(encoding="utf-8"))}
+    rooms = {f"{file.parent.name}/" for file in (ROOT / "lightkit").glob("*/__init__.py")}
+    commands = {file.name for file in (ROOT / "lightkit" / "cli").glob("*.py")}
+    assert rooms - named == set()
+    assert commands - named == {"__init__.py"}
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lightkit.config.sources import experiment_names
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, Cli
 
-Cli = Callable[..., Outcome]
 EXPERIMENTS = experiment_names(ROOT / "experiments")
 BASES = {"transfer_digits": "transfer_digits_base", "transfer_shapes": "transfer_shapes_base"}
 SCHEDULERS = sorted(path.stem for path in (ROOT / "conf/scheduler").glob("[!_]*.yaml"))

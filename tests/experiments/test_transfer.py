@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ import yaml
 from experiments.transfer_shapes import report
 from lightkit.assembly.parts import build_engine, build_splits
 from lightkit.config import compose
-from tests.conftest import Outcome
+from tests.conftest import Cli
 
-Cli = Callable[..., Outcome]
 SHORT = ("trainer.steps=4", "scheduler.warmup_steps=0", "device=cpu", "device.threads=1")
 
 
