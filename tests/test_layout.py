@@ -76,7 +76,7 @@ BUDGETS = {
     "config": 6300,
     "runner": 4800,
     "doctor": 4150,
-    "cli": 4150,
+    "cli": 4100,
     "data": 4000,
     "ensemble": 3300,
     "sweep": 3050,
