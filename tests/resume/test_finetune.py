@@ -141,20 +141,3 @@ def test_other_moments_of_a_boundary(cases: Cases) -> None:
         place = case.kill(Moment(phase, boundary, 0), f"{phase}-{boundary}", sign=sign)
         case.resume(place, before=foreign_draws)
         assert case.differences(place) == []
-
-
-@pytest.mark.thorough
-def test_killed_again_and_again(cases: Cases) -> None:
-    """Every boundary of one run interrupted in turn."""
-    name = "frozen and thawed again, momentum"
-    case = cases[name]
-    place = case.kill(Moment("step", 4, 0), "again")
-    for step in (5, 8, 13):
-        from lightkit.config import load_run
-        from lightkit.runner.trace import traced_runner
-
-        trace, moment = case.place / f"again-{step}.jsonl", Moment("step", step, 0)
-        going_on = traced_runner(load_run(place).cfg, place, trace=trace, end_at=moment)
-        forked(lambda run=going_on: run.run(resume=True), case.place / "again.log", want=-signal.SIGKILL)
-    case.resume(place)
-    assert case.differences(place) == []

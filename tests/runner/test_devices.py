@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lightkit.config import compose
-from lightkit.device import switches as compiling
 from lightkit.runner import Runner
 
 SMALL = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu", "device.threads=1", "metrics.figures=[]",
@@ -31,22 +30,6 @@ def test_what_is_switched_on_is_in_the_record(tmp_path: Path) -> None:
     assert "there are CUDA graphs on NVIDIA's GPUs only; nothing is recorded on cpu" in log
     assert facts["device"] in log
     torch.set_float32_matmul_precision("highest")
-
-
-@pytest.mark.thorough
-def test_a_model_that_cannot_be_compiled_trains_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("no kernels today")
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(compiling, "BACKEND", refuse)
-    found, plain = ran(tmp_path / "compiled", "device.compile=default"), ran(tmp_path / "plain")
-    said = "the model is not compiled, and runs as it is: RuntimeError: no kernels today"
-    assert (tmp_path / "compiled/run.log").read_text().count(said) == 1
-    assert found["metrics"]["train/loss"] == plain["metrics"]["train/loss"]
-    one, other = (newest(tmp_path / name) for name in ("compiled", "plain"))
-    assert list(one["model"]) == list(other["model"])
-    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
 
 
 def newest(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import gc
 import json
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ import lightkit.runner.run as run
 import lightkit.runner.session as session
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.diagnostics.memory import Memory, Usage
+from lightkit.diagnostics.memory import Memory
 from lightkit.runner import Runner
-from lightkit.runner.faults import MemoryReport, as_user_error, translate_errors
-from lightkit.trainer import State
+from lightkit.runner.faults import as_user_error, translate_errors
 from lightkit.trainer.tasks import StepOutput, Supervised
 
 
@@ -253,18 +251,6 @@ def test_a_report_that_cannot_be_made_says_less(tmp_path: Path, monkeypatch: pyt
     assert report.startswith("out of memory in training step 3")
     assert "of these:" not in report
     assert "data.batch_size=16 trainer.accumulate=2" in report
-
-
-def test_the_peak_of_a_gpu_stands_in_the_report() -> None:
-    class Gpu(Memory):
-        def usage(self) -> Usage:
-            return Usage(61 * 2**30, 70 * 2**30, 79 * 2**30)
-
-    cfg = compose(QUICK).cfg
-    parts = run.build(cfg, Path("nowhere"))
-    report = str(MemoryReport(cfg, replace(parts, state=State(step=4)), Gpu()).report(MemoryError("x")))
-    assert "memory:   61.0 GiB in use at most, 70.0 GiB reserved, of 79.0 GiB" in report
-    assert report.startswith("out of memory after step 4: x")
 
 
 @pytest.mark.thorough

@@ -19,8 +19,7 @@ from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory
 from lightkit.loggers.events import read_scalars
 from lightkit.monitor import usage
-from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
-from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
+from lightkit.monitor.monitor import Monitor, NoMonitor
 from lightkit.runner import Runner, machine
 from lightkit.runner.comparison import compare_runs
 from lightkit.runner.session import session
@@ -138,31 +137,6 @@ def test_rank_0_watches_the_gpus_of_all_processes_of_its_machine(
     for more in ([], ["logger.system.enabled=false"]):
         assert type(machine.make_monitor(compose([*QUICK, *more]).cfg, tmp_path, second)) is NoMonitor
         assert len(second.ranks.said) == 1, "another process says where it computes"
-
-
-def test_the_energy_of_a_run_is_that_of_all_its_gpus_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = GpuFacts(0, "GPU-u0", "H200"), GpuFacts(1, "GPU-u1", "H200"), GpuFacts(2, "GPU-u2", "H200")
-
-    class Driver(Source):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gpus = cards
-
-        def samples(self, gpus: Any) -> list[GpuSample]:
-            return [GpuSample(gpu, power_w=100.0, utilisation=30.0 * (gpu.index + 1)) for gpu in gpus]
-
-    monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
-    ranks = Told(0, [(machine.platform.node(), [[1, "u1"]])])
-    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 0)]), ranks=ranks)
-    monitor: Any = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, engine)
-    now = [0.0]
-    watch = Watch(tmp_path, monitor.watch.gpus, monitor.watch.uuids, clock=lambda: now[0], open_gpus=Driver)
-    watch.begin()
-    now[0] = 3600.0
-    watch.take()
-    totals = watch.totals()
-    assert [gpu.utilisation for gpu in totals.gpus] == [30.0, 60.0]  # not the third, which is somebody else's
-    assert totals.energy_kwh == pytest.approx(0.2)
 
 
 def test_a_run_waits_for_a_free_gpu_and_can_be_ended(
