@@ -18,7 +18,8 @@ import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
-from lightkit.runner.trace import Moment, compare_runs, read_trace, traced_runner
+from lightkit.runner.comparison import compare_runs, read_trace
+from lightkit.runner.trace import Moment, traced_runner
 from lightkit.runs import folder
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)

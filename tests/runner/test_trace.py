@@ -15,16 +15,8 @@ from torch import nn
 
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.comparison import (
-    Moment,
-    RunTrace,
-    compare_runs,
-    digest,
-    first_mismatch,
-    flatten,
-    read_trace,
-    traced_runner,
-)
+from lightkit.runner.comparison import compare_runs, digest, first_mismatch, flatten, read_trace
+from lightkit.runner.trace import Moment, RunTrace, traced_runner
 from tests.resume.harness import forked
 
 TINY = ["data=wine", "model.hidden=[4]", "trainer.steps=4", "device=cpu", "metrics.figures=[]", "logger=quiet"]
