@@ -23,7 +23,7 @@ from lightkit.runs.catalog import find_run, project, run_name
 from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
-    from lightkit.gallery.page import Page
+    from lightkit.gallery.show import Page
     from lightkit.gallery.samples import Sample
     from lightkit.runner import Runner
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
 from lightkit.runs.record import RunRecord
@@ -142,7 +143,7 @@ def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str
         for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
             kept[number, replicate(run) or run.folder] = run
     left = len(records) - len(kept)
-    note = f"{left} run{'s' if left > 1 else ''} left out: the same configuration and seed as another"
+    note = f"{counted(left, 'run')} left out: the same configuration and seed as another"
     chosen = {run.folder for run in kept.values()}
     return [run for run in records if run.folder in chosen], [note] if left else []
 

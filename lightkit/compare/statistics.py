@@ -20,7 +20,7 @@ LEAST_SEEDS = 3
 """Runs of a group from which on Student's t says anything; of two its spread is luck."""
 LEAST_SIGNS = 6
 """Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
-_DRAWS_AT_ONCE = 2_000_000
+_RESAMPLES, _DRAWS_AT_ONCE = 10_000, 2_000_000
 
 
 @dataclass(frozen=True)
@@ -223,43 +223,40 @@ def binomial(successes: int, n: int) -> float:
     """Return p of so many successes where both ends are equally likely; 1 for no trial."""
     if n == 0:
         return 1.0
-    fewest = min(successes, n - successes)
-    log_half = n * math.log(2)
-    terms = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - log_half for k in range(fewest + 1))
-    return min(1.0, 2 * math.fsum(map(math.exp, terms)))
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(successes, n - successes), n, 0.5)))
 
 
-def bootstrap(differences: NDArray[np.float64], *, resamples: int = 10_000, seed: int = 0) -> Bootstrap:
-    """Resample the rows to see how much a mean difference depends on them.
+def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
+    """Resample the rows to see how much a mean difference depends on them; the same rows give the same answer.
 
     Args:
         differences: `(N,)`: of each row.
-        resamples: How often.
-        seed: Of the resampling, so that the same rows give the same answer.
     """
-    n, generator = len(differences), np.random.default_rng(seed)
+    n, generator = len(differences), np.random.default_rng(0)
     values, counts = np.unique(differences, return_counts=True)
     if len(values) * 4 <= n:  # few values, as of right and wrong: how often each is drawn says all
-        means = generator.multinomial(n, counts / n, size=resamples) @ values / n
+        means = generator.multinomial(n, counts / n, size=_RESAMPLES) @ values / n
     else:
         step = max(1, _DRAWS_AT_ONCE // n)
-        sizes = [min(step, resamples - start) for start in range(0, resamples, step)]
+        sizes = [min(step, _RESAMPLES - start) for start in range(0, _RESAMPLES, step)]
         means = np.concatenate([differences[generator.integers(0, n, (size, n))].mean(1) for size in sizes])
     low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
-    p = _turned_around(differences, resamples, generator)
+    p = _turned_around(differences, generator)
     return Bootstrap(n, float(differences.mean()), low, high, p)
 
 
-def _turned_around(differences: NDArray[np.float64], draws: int, generator: np.random.Generator) -> float:
+def _turned_around(differences: NDArray[np.float64], generator: np.random.Generator) -> float:
     """Return how often differences with random signs have a sum as far from 0, the given ones counted once."""
     sizes, counts = np.unique(np.abs(differences[differences != 0]).round(12), return_counts=True)
     seen = abs(float(differences.sum()))
     near = seen - _NOISE * float(np.abs(differences).sum())
     step, farther = max(1, _DRAWS_AT_ONCE // max(1, len(sizes))), 0
-    for start in range(0, draws, step):
-        drawn = generator.binomial(counts, 0.5, size=(min(step, draws - start), len(sizes)))
+    for start in range(0, _RESAMPLES, step):
+        drawn = generator.binomial(counts, 0.5, size=(min(step, _RESAMPLES - start), len(sizes)))
         farther += int((np.abs((2 * drawn - counts) @ sizes) >= near).sum())
-    return (farther + 1) / (draws + 1)
+    return (farther + 1) / (_RESAMPLES + 1)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

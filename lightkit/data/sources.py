@@ -77,7 +77,8 @@ def as_source(dataset: Any) -> Any:
         UserError: It is no map-style data set, or has one class only.
     """
     source = dataset
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+    plain = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
+    if plain and len(dataset.tensors) == 2:
         kept: dict[str, Any] = {name: getattr(dataset, name, None) for name in ("splits", "strata", "groups")}
         source = TensorData(*dataset.tensors, **kept)
     elif not isinstance(dataset, (Taker, SampleData)):

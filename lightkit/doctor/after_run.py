@@ -28,6 +28,7 @@ _FELL, _GAP, _WORSE = 0.02, 0.1, 0.1
 _FEW = 4
 """Validations below which nothing is said of their course."""
 _SLOWER, _GROWN = 0.6, 1.5
+_LOG_CHARACTERS = 20_000
 
 
 def look_back(folder: Path) -> Iterator[Finding]:
@@ -328,9 +329,11 @@ class History:
         found = self.record.keys.get("metrics.mode")
         return found if found in ("min", "max") else "min" if self.record.metric.endswith("loss") else "max"
 
-    def log_tail(self, characters: int = 20_000) -> str:
+    def log_tail(self) -> str:
         """Return the end of what the run has said."""
-        return "\n".join(read_tail(self.folder / name, characters) for name in (run_files.LOG, run_files.OUTPUT_LOG))
+        return "\n".join(
+            read_tail(self.folder / name, _LOG_CHARACTERS) for name in (run_files.LOG, run_files.OUTPUT_LOG)
+        )
 
 
 def ends(points: Sequence[Point], share: float = 0.1) -> tuple[float, float]:

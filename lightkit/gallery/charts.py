@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -87,17 +87,20 @@ def targets_chart(found: Mapping[str, tuple[Tensor, Tensor]], data: Data) -> Fig
         order = np.sort(shares["train"].argsort(descending=True)[:_CLASSES].numpy())  # type: ignore[assignment]
         title += f" (the {_CLASSES} most frequent of {len(names)})"
     figure, axes = new_figure(7.0, 1.4 + 0.26 * len(order), title)
-    height = 0.8 / len(shares)
-    for at, (split, values) in enumerate(shares.items()):
-        places = [place + (at - (len(shares) - 1) / 2) * height for place in range(len(order))]
-        axes.barh(
-            places, [100 * float(values[number]) for number in order], height, color=_SPLIT_COLOURS[split], label=split
-        )
+    _beside(axes.barh, {split: values[list(order)] for split, values in shares.items()})
     axes.set_yticks(range(len(order)), [short(names[number], 28) for number in order])
     axes.invert_yaxis()
     axes.set_xlabel("percent of the rows")
     add_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _beside(bars: Callable[..., Any], shares: Mapping[str, Tensor]) -> None:
+    """Draw a bar a place for each split, those of a place beside each other."""
+    width = 0.8 / len(shares)
+    for at, (split, values) in enumerate(shares.items()):
+        places = [place + (at - (len(shares) - 1) / 2) * width for place in range(len(values))]
+        bars(places, (100 * values).tolist(), width, color=_SPLIT_COLOURS[split], label=split)
 
 
 def _shares(y: Tensor, classes: int) -> Tensor:
@@ -167,10 +170,7 @@ def _tokens(inputs: Mapping[str, Tensor], view: TextView) -> Figure:
     shares = {split: torch.bincount(x.flatten().long(), minlength=size) / x.numel() for split, x in inputs.items()}
     order = next(iter(shares.values())).argsort(descending=True)[:_TOKENS]
     figure, axes = new_figure(8.0, 3.0, f"Most frequent tokens (of {size})")
-    width = 0.8 / len(shares)
-    for at, (split, values) in enumerate(shares.items()):
-        places = [place + (at - (len(shares) - 1) / 2) * width for place in range(len(order))]
-        axes.bar(places, (100 * values[order]).tolist(), width, color=_SPLIT_COLOURS[split], label=split)
+    _beside(axes.bar, {split: values[order] for split, values in shares.items()})
     names = [repr(view.decode(token.reshape(1)))[1:-1].replace("$", r"\$") for token in order]
     axes.set_xticks(range(len(order)), ["␣" if name == " " else name for name in names])
     axes.set_ylabel("percent")

@@ -86,11 +86,8 @@ def test_text_of_others_does_not_leave_its_place(tmp_path: Path) -> None:
     assert "alert(1)</" not in page
 
 
-def test_the_picture_is_a_png(made: RunComparison) -> None:
+def test_pictures_of_runs_with_and_without_curves_and_keys(made: RunComparison, tmp_path: Path) -> None:
     assert draw_png(made, "demo").startswith(b"\x89PNG")
-
-
-def test_a_picture_of_runs_without_curves_or_keys(tmp_path: Path) -> None:
-    made = build_comparison([read_record(a_run(tmp_path / "one"))])
-    assert draw_png(made, "demo").startswith(b"\x89PNG")
-    assert tables(made)[0].rows[0][0] == "one"
+    one = build_comparison([read_record(a_run(tmp_path / "one"))])
+    assert draw_png(one, "demo").startswith(b"\x89PNG")
+    assert tables(one)[0].rows[0][0] == "one"

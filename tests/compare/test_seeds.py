@@ -53,9 +53,6 @@ def of_rows(rows: int, *right: int) -> list[float]:
     ("first", "second", "rows", "verdict"),
     [
         pytest.param(of_rows(18, 17, 17, 17), of_rows(18, 18, 18, 18), 18, "may be chance", id="one-row-3-seeds"),
-        pytest.param(of_rows(18, *[17] * 5), of_rows(18, *[18] * 5), 18, "may be chance", id="one-row-5-seeds"),
-        pytest.param(of_rows(18, 16, 17, 15), of_rows(18, 17, 18, 16), 18, "may be chance", id="one-row-each"),
-        pytest.param(of_rows(18, 16, 17, 15), of_rows(18, 17, 18, 16), None, "may be chance", id="rows-unknown"),
         pytest.param(
             of_rows(18, 16, 17, 15), [x + e for x, e in zip(of_rows(18, 17, 18, 16), NOISE)], None, "may be chance",
             id="one-row-and-rounding",
@@ -65,8 +62,6 @@ def of_rows(rows: int, *right: int) -> list[float]:
         pytest.param([0.2], [0.9], None, "too few seeds", id="one-seed"),
         pytest.param([0.9] * 5, [0.9] * 5, 18, "no difference", id="all-equal"),
         pytest.param([0.9] * 10, [0.9 + e for e in NOISE], None, "no difference", id="rounding-alone"),
-        pytest.param([0.9] * 4, [0.9 + 6e-8] * 4, None, "no difference", id="rounding-the-same-everywhere"),
-        pytest.param([0.9] * 5, [0.9 + e for e in NOISE[:5]], 1800, "no difference", id="rounding-rows-known"),
         pytest.param([0.8] * 3, [0.9] * 3, None, "may be chance", id="no-spread-no-rows"),
         pytest.param([0.5] * 4, [0.5, 0.5, 0.5, 0.55], 20, "may be chance", id="one-of-four"),
         pytest.param(of_rows(20, *[10] * 9), of_rows(20, *[10] * 5, *[11] * 4), 20, "may be chance", id="ties-many"),
@@ -170,7 +165,7 @@ def test_a_fold_that_no_split_uses_is_no_repeat(tmp_path: Path) -> None:
 
 def test_a_damaged_file_of_rows_is_none(tmp_path: Path) -> None:
     compared(tmp_path, {0.1: {0: 0.5, 1: 0.5, 2: 0.5}, 0.2: {0: 0.6, 1: 0.6, 2: 0.6}}, rows=50)
-    for content in (b"", b"PK\x03\x04 no archive", (tmp_path / "0.1-0" / "rows.npz").read_bytes()[:200]):
+    for content in (b"", (tmp_path / "0.1-0" / "rows.npz").read_bytes()[:200]):
         for folder in tmp_path.iterdir():
             (folder / "rows.npz").write_bytes(content)
         made = build_comparison(

@@ -1,8 +1,10 @@
-"""Peaks and what is free, by stand-ins for the books of PyTorch."""
+"""Peaks and what is free, by stand-ins for the books of PyTorch; and the search for the largest size that fits."""
 
 from __future__ import annotations
 
 import mmap
+import random
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,20 @@ import pytest
 import torch
 
 import lightkit.diagnostics.memory as memory
-from lightkit.diagnostics.memory import CudaMemory, Memory, MpsMemory, Usage, in_gib, memory_of, peak_resident, release
+from lightkit.diagnostics.memory import (
+    CudaMemory,
+    Memory,
+    MpsMemory,
+    Probe,
+    Search,
+    Usage,
+    in_gib,
+    memory_of,
+    parts,
+    peak_resident,
+    release,
+    steps_up_to,
+)
 
 GIB = 2**30
 
@@ -77,10 +92,7 @@ def test_the_peak_of_the_run_outlives_the_readings(cuda: Cuda) -> None:
     assert book.usage().in_words() == "40.0 GiB in use at most, 50.0 GiB reserved, of 80.0 GiB"
     book.restart()
     assert book.usage() == Usage(GIB, 3 * GIB, 80 * GIB)
-
-
-def test_what_can_be_used_counts_what_is_held_already(cuda: Cuda) -> None:
-    assert gpus(cuda).free() == 76 * GIB
+    assert book.free() == 76 * GIB, "what is held already can be used"
 
 
 def test_a_limit_on_the_memory_of_the_process_counts(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +100,7 @@ def test_a_limit_on_the_memory_of_the_process_counts(cuda: Cuda, monkeypatch: py
     assert gpus(cuda).free() == 20 * GIB
     assert gpus(cuda).usage().in_words().endswith("of 20.0 GiB")
     assert gpus(cuda).in_use() == 2 * GIB
-
-
-def test_a_gpu_before_its_first_tensor_has_an_empty_book(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "memory_stats", lambda _device: {})
+    monkeypatch.setattr(cuda, "memory_stats", lambda _device: {})  # before the first tensor
     assert gpus(cuda).read() == {"allocated_peak_gib": 0.0, "reserved_peak_gib": 0.0}
 
 
@@ -170,13 +179,8 @@ def test_a_run_that_has_ended_gives_its_cache_back(cuda: Cuda) -> None:
     release(gpus(cuda), collect=lambda: order.append(f"collected before {cuda.emptied}"))
     assert order == ["collected before 0"]
     assert cuda.emptied == 1
-
-
-def test_on_the_cpu_there_is_nothing_to_give_back() -> None:
-    def never() -> None:
-        raise AssertionError
-
-    release(Memory(), collect=never)
+    release(Memory(), collect=lambda: order.append("never on the CPU"))
+    assert order == ["collected before 0"]
 
 
 @pytest.mark.parametrize(
@@ -184,3 +188,79 @@ def test_on_the_cpu_there_is_nothing_to_give_back() -> None:
 )
 def test_bytes_in_words(count: float, text: str) -> None:
     assert in_gib(count) == text
+
+
+def searched(search: Search, fixed: float, slope: float, *, total: float | None = None) -> list[int]:
+    """Let a search run; returns the sizes it tried."""
+    tried = list[int]()
+    while (size := search.next()) is not None:
+        assert size not in tried
+        tried.append(size)
+        needs = int(fixed + slope * size)
+        search.add(Probe(size, None if total is not None and needs > total else needs, int(fixed)))
+    return tried
+
+
+@pytest.mark.parametrize("bold", [True, False])
+def test_the_answer_is_the_largest_that_fits(bold: bool) -> None:
+    draw = random.Random(0)
+    for _ in range(500):
+        fixed, slope, limit = draw.randint(1, 1000), draw.randint(1, 50), draw.randint(1, 60_000)
+        most = draw.randint(1, 2000)
+        sizes = parts(most) if draw.random() < 0.5 else steps_up_to(most)
+        search = Search(sizes, limit, bold=bold)
+        tried = searched(search, fixed, slope, total=1.1 * limit)
+        wanted = max((size for size in sizes if fixed + slope * size <= limit), default=None)
+        assert (search.best and search.best.size) == wanted, (fixed, slope, limit, most)
+        assert len(tried) < 12
+
+
+def test_what_will_not_fit_is_never_tried_where_that_does_harm() -> None:
+    draw = random.Random(1)
+    for _ in range(500):
+        fixed, slope = draw.randint(1, 1000), draw.randint(1, 50)
+        limit, most = fixed + slope * draw.randint(2, 3000), draw.randint(1, 5000)
+        tried = searched(Search(parts(most), limit), fixed, slope)
+        assert all(fixed + slope * size <= limit for size in tried if size > 2)
+
+
+def test_a_whole_batch_that_fits_takes_few_trials() -> None:
+    assert searched(Search(parts(64), 10_000), 100, 1) == [2, 8, 64]
+    assert searched(Search(parts(512), 10_000), 100, 1) == [2, 8, 64, 512]
+    assert searched(Search(parts(1), 10_000), 100, 1) == [1]
+
+
+def test_memory_that_does_not_grow_between_two_sizes_tells_nothing() -> None:
+    search = Search(parts(512), 1000, probes=[Probe(2, 500, 400), Probe(8, 501, 400)])
+    assert search.predicted(64) > 1000
+    assert search.next() == 32
+
+
+def test_a_batch_that_cannot_be_split_is_not_tried_unmeasured() -> None:
+    search = Search(parts(127), 300)
+    assert searched(search, 100, 3) == [2, 8, 1]
+    assert search.best == Probe(1, 103, 100)
+
+
+def test_a_single_sample_that_is_an_error_leaves_nothing() -> None:
+    search = Search(parts(127), 300, probes=[Probe(2, 106, 100), Probe(8, 124, 100), Probe(1, None)])
+    assert (search.next(), search.best) == (None, None)
+
+
+def test_a_new_process_goes_on_from_what_is_known() -> None:
+    known = [Probe(2, 102, 100), Probe(8, 108, 100), Probe(64, None)]
+    search = Search(parts(64), 1000, bold=True, probes=known)
+    assert searched(search, 100, 1, total=125) == [32, 16]
+    assert search.best == Probe(16, 116, 100)
+    assert search.too_large is not None
+    assert search.too_large.size == 32
+
+
+def test_sizes_are_multiples_of_8_and_an_eighth_apart() -> None:
+    assert parts(12) == [1, 2, 3, 4, 6, 12]
+    assert parts(12, least=3) == [3, 4, 6, 12]
+    sizes = steps_up_to(5000)
+    assert sizes[:6] == [1, 2, 4, 8, 16, 24]
+    assert all(size % 8 == 0 for size in sizes[3:])
+    assert all(larger <= max(size + 8, 1.125 * size) for size, larger in pairwise(sizes[3:]))
+    assert steps_up_to(30, least=4) == [4, 8, 16, 24]

@@ -1,41 +1,33 @@
-"""Nothing is wrong with what is shipped, and the doctor says so."""
+"""Nothing is wrong with what is shipped, and the doctor says so; and what it tells people to type is there."""
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from lightkit.common.doors import import_path
 from lightkit.config import compose
-from lightkit.doctor.checks import examine, examined
+from lightkit.doctor.checks import CHECKS, examine, examined
 from tests.conftest import Outcome
 
 EXPERIMENTS = (
-    "wine",
-    "breast_cancer",
-    "char_lm",
-    "char_lm/transformer",
-    "custom_task",
-    "diabetes",
-    "digits_cnn",
-    "digits_mlp",
-    "digits_multilabel",
-    "ensembles",
-    "finetune_timm",
-    "finetune_timm/torchvision",
-    "retrieval",
-    "shapes",
-    "transfer_digits/pretrain",
-    "transfer_shapes/pretrain",
-)
+    "wine", "breast_cancer", "char_lm", "char_lm/transformer", "custom_task", "diabetes", "digits_cnn", "digits_mlp",
+    "digits_multilabel", "ensembles", "finetune_timm", "finetune_timm/torchvision", "retrieval",
+    "shapes", "transfer_digits/pretrain", "transfer_shapes/pretrain",
+)  # fmt: skip
 """All but those that need a run of another one first; the quickest comes first."""
-SECONDS = 600
-"""More than a user waits: other work on the machine is no reason to leave a check out."""
+OF_DATA = ("labels", "splits", "order", "answers", "pictures", "features", "leaks", "scale", "augmentation")
 
 
-def alarms(*overrides: str) -> list[str]:
-    with examined(compose([*overrides]).cfg, SECONDS) as run:
-        found = [*examine(run)]
+def alarms(overrides: Iterable[str], names: Iterable[str] = ()) -> list[str]:
+    """What checks accuse; there is more time than a user waits, as other work on the machine is no reason to skip."""
+    with examined(compose([*overrides]).cfg, 600) as run:
+        found = [each for name in names for each in import_path(dict(CHECKS)[name])(run)] or [*examine(run)]
     failed = [each for each in found if each.measured.startswith("the check itself failed")]
     return [f"{each.check}: {each.measured}" for each in found if each.is_bad or each in failed]
 
@@ -44,19 +36,18 @@ def alarms(*overrides: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_no_alarm_on_a_shipped_experiment(project: Path, name: str) -> None:
-    assert alarms(f"experiment={name}") == []
+    assert alarms([f"experiment={name}"]) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["head", "lora"])
-def test_no_alarm_on_a_fine_tuning(cli: object, project: Path, method: str) -> None:
-    assert callable(cli)
+def test_no_alarm_on_a_fine_tuning(cli: Callable[..., Outcome], project: Path) -> None:
     short = ("trainer.epochs=2", "scheduler.warmup_epochs=0", "logger.console.style=quiet")
     base = "outputs/runs/transfer_digits_base"
-    done: Outcome = cli("train", "experiment=transfer_digits/pretrain", *short, f"hydra.run.dir={base}")
+    done = cli("train", "experiment=transfer_digits/pretrain", *short, f"hydra.run.dir={base}")
     assert done.code == 0, done.err
-    assert alarms("experiment=transfer_digits", f"finetune={method}", "data.split.per_class=5") == []
+    for method in ("head", "lora"):
+        assert alarms(["experiment=transfer_digits", f"finetune={method}", "data.split.per_class=5"]) == []
 
 
 @pytest.mark.thorough
@@ -74,7 +65,23 @@ def test_no_alarm_on_a_fine_tuning(cli: object, project: Path, method: str) -> N
     ],
 )
 def test_no_alarm_on_what_is_usual(project: Path, overrides: str) -> None:
-    assert alarms(*overrides.split()) == []
+    assert alarms(overrides.split()) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "experiment=digits_multilabel",
+        "data=digits data.dataset.image=false",
+        "data=breast_cancer data.dataset.binary=true loss=bce_with_logits metrics=binary",
+        "data=digits data.dataset.classes=[3,8] data.split.by=fold data.split.fold=2",
+        "data=digits data.split.per_class=20 data.split.val=0 metrics.monitor=train/loss",
+        "data=shapes data.dataset.train=600 data.dataset.val=100 data.dataset.test=200",
+    ],
+)
+def test_no_alarm_on_the_data(project: Path, overrides: str) -> None:
+    assert alarms(overrides.split(), OF_DATA) == []
 
 
 def test_every_experiment_is_looked_at(root: Path) -> None:
@@ -82,5 +89,26 @@ def test_every_experiment_is_looked_at(root: Path) -> None:
     shown = {path for path in files if not path.name.startswith("_")}
     named = {f"{path.parent}" if path.stem == path.parent.name else f"{path.parent}/{path.stem}" for path in shown}
     of_a_base = {"transfer_digits", "transfer_shapes", "transfer_text", "transfer_text/transformer"}
-
     assert named - of_a_base == set(EXPERIMENTS)
+
+
+GROUPS = "trainer|data|device|optim|checkpoint|metrics|scheduler|finetune|logger"
+KEY = re.compile(rf"(?<![\w./])(?:{GROUPS})\.[a-z_]+(?:\.[a-z_]+)*(?![\w(.])")
+MISSING = object()
+ARGUMENTS = {"optim.maximize"}
+"""Keys of arguments that a file of `conf/` leaves at their defaults."""
+
+
+def test_keys_exist(project: Path, root: Path) -> None:
+    (project / "own.csv").write_text("a,y\n1,0\n2,1\n")
+    csv = "data=csv data.dataset.path=own.csv data.dataset.target=y"
+    words = ("", "data=diabetes", csv, "data=image_folder data.dataset.root=.", "data=shapes", "finetune=head")
+    composed = [compose(each.split()).cfg for each in words]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (root / "lightkit" / "doctor").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    texts = [node.value for node in nodes if isinstance(node.value, str)]  # without what stands inside of `{}`
+    keys = {key for each in texts for key in KEY.findall(each)} - ARGUMENTS
+
+    assert len(keys) > 20
+    unknown = {key for key in keys if all(OmegaConf.select(cfg, key, default=MISSING) is MISSING for cfg in composed)}
+    assert unknown == set()

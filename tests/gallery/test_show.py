@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.assembly import build_shared
+from lightkit.assembly import build_learner, build_shared
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.data import DataInfo
@@ -20,9 +21,18 @@ from lightkit.gallery.show import data_page, results_page, sample_losses, worst,
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_run
 from lightkit.trainer import StepOutput, Task
-from tests.runner.finished_runs import QUICK, trained
+from tests.runner.finished_runs import trained
 
 TEXT = ["data=text", "data.dataset.context_length=16", "data.dataset.max_chars=6000"]
+
+
+@contextmanager
+def fresh(folder: Path, *overrides: str) -> Iterator[Any]:
+    """A learner that has not trained yet."""
+    cfg = compose([*overrides, "device.name=cpu"]).cfg
+    shared = build_shared(cfg, folder)
+    with closing(shared.data):
+        yield build_learner(cfg, shared, folder)
 
 
 @pytest.mark.parametrize(
@@ -31,14 +41,17 @@ TEXT = ["data=text", "data.dataset.context_length=16", "data.dataset.max_chars=6
         (["experiment=digits_cnn"], ["Data", "Samples", "Augmentation", "Targets", "Inputs"]),
         (["data=diabetes"], ["Data", "Samples", "Targets", "Inputs"]),
         pytest.param(["data=digits_multilabel"], None, marks=pytest.mark.thorough),
-        (["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"], None),
+        pytest.param(
+            ["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"],
+            None,
+            marks=pytest.mark.thorough,
+        ),
         ([*TEXT, "model=lstm_lm"], ["Data", "Samples", "Inputs"]),
     ],
 )
 def test_pages_of_data(tmp_path: Path, overrides: list[str], sections: list[str] | None) -> None:
-    data = build_shared(compose([*overrides, "device.name=cpu"]).cfg, tmp_path, trains=False).data
-    with closing(data):
-        page = data_page(data, "name <x>", count=5)
+    with fresh(tmp_path, *overrides) as learner:
+        page = data_page(learner.data, "name <x>", count=5)
     assert len(page.samples) == 5
     assert [section.title for section in page.sections] == (sections or ["Data", "Samples", "Targets", "Inputs"])
     files = page.write(tmp_path / "pages", "data-train")
@@ -48,17 +61,12 @@ def test_pages_of_data(tmp_path: Path, overrides: list[str], sections: list[str]
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.fixture(scope="module")
-def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("run") / "wine", "trainer.epochs=2")
-
-
 def runner_of(folder: Path, *overrides: str) -> Runner:
     return Runner(read_run(folder, list(overrides)).cfg, folder)
 
 
-def test_worst_are_the_largest_losses(wine: Path) -> None:
-    with runner_of(wine).trained() as learner:
+def test_worst_are_the_largest_losses(tmp_path: Path) -> None:
+    with fresh(tmp_path, "data=wine") as learner:
         page = worst_page(learner, "wine", count=7)
         loader = loader_of(learner.data, "test", training=False)
         x, y = (torch.cat(parts) for parts in zip(*loader.epoch(0)))
@@ -72,8 +80,8 @@ def test_worst_are_the_largest_losses(wine: Path) -> None:
     assert "od280/od315_of_diluted_wines" in text
 
 
-def test_results_agree_with_predict(wine: Path) -> None:
-    runner = runner_of(wine)
+def test_results_agree_with_predict(tmp_path: Path) -> None:
+    runner = runner_of(trained(tmp_path / "wine", "trainer.epochs=2"))
     with runner.trained() as learner:
         page = results_page(learner, "wine", count=1000)
     rows = {row["row"]: row for row in runner.predict()}
@@ -87,18 +95,18 @@ def test_results_agree_with_predict(wine: Path) -> None:
     assert f"{right} of these {len(rows)} are right" in page.sections[0].note
 
 
-def test_losses_one_by_one_where_the_criterion_cannot_be_split(wine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with runner_of(wine).trained() as learner:
+def test_losses_one_by_one_where_the_criterion_cannot_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh(tmp_path, "data=wine") as learner:
         loader = loader_of(learner.data, "test", training=False)
-        found = sample_losses(learner, loader)
+        whole = sample_losses(learner, loader)
         monkeypatch.setattr(show, "unreduced", lambda *_: None)
-        assert sample_losses(learner, loader).tolist() == pytest.approx(found.tolist(), rel=1e-4)
-        assert learner.criterion.reduction == "mean"  # type: ignore[attr-defined]
+        assert sample_losses(learner, loader).tolist() == pytest.approx(whole.tolist(), rel=1e-4)
+        assert learner.criterion.reduction == "mean"
 
 
 def test_a_loss_that_compares_samples_has_none_of_its_own(tmp_path: Path) -> None:
-    folder = trained(tmp_path / "run", "loss=supervised_contrastive", "metrics=none", "metrics.monitor=val/loss")
-    with runner_of(folder).trained() as learner:
+    contrastive = ("data=wine", "loss=supervised_contrastive", "metrics=none", "metrics.monitor=val/loss")
+    with fresh(tmp_path, *contrastive) as learner:
         with pytest.raises(UserError, match="compares samples"):
             worst(learner, "test", 3)
         assert all(sample.loss is None for sample in results_page(learner, "x").samples)
@@ -142,29 +150,25 @@ class OfNamed(Task):
 def test_dictionaries_have_the_names_of_their_classes(tmp_path: Path) -> None:
     task = ("data=custom", f"data.dataset._target_={__name__}.Named", f"trainer.task._target_={__name__}.OfNamed")
     rest = ("data.split.by=random", "model=mlp", "loss=cross_entropy", "metrics=none", "metrics.monitor=val/loss")
-    folder = trained(tmp_path / "run", *task, *rest, "data.num_workers=0", "model.in_features=4", "model.num_classes=2")
-    with runner_of(folder).trained() as learner:
+    sizes = ("data.num_workers=0", "model.in_features=4", "model.num_classes=2")
+    with fresh(tmp_path, *task, *rest, *sizes) as learner:
         page = results_page(learner, "named", count=4)
-    rows = {row["row"]: row for row in runner_of(folder).predict()}
     for sample in page.samples:
-        assert sample.target == rows[sample.row]["target"] == ("cat", "dog")[sample.row % 2]
+        assert sample.target == ("cat", "dog")[sample.row % 2]
         assert sample.answer is not None
-        assert sample.answer.text == rows[sample.row]["prediction"]
+        assert sample.answer.text in ("cat", "dog")
         assert sample.answer.is_right is (sample.answer.text == sample.target)
 
 
 def test_wrong_tokens_of_a_text_are_marked(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    Runner(compose([*TEXT, "model=lstm_lm", "trainer.steps=2", "scheduler=constant", *QUICK]).cfg, folder).run()
-    with runner_of(folder).trained() as learner:
-        page = worst_page(learner, "text", count=2)
-    text = page.html()
+    with fresh(tmp_path, *TEXT, "model=lstm_lm") as learner:
+        text = worst_page(learner, "text", count=2).html()
     assert "<mark title=" in text
     assert "Tokens that were predicted wrongly are marked." in text
 
 
-def test_a_loss_that_is_no_number_is_the_worst(wine: Path) -> None:
-    with runner_of(wine).trained() as learner:
+def test_a_loss_that_is_no_number_is_the_worst(tmp_path: Path) -> None:
+    with fresh(tmp_path, "data=wine") as learner:
         with torch.no_grad():
             for parameter in learner.model.parameters():
                 parameter.fill_(float("nan"))
@@ -173,6 +177,7 @@ def test_a_loss_that_is_no_number_is_the_worst(wine: Path) -> None:
     assert page.html()
 
 
+@pytest.mark.thorough
 def test_an_ensemble_is_one_model(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", "ensemble=voting", "ensemble.size=2")
     with runner_of(folder).trained() as learner:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.data.targets import explained_by, goal_of, is_date, target_gap
-from lightkit.doctor.finding import Finding, Status
+from lightkit.doctor.finding import Finding, Status, sized
 
 ORDER, DRIFT, SIZES = "row order", "target drift", "size of splits"
 _SHIFT, _APART = 0.15, 0.3
@@ -36,8 +36,7 @@ def find_small_splits(sample: DataSample) -> Iterator[Finding]:
     if not counts or min(counts.values()) >= _FEW:
         return
     name = min(counts, key=lambda each: counts[each])
-    rows = f"{counts[name]} row{'s' if counts[name] > 1 else ''}"
-    measured = f"{name} has {rows}, train {len(sample.data.rows['train']):,}"
+    measured = f"{name} has {sized(counts[name], 'row')}, train {len(sample.data.rows['train']):,}"
     why = f"one row more or less that is right changes the score by {1 / counts[name]:.0%}: what it tells is chance"
     key = f"data.split.{name}"
     fix = f"data.split.{name}=0.2, or folds where rows are few (data.split.by=fold)"

@@ -165,17 +165,15 @@ class DataSample:
             return named if len(named) == len(self.data.source) else []
         return []
 
-    def loader(self, split: str, rows: Tensor, batch_size: int, *, augmented: bool = False) -> Loader:
-        """Return a loader of some rows in their order, in this process and without mixup.
+    def loader(self, split: str, rows: Tensor, batch_size: int) -> Loader:
+        """Return a loader of some rows in their order, in this process, without augmentation and mixup.
 
         Args:
             split: The split that they are of.
             rows: Rows of the data set.
             batch_size: Rows at once.
-            augmented: Apply the transforms of training.
         """
         train = self.data.train
-        prepare = train.prepare if augmented else replace(train.prepare, augment=())
         changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
         changes |= {"batch_size": batch_size, "shuffle": False, "drop_last": False, "replica": 0, "replicas": 1}
         options = replace(train.options, split=split, **changes)
@@ -185,7 +183,7 @@ class DataSample:
             with suppress(Exception):  # it may refuse to be copied
                 source = copy.copy(source)
                 source.base = copy.copy(source.base)
-        return Loader(source, rows, options, prepare=prepare)
+        return Loader(source, rows, options, prepare=replace(train.prepare, augment=()))
 
     def _sampled(self, split: str) -> SplitSample:
         """Read rows of a split at random until there are enough or the time is over."""

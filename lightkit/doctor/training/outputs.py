@@ -113,6 +113,8 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     if getattr(criterion, "compares_samples", False) or not isinstance(preds, Tensor):
         return None
     if info.task == "regression" and target.is_floating_point():
+        if preds.numel() != target.numel():  # such as a mean and a deviation for each target
+            return None
         flat = target.detach().float()
         mean = flat.mean(0, keepdim=True).expand_as(flat) if flat.ndim else flat
         return float(criterion(mean.reshape(preds.shape), target)), "the mean of the targets"

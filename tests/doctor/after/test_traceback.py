@@ -149,79 +149,94 @@ RAISED: dict[str, Callable[[], object]] = {
     "grey pictures, statistics of colours": lambda: torch.zeros(1, 4, 4).sub_(torch.zeros(3, 1, 1)),
     "no process group": lambda: torch.distributed.all_reduce(X),
 }
-QUOTED = {
-    "out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
-    "two copies of OpenMP": "OMP: Error #15: Initializing libiomp5md.dll, but found it already initialized.",
-    "assertion on the GPU": "RuntimeError: CUDA error: device-side assert triggered",
-    "illegal access on the GPU": "RuntimeError: CUDA error: an illegal memory access was encountered",
-    "tensors on different devices": "RuntimeError: Expected all tensors to be on the same device, but found at least "
-    "two devices, cuda:0 and cpu!",
-    "PyTorch without CUDA": "AssertionError: Torch not compiled with CUDA enabled",
-    "no driver": "RuntimeError: Found no NVIDIA driver on your system.",
-    "driver too old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
-    "GPU that this build does not know": "RuntimeError: CUDA error: no kernel image is available for execution on the "
-    "device",
-    "no such GPU": "RuntimeError: CUDA error: invalid device ordinal",
-    "cuDNN": "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-    "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
-    "CUDA in a forked process": "RuntimeError: Cannot re-initialize CUDA in forked subprocess.",
-    "reading worker killed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.",
-    "process ended by the system": "Epoch 3:  45%|##  | 450/1000 [01:20<01:30,  5.60it/s]Killed",
-    "crash of native code": "Segmentation fault (core dumped)",
-    "paging file of Windows": "OSError: [WinError 1455] The paging file is too small for this operation to complete.",
-    "picture that cannot be read": "PIL.UnidentifiedImageError: cannot identify image file '/data/._001.jpg'",
-    "certificate or download": "urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
-    "verify failed>",
-    "label that no index finds": 'File "/venv/pandas/core/indexes/base.py", line 3805, in get_loc\nKeyError: 17',
-    "shared memory full": "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode",
-    "too many open files": "OSError: [Errno 24] Too many open files",
-    "processes without main guard": "RuntimeError: An attempt has been made to start a new process before the\n"
-    "        current process has finished its bootstrapping phase.",
-    "what cannot be handed to a process": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
-    "checkpoint from a GPU": "RuntimeError: Attempting to deserialize object on a CUDA device but "
-    "torch.cuda.is_available() is False.",
-    "file with more than weights": "_pickle.UnpicklingError: Weights only load failed.",
-    "damaged file": "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
-    "wrapped model": "AttributeError: 'DistributedDataParallel' object has no attribute 'fc'",
-    "parameters without gradient in DDP": "RuntimeError: Expected to have finished reduction in the prior iteration",
-    "processes that lost each other": "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
-    "port in use": "The server socket has failed to listen on any local network address. EADDRINUSE",
-    "half precision where there is none": "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
-    "gradients in half precision": "ValueError: Attempting to unscale FP16 gradients.",
-    "operation without deterministic form": "RuntimeError: cumsum_cuda_kernel does not have a deterministic "
-    "implementation",
-    "float64 on Apple's GPU": "TypeError: Cannot convert a MPS Tensor to float64 dtype",
-    "torch.compile": "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
-    "packages that do not fit PyTorch": "RuntimeError: operator torchvision::nms does not exist",
-    "NumPy of another generation": "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.0",
-    "disk full": "OSError: [Errno 28] No space left on device",
-    "NaN in the backward pass": "RuntimeError: Function 'LogBackward0' returned nan values in its 0th output.",
-    "DataParallel of a model elsewhere": "RuntimeError: module must have its parameters and buffers on device cuda:0 "
-    "(device_ids[0]) but found one of them on device: cpu",
-    "model saved whole": "AttributeError: Can't get attribute 'FooNet2' on <module '__main__' from 'predict.py'>",
-    "class that the opened process lacks": "AttributeError: Can't get attribute 'Cats' on <module '__main__' "
-    "(built-in)>",
-    "process at the other end of a pipe": "BrokenPipeError: [Errno 32] Broken pipe",
-    "transform of another kind of picture": "TypeError: pic should be PIL Image or ndarray. Got <class 'torch.Tensor'>",
-    "crop larger than the picture": "ValueError: Required crop size (224, 224) is larger than input image size "
-    "(32, 32)",
-    "folder without classes": "FileNotFoundError: Found no valid file for the classes .ipynb_checkpoints.",
-    "data set that was not downloaded": "RuntimeError: Dataset not found or corrupted. You can use download=True to "
-    "download it",
-    "name on the Hugging Face Hub": "OSError: bert-base is not a local folder and is not a valid model identifier "
-    "listed on 'https://huggingface.co/models'",
-    "tokenizer without padding": "ValueError: Asking to pad but the tokenizer does not have a padding token.",
-    "text of a wrong kind for a tokenizer": "ValueError: text input must be of type `str` (single example), "
-    "`list[str]` (batch or single pretokenized example)",
-    "text longer than the model takes": "RuntimeError: The expanded size of the tensor (650) must match the existing "
-    "size (514) at non-singleton dimension 1.",
-    "model that got no labels": "ValueError: The model did not return a loss from the inputs, only the following "
-    "keys: logits.",
-    "file named like a package": "AttributeError: partially initialized module 'torch' has no attribute 'nn' (most "
-    "likely due to a circular import)",
-    "step without a checked gradient": "AssertionError: No inf checks were recorded for this optimizer.",
-    "GPU tensor to NumPy": "TypeError: can't convert cuda:0 device type tensor to numpy.",
-}
+QUOTED = """
+out of memory ; torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.
+two copies of OpenMP ; OMP: Error #15: Initializing libiomp5md.dll, but found it already initialized.
+assertion on the GPU ; RuntimeError: CUDA error: device-side assert triggered
+illegal access on the GPU ; RuntimeError: CUDA error: an illegal memory access was encountered
+tensors on different devices ; RuntimeError: Expected all tensors to be on the same device
+PyTorch without CUDA ; AssertionError: Torch not compiled with CUDA enabled
+no driver ; RuntimeError: Found no NVIDIA driver on your system.
+driver too old ; RuntimeError: The NVIDIA driver on your system is too old (found version 11040).
+GPU that this build does not know ; RuntimeError: CUDA error: no kernel image is available for execution on the device
+no such GPU ; RuntimeError: CUDA error: invalid device ordinal
+cuDNN ; RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED
+cuBLAS ; RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`
+CUDA in a forked process ; RuntimeError: Cannot re-initialize CUDA in forked subprocess.
+reading worker killed ; RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
+process ended by the system ; Epoch 3:  45%|##  | 450/1000 [01:20<01:30,  5.60it/s]Killed
+crash of native code ; Segmentation fault (core dumped)
+paging file of Windows ; OSError: [WinError 1455] The paging file is too small for this operation to complete.
+picture that cannot be read ; PIL.UnidentifiedImageError: cannot identify image file '/data/._001.jpg'
+certificate or download ; urllib.error.URLError: <urlopen error
+label that no index finds ; File "/venv/pandas/core/indexes/base.py", line 3805, in get_loc\\nKeyError: 17
+shared memory full ; RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode
+too many open files ; OSError: [Errno 24] Too many open files
+processes without main guard ; RuntimeError: An attempt has been made to start a new process before the\\n        \
+current process has finished its bootstrapping phase.
+what cannot be handed to a process ; AttributeError: Can't pickle local object 'main.<locals>.<lambda>'
+checkpoint from a GPU ; RuntimeError: Attempting to deserialize object on a CUDA device but
+file with more than weights ; _pickle.UnpicklingError: Weights only load failed.
+damaged file ; RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory
+wrapped model ; AttributeError: 'DistributedDataParallel' object has no attribute 'fc'
+parameters without gradient in DDP ; RuntimeError: Expected to have finished reduction in the prior iteration
+processes that lost each other ; [rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)
+port in use ; The server socket has failed to listen on any local network address. EADDRINUSE
+half precision where there is none ; RuntimeError: "addmm_impl_cpu_" not implemented for 'Half'
+gradients in half precision ; ValueError: Attempting to unscale FP16 gradients.
+operation without deterministic form ; RuntimeError: cumsum_cuda_kernel does not have a deterministic implementation
+float64 on Apple's GPU ; TypeError: Cannot convert a MPS Tensor to float64 dtype
+torch.compile ; torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:
+packages that do not fit PyTorch ; RuntimeError: operator torchvision::nms does not exist
+NumPy of another generation ; A module that was compiled using NumPy 1.x cannot be run in\\nNumPy 2.0.0
+disk full ; OSError: [Errno 28] No space left on device
+NaN in the backward pass ; RuntimeError: Function 'LogBackward0' returned nan values in its 0th output.
+DataParallel of a model elsewhere ; RuntimeError: module must have its parameters and buffers on device cuda:0 \
+(device_ids[0]) but found one of them on device: cpu
+model saved whole ; AttributeError: Can't get attribute 'FooNet2' on <module '__main__' from 'predict.py'>
+class that the opened process lacks ; AttributeError: Can't get attribute 'Cats' on <module '__main__' (built-in)>
+process at the other end of a pipe ; BrokenPipeError: [Errno 32] Broken pipe
+transform of another kind of picture ; TypeError: pic should be PIL Image or ndarray. Got <class 'torch.Tensor'>
+crop larger than the picture ; ValueError: Required crop size (224, 224) is larger than input image size (32, 32)
+folder without classes ; FileNotFoundError: Found no valid file for the classes .ipynb_checkpoints.
+data set that was not downloaded ; RuntimeError: Dataset not found or corrupted. You can use download=True
+name on the Hugging Face Hub ; OSError: bert-base is not a local folder and is not a valid model identifier
+tokenizer without padding ; ValueError: Asking to pad but the tokenizer does not have a padding token.
+text of a wrong kind for a tokenizer ; ValueError: text input must be of type `str`
+text longer than the model takes ; RuntimeError: The expanded size of the tensor (650) must match the existing size \
+(514)
+model that got no labels ; ValueError: The model did not return a loss from the inputs
+file named like a package ; AttributeError: partially initialized module 'torch' has no attribute
+step without a checked gradient ; AssertionError: No inf checks were recorded for this optimizer.
+GPU tensor to NumPy ; TypeError: can't convert cuda:0 device type tensor to numpy.
+tensors on different devices ; RuntimeError: expected device cuda:0 but got device cpu
+tensors on different devices ; RuntimeError: Expected object of device type cuda but got
+tensors on different devices ; RuntimeError: Input type (torch.FloatTensor) and weight type (torch.cuda
+tensors on different devices ; RuntimeError: Input and parameter tensors are not at the same device, found input \
+tensor at
+tensors on different devices ; RuntimeError: indices should be either on cpu or on the same device as the indexed \
+tensor
+tensors on different devices ; RuntimeError: 'lengths' argument should be a 1D CPU
+tensors on different devices ; RuntimeError: Expected a 'cuda' device type for generator but found 'cpu'
+numbers of different precision ; RuntimeError: Input type (torch.cuda.FloatTensor) and weight type \
+(torch.cuda.HalfTensor) should be the same
+transform of another kind of picture ; RuntimeError: img should be PIL Image. Got <class 'numpy.ndarray'>
+transform of another kind of picture ; RuntimeError: img should be Tensor Image. Got <class 'PIL.Image.Image'>
+transform of another kind of picture ; RuntimeError: pic should be Tensor or ndarray. Got <class 'list'>.
+transform of another kind of picture ; RuntimeError: Unexpected type <class 'numpy.ndarray'>
+DataParallel of a model elsewhere ; RuntimeError: all tensors must be on devices[0]
+file with more than weights ; _pickle.UnpicklingError: Weights only load failed
+processes that lost each other ; ConnectionResetError: [Errno 104] Connection reset by peer
+process at the other end of a pipe ; EOFError: Ran out of input
+output that is a tuple ; RuntimeError: cross_entropy_loss(): argument 'input' (position 1) must be Tensor, not \
+InceptionOutputs
+weights where a model belongs ; RuntimeError: 'dict' object has no attribute 'eval'
+indexed more often than it has dimensions ; RuntimeError: invalid index of a 0-dim tensor
+whole numbers where floats belong ; RuntimeError: result type Float can't be cast to the desired output type Long
+sizes of a matrix product ; RuntimeError: size mismatch, m1
+"""
+"""Names of errors, and texts in which they are known."""
+TEXTS = [tuple(line.replace("\\n", "\n").split(" ; ", 1)) for line in QUOTED.strip().splitlines()]
 
 
 @pytest.mark.parametrize("name", RAISED)
@@ -235,13 +250,13 @@ def test_an_error_of_this_pytorch_is_known(name: str) -> None:
     assert "{" not in (found.known[0].cause + found.known[0].fix).replace("{k.removeprefix('module.'): v ...}", "")
 
 
-@pytest.mark.parametrize("name", QUOTED)
-def test_an_error_that_is_quoted_is_known(name: str) -> None:
-    assert [each.name for each in explain(QUOTED[name]).known] == [name]
+@pytest.mark.parametrize(("name", "text"), TEXTS)
+def test_an_error_that_is_quoted_is_known(name: str, text: str) -> None:
+    assert explain(text + "\n").known[0].name == name
 
 
 def test_every_known_error_is_tried() -> None:
-    assert {known.name for known in known_errors()} == {*RAISED, *QUOTED}
+    assert {known.name for known in known_errors()} == {*RAISED, *dict(TEXTS)}
 
 
 def test_numbers_of_the_error_are_in_its_explanation() -> None:
@@ -332,7 +347,8 @@ def test_lines_of_windows_are_lines() -> None:
 
 
 def test_what_came_first_is_the_cause() -> None:
-    text = f"{QUOTED['out of memory']}\n...\n{QUOTED['processes that lost each other']}\n"
+    quoted = dict(reversed(TEXTS))
+    text = f"{quoted['out of memory']}\n...\n{quoted['processes that lost each other']}\n"
     assert [each.name for each in explain(text).known] == ["out of memory", "processes that lost each other"]
 
 
@@ -355,70 +371,16 @@ def test_numpy_words_are_not_taken_for_errors() -> None:
     assert explain(str(np.zeros(3))).known == ()
 
 
-NEIGHBOURS = {
-    "expected device cuda:0 but got device cpu": "tensors on different devices",
-    "Expected object of device type cuda but got device type cpu for argument #2": "tensors on different devices",
-    "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or input should be a "
-    "MKLDNN tensor": "tensors on different devices",
-    "Input and parameter tensors are not at the same device, found input tensor at cpu and parameter tensor at "
-    "cuda:0": "tensors on different devices",
-    "indices should be either on cpu or on the same device as the indexed tensor (cpu)": "tensors on different devices",
-    "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long": "tensors on different devices",
-    "Expected a 'cuda' device type for generator but found 'cpu'": "tensors on different devices",
-    "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": "numbers of "
-    "different precision",
-    "img should be PIL Image. Got <class 'numpy.ndarray'>": "transform of another kind of picture",
-    "img should be Tensor Image. Got <class 'PIL.Image.Image'>": "transform of another kind of picture",
-    "pic should be Tensor or ndarray. Got <class 'list'>.": "transform of another kind of picture",
-    "Unexpected type <class 'numpy.ndarray'>": "transform of another kind of picture",
-    "all tensors must be on devices[0]": "DataParallel of a model elsewhere",
-    "Weights only load failed. Unsupported global: GLOBAL __main__.FooNet2 was not an allowed global by default.": ""
-    "file with more than weights",
-    "[Errno 104] Connection reset by peer": "processes that lost each other",
-    "Ran out of input": "process at the other end of a pipe",
-    "cross_entropy_loss(): argument 'input' (position 1) must be Tensor, not InceptionOutputs": ""
-    "output that is a tuple",
-    "'dict' object has no attribute 'eval'": "weights where a model belongs",
-    "invalid index of a 0-dim tensor. Use `tensor.item()` in Python": "indexed more often than it has dimensions",
-    "result type Float can't be cast to the desired output type Long": "whole numbers where floats belong",
-    "size mismatch, m1: [64 x 400], m2: [784 x 10] at ../aten/src/TH/generic/THTensorMath.cpp": "sizes of a matrix "
-    "product",
-}
-KINDS = {"Ran": "EOFError", "[Errno": "ConnectionResetError", "Weights": "_pickle.UnpicklingError"}
-
-
-@pytest.mark.parametrize("text", NEIGHBOURS)
-def test_other_wordings_of_an_error_are_known(text: str) -> None:
-    found = explain(f"{KINDS.get(text.split()[0], 'RuntimeError')}: {text}\n")
-
-    assert found.known, text
-    assert found.known[0].name == NEIGHBOURS[text]
-
-
 LACKS = "AttributeError: Can't get attribute 'FooNet2' on <module '__main__' from '/home/me/predict.py'>\n"
-OPENED = """Traceback (most recent call last):
-  File "/home/me/predict.py", line 4, in <module>
-    model = torch.load("model.pt", weights_only=False)
-  File "/venv/lib/python3.11/site-packages/torch/serialization.py", line 1525, in load
-"""
-BEGUN = """Traceback (most recent call last):
-  File "<string>", line 1, in <module>
-  File "C:\\Python311\\Lib\\multiprocessing\\spawn.py", line 122, in spawn_main
-    exitcode = _main(fd, parent_sentinel)
-"""
+OPENED = '  File "/venv/lib/python3.11/site-packages/torch/serialization.py", line 1525, in load\n'
+BEGUN = '  File "C:\\Python311\\Lib\\multiprocessing\\spawn.py", line 122, in spawn_main\n'
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [
-        (LACKS, "model saved whole"),
-        (OPENED + LACKS, "model saved whole"),
-        (BEGUN + LACKS, "class that the opened process lacks"),
-    ],
-    ids=["line", "torch.load", "spawn"],
+    [(OPENED + LACKS, "model saved whole"), (BEGUN + LACKS, "class that the opened process lacks")],
 )
 def test_a_class_that_is_not_there_is_told_by_who_looked_for_it(text: str, name: str) -> None:
-    (known,) = explain(text).known
-
+    (known,) = explain("Traceback (most recent call last):\n" + text).known
     assert known.name == name
     assert "FooNet2" in known.cause

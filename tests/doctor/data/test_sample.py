@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.doctor.data.planted import Rows
 
 from lightkit.data import Data, TensorData, build_data
 from lightkit.data.groups import row_marks
 from lightkit.data.tables import digits, wine
 from lightkit.doctor.data.labels import find_unreadable
 from lightkit.doctor.data.sample import DataSample, describe
-from tests.doctor.data.planted import Rows
 
 
 def of(dataset: Any, **settings: Any) -> Data:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 PRELUDE = '''\
@@ -87,11 +89,11 @@ class Case:
     tolerates: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> list[str]:
-        """Write the project into `folder` and return the arguments of `lightkit`."""
+        """Write the project into `folder` and return the overrides that use it."""
         (folder / "experiments").mkdir(parents=True, exist_ok=True)
         (folder / "planted.py").write_text(PRELUDE + self.module, encoding="utf-8")
         parts = [words for part, words in PARTS.items() if re.search(rf"^(def|class) {part}\b", self.module, re.M)]
-        return ["doctor", "--json", "--seconds", "600", *shlex.split(" ".join([*parts, self.overrides]))]
+        return shlex.split(" ".join([*parts, self.overrides]))
 
     def findings(self, code: int, out: str, err: str) -> list[tuple[str, str, str]]:
         """Status, check and text of all that was told; a refusal is an error."""
@@ -114,3 +116,28 @@ class Case:
 
 def _text(finding: dict[str, Any]) -> str:
     return " ".join(" ".join(str(finding[key]) for key in ("measured", "why", "key", "fix")).split())
+
+
+def read(text: str, expressions: Mapping[str, str] = MappingProxyType({})) -> list[Case]:
+    """Read cases, each of which begins with `=== NAME $ OVERRIDES`.
+
+    Further lines may begin with `$` for more overrides, with the severity for what is expected (an expression, or the
+    name of one; several are alternatives), and with `tolerates:`; the others are its module.
+    """
+    cases = list[Case]()
+    for part in text.split("=== ")[1:]:
+        name, *lines = [line for line in part.splitlines() if line and not line.startswith("# ")]
+        name, _, overrides = name.partition(" $ ")
+        expects, severity, tolerates, module = list[str](), "warning", "", list[str]()
+        for line in lines:
+            head, _, rest = line.partition(": ")
+            if line.startswith("$ "):
+                overrides = f"{overrides} {line[2:]}".strip()
+            elif head in SEVERITY:
+                severity, expects = head, [*expects, expressions.get(rest, rest)]
+            elif head == "tolerates":
+                tolerates = rest
+            else:
+                module.append(line + "\n")
+        cases.append(Case(name, "".join(module), overrides, "|".join(expects), severity, (tolerates,)))
+    return cases

@@ -1,11 +1,11 @@
 """Projects with a fault in the data: inputs, targets, or how rows become splits.
 
-The comment of a case says what a useful sentence tells; `expects` takes any wording of that.
+A comment says what a useful sentence tells of the cases below it; the expression takes any wording of that.
 """
 
 from __future__ import annotations
 
-from tests.doctor.strangers.cases import Case
+from tests.doctor.strangers.cases import read
 
 CLASSES_OF_NUMBERS = r"regression|loss=(mse|l1|huber)|in order\b|ordered numbers|how (near|far)"
 FEW = (
@@ -17,41 +17,30 @@ WRONG = (
     r"|(alike|nearest|neighbou?rs?).{0,80}(other|another|different) (label|class)"
 )
 
-CASES = [
-    # Pictures lie as height, width, channels, and the network takes the height for channels.
-    Case(
-        "pictures as height, width, channels",
-        """
+CASES = read(
+    r"""
+# Pictures lie as height, width, channels, and the network takes the height for channels.
+=== pictures as height, width, channels $ model=cnn 'model.channels=[8,16]'
+warning: channels?.{0,40}(last|first|end|order)|permute|H\W{1,3}W\W{1,3}C|height
 def data():
     x, y = bars(300, 16, 3)
     return TensorDataset(x.permute(0, 2, 3, 1).contiguous(), y)
-""",
-        "model=cnn 'model.channels=[8,16]'",
-        expects=r"channels?.{0,40}(last|first|end|order)|permute|H\W{1,3}W\W{1,3}C|height",
-    ),
-    Case(
-        "wide pictures with channels last",
-        """
+=== wide pictures with channels last
+warning: channels?.{0,40}(last|first|end|order)|permute|H\W{1,3}W\W{1,3}C|height
 class Wide(Dataset):
     def __init__(self):
         x, self.y = bars(300, 12, 3)
         self.x = torch.cat([x, torch.rand(300, 3, 12, 8, generator=generator(1)) * 0.2], 3).permute(0, 2, 3, 1)
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], int(self.y[row])
-
 def data(): return Wide()
-
 class Net(nn.Sequential):
     def __init__(self, in_channels, num_classes):
         pool = nn.AdaptiveMaxPool2d(1), nn.Flatten()
         super().__init__(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU(), *pool, nn.Linear(16, num_classes))
-""",
-        expects=r"channels?.{0,40}(last|first|end|order)|permute|H\W{1,3}W\W{1,3}C|height",
-    ),
-    # Bright pixels became dark ones, as 8 bits hold no more than 255.
-    Case(
-        "uint8 that wrapped",
-        """
+# Bright pixels became dark ones, as 8 bits hold no more than 255.
+=== uint8 that wrapped $ model=cnn 'model.channels=[8,16]'
+warning: wrap|uint8|overflow|8.bit|modulo
 def data():
     g = generator()
     y, phase = torch.randint(2, (300,), generator=g), torch.rand(300, 1, 1, generator=g) * 6
@@ -59,92 +48,53 @@ def data():
     waves = torch.where(y[:, None, None] == 0, across[:, None] + phase, across[None] + phase).sin()
     light = (120 + 60 * waves + 8 * torch.rand(300, 16, 16, generator=g)).to(torch.uint8)
     return TensorDataset((light + 110).float()[:, None] / 255, y)
-""",
-        "model=cnn 'model.channels=[8,16]'",
-        expects=r"wrap|uint8|overflow|8.bit|modulo",
-    ),
-    # One channel is the same everywhere.
-    Case(
-        "blue channel is empty",
-        """
+# One channel is the same everywhere.
+=== blue channel is empty $ model=cnn 'model.channels=[8,16]'
+warning: channels?.{0,60}(same|constant|equal|nothing|empty)|(constant|same|empty).{0,60}channel
 def data():
     x, y = bars(300, 12, 3)
     x[:, 2] = 0
     return TensorDataset(x, y)
-""",
-        "model=cnn 'model.channels=[8,16]'",
-        expects=r"channels?.{0,60}(same|constant|equal|nothing|empty)|(constant|same|empty).{0,60}channel",
-    ),
-    Case(
-        "fourth channel is opacity",
-        """
+=== fourth channel is opacity $ model=cnn 'model.channels=[8,16]'
+warning: channels?.{0,60}(same|constant|equal|nothing|empty)|(constant|same|empty).{0,60}channel
 def data():
     x, y = bars(300, 12, 3)
     return TensorDataset(torch.cat([x, torch.ones(300, 1, 12, 12)], 1), y)
-""",
-        "model=cnn 'model.channels=[8,16]'",
-        expects=r"channels?.{0,60}(same|constant|equal|nothing|empty)|(constant|same|empty).{0,60}channel",
-    ),
-    # Many labels are wrong: rows that are alike have different ones.
-    Case(
-        "two fifths of the labels are wrong",
-        """
+# Many labels are wrong: rows that are alike have different ones.
+=== two fifths of the labels are wrong
+warning: WRONG
 def data():
     x, y = blobs(600, 4, gap=3.0)
     wrong = torch.rand(600, generator=generator(1)) < 0.53  # three of four of these become another
     return TensorDataset(x, torch.where(wrong, torch.randint(4, (600,), generator=generator(2)), y))
-""",
-        expects=WRONG,
-    ),
-    Case(
-        "a third of yes and no are swapped",
-        """
+=== a third of yes and no are swapped
+warning: WRONG
 def data():
     x, y = blobs(600, 2, gap=3.0)
     return TensorDataset(x, torch.where(torch.rand(600, generator=generator(1)) < 0.33, 1 - y, y))
-""",
-        expects=WRONG,
-    ),
-    # Validation has too few rows to tell anything.
-    Case(
-        "validation of one row",
-        "def data(): return TensorDataset(*blobs())\n",
-        "data.split.val=0.0034",
-        expects=FEW,
-    ),
-    Case(
-        "validation of three rows",
-        """
+# Validation has too few rows to tell anything.
+=== validation of one row $ data.split.val=0.0034
+warning: FEW
+def data(): return TensorDataset(*blobs())
+=== validation of three rows
+warning: FEW
 class Split(TensorDataset):
     splits = {"val": [7, 8, 9], "test": range(250, 300)}
-
 def data(): return Split(*blobs())
-""",
-        expects=FEW,
-    ),
-    # The classes are numbers in order: regression.
-    Case(
-        "ages as 63 classes",
-        """
+# The classes are numbers in order: regression.
+=== ages as 63 classes
+warning: CLASSES_OF_NUMBERS
 def data():
     x, y = curve(900)
     return TensorDataset(x, (49 + 14 * y).clamp(18, 80).long() - 18)
-""",
-        expects=CLASSES_OF_NUMBERS,
-    ),
-    Case(
-        "days of a stay as classes",
-        """
+=== days of a stay as classes
+warning: CLASSES_OF_NUMBERS
 def data():
     x, _ = curve(900)
     return TensorDataset(x, (6 * (0.5 * x[:, 0] + 0.3 * x[:, 1]).exp()).clamp(0, 44).long())
-""",
-        expects=CLASSES_OF_NUMBERS,
-    ),
-    # Places that only fill up count in the loss: leave them out (ignore_index, a mask).
-    Case(
-        "padding in the loss of tags",
-        """
+# Places that only fill up count in the loss: leave them out (ignore_index, a mask).
+=== padding in the loss of tags $ metrics=none optim.lr=0.01
+warning: padd|ignore_index|fill(s|ed)? up|mask
 class Tags(Dataset):
     info = DataInfo("custom", (24,), 5)
     def __init__(self):
@@ -154,21 +104,14 @@ class Tags(Dataset):
         self.y = torch.where(self.x > 0, 1 + self.x % 4, 0)
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], self.y[row]
-
 def data(): return Tags()
-
 class Net(nn.Sequential):
     def __init__(self): super().__init__(nn.Embedding(40, 16, padding_idx=0), nn.Linear(16, 5))
-
 class Loss(nn.Module):
     def forward(self, output, target): return F.cross_entropy(output.flatten(0, -2), target.flatten())
-""",
-        "metrics=none optim.lr=0.01",
-        expects=r"padd|ignore_index|fill(s|ed)? up|mask",
-    ),
-    Case(
-        "padding in the loss of a language model",
-        """
+=== padding in the loss of a language model
+$ model=lstm_lm model.hidden=32 model.dim=16 loss=token_cross_entropy metrics=language_modeling
+warning: padd|ignore_index|fill(s|ed)? up|mask
 class Names(Dataset):
     info = DataInfo("language_modeling", (24,), 0, vocab_size=30, context_length=24)
     def __init__(self):
@@ -178,16 +121,10 @@ class Names(Dataset):
         self.x[torch.arange(25) >= torch.randint(6, 10, (300, 1), generator=g)] = 0
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
-
 def data(): return Names()
-""",
-        "model=lstm_lm model.hidden=32 model.dim=16 loss=token_cross_entropy metrics=language_modeling",
-        expects=r"padd|ignore_index|fill(s|ed)? up|mask",
-    ),
-    # What the data set raises at a row, or what its samples are, with the row or the type.
-    Case(
-        "a row that cannot be read",
-        """
+# What the data set raises at a row, or what its samples are, with the row or the type.
+=== a row that cannot be read
+error: scan_0123
 class Broken(Dataset):
     classes = 3
     def __init__(self): self.x, self.targets = blobs()
@@ -195,41 +132,24 @@ class Broken(Dataset):
     def __getitem__(self, row):
         if row == 123: raise KeyError("scan_0123")
         return self.x[row], int(self.targets[row])
-
 def data(): return Broken()
-""",
-        expects=r"scan_0123",
-        severity="error",
-    ),
-    Case(
-        "inputs of float64",
-        """
+=== inputs of float64
+error: double|float64
 def data():
     x, y = blobs()
     return TensorDataset(x.double(), y)
-""",
-        expects=r"double|float64",
-        severity="error",
-    ),
-    # Inputs stand beside the targets of other rows.
-    Case(
-        "one of two files was sorted",
-        """
+# Inputs stand beside the targets of other rows.
+=== one of two files was sorted
+warning: (may not|do not|don't) belong|belong to other|sorted
 def data():
     x, y = blobs(gap=3.0)
     return TensorDataset(x, y.sort().values)
-""",
-        expects=r"(may not|do not|don't) belong|belong to other|sorted",
-    ),
-    # An input is made from the target.
-    Case(
-        "an input that knows the target",
-        """
+# An input is made from the target.
+=== an input that knows the target $ loss=mse metrics=regression
+warning: alone|leak|knows
 def data():
     x, y = curve()
     return TensorDataset(torch.cat([x, (3 * y + 2)[:, None]], 1), y)
 """,
-        "loss=mse metrics=regression",
-        expects=r"alone|leak|knows",
-    ),
-]
+    {"CLASSES_OF_NUMBERS": CLASSES_OF_NUMBERS, "FEW": FEW, "WRONG": WRONG},
+)

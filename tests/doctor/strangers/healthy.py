@@ -2,68 +2,28 @@
 
 from __future__ import annotations
 
-from tests.doctor.strangers.cases import Case
+from tests.doctor.strangers.cases import read
 
-TAGS = '''
-def sentences(rows=300, length=12):
-    """Words and their tags; a word of 0 and a tag of 0 fill up what is too short."""
-    g = generator()
-    x = torch.randint(1, 40, (rows, length), generator=g)
-    y = 1 + x % 4
-    lengths = torch.randint(4, length + 1, (rows,), generator=g)
-    over = torch.arange(length) >= lengths[:, None]
-    return x.masked_fill(over, 0), y.masked_fill(over, 0)
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.head = nn.Embedding(40, 24, padding_idx=0), mlp(24, 5)
-
-    def forward(self, x): return self.head(self.words(x))
-
-class Step(Task):
-    def step(self, model, batch, criterion):
-        output = model(batch["x"])
-        loss = F.cross_entropy(output.flatten(0, 1), batch["y"].flatten(), ignore_index=0)
-        return StepOutput(loss)
-
-class Sentences(Dataset):
-    classes = 5
-    def __init__(self): self.x, self.y = sentences()
-    def __len__(self): return len(self.x)
-    def __getitem__(self, row): return {"x": self.x[row], "y": self.y[row]}
-
-def data(): return Sentences()
-'''
-
-CASES = [
-    Case(
-        "weights of classes",  # the best constant under weights is not the one under shares
-        """
+CASES = read(
+    r'''
+# the best constant under weights is not the one under shares
+=== weights of classes
 def data():
     x, y = blobs(600, gap=1.0)
     keep = (y == 0) | (torch.rand(600, generator=generator(1)) < 0.3)
     return TensorDataset(x[keep], y[keep])
-
 class Loss(nn.CrossEntropyLoss):
     def __init__(self): super().__init__(weight=torch.tensor([0.3, 1.5, 1.5]))
-""",
-    ),
-    Case(
-        "heavy weight of a rare class",
-        """
+=== heavy weight of a rare class
 def data():
     x, y = blobs(800, 2, gap=1.2)
     keep = (y == 0) | (torch.rand(800, generator=generator(1)) < 0.2)
     return TensorDataset(x[keep], y[keep])
-
 class Loss(nn.CrossEntropyLoss):
     def __init__(self): super().__init__(weight=torch.tensor([0.1, 4.0]))
-""",
-    ),
-    Case(
-        "position in a sequence tells",  # each position has a distribution of its own, apart from the inputs
-        """
+# each position has a distribution of its own, apart from the inputs
+=== position in a sequence tells
+$ model=lstm_lm model.hidden=32 model.dim=16 loss=token_cross_entropy metrics=language_modeling optim.lr=0.01
 class Fields(Dataset):
     info = DataInfo("language_modeling", (12,), 0, vocab_size=42, context_length=12)
     def __init__(self):
@@ -73,47 +33,66 @@ class Fields(Dataset):
         self.x = low + values
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
-
 def data(): return Fields()
-""",
-        "model=lstm_lm model.hidden=32 model.dim=16 loss=token_cross_entropy metrics=language_modeling optim.lr=0.01",
-    ),
-    Case("padding is left out of the loss", TAGS, "metrics=none optim.lr=0.01"),
-    Case(
-        "padding by a value that the loss ignores",  # and a network that is given the words alone
-        TAGS[: TAGS.index("class Step")]
-        + """
+=== padding is left out of the loss $ metrics=none optim.lr=0.01
+def sentences(rows=300, length=12):
+    """Words and their tags; a word of 0 and a tag of 0 fill up what is too short."""
+    g = generator()
+    x = torch.randint(1, 40, (rows, length), generator=g)
+    y = 1 + x % 4
+    lengths = torch.randint(4, length + 1, (rows,), generator=g)
+    over = torch.arange(length) >= lengths[:, None]
+    return x.masked_fill(over, 0), y.masked_fill(over, 0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(40, 24, padding_idx=0), mlp(24, 5)
+    def forward(self, x): return self.head(self.words(x))
+class Step(Task):
+    def step(self, model, batch, criterion):
+        output = model(batch["x"])
+        loss = F.cross_entropy(output.flatten(0, 1), batch["y"].flatten(), ignore_index=0)
+        return StepOutput(loss)
+class Sentences(Dataset):
+    classes = 5
+    def __init__(self): self.x, self.y = sentences()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, row): return {"x": self.x[row], "y": self.y[row]}
+def data(): return Sentences()
+# and a network that is given the words alone
+=== padding by a value that the loss ignores $ metrics=none optim.lr=0.01
+def sentences(rows=300, length=12):
+    """Words and their tags; a word of 0 and a tag of 0 fill up what is too short."""
+    g = generator()
+    x = torch.randint(1, 40, (rows, length), generator=g)
+    y = 1 + x % 4
+    lengths = torch.randint(4, length + 1, (rows,), generator=g)
+    over = torch.arange(length) >= lengths[:, None]
+    return x.masked_fill(over, 0), y.masked_fill(over, 0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(40, 24, padding_idx=0), mlp(24, 5)
+    def forward(self, x): return self.head(self.words(x))
 class Loss(nn.Module):
     def forward(self, output, target): return F.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=0)
-
 class Sentences(Dataset):
     info = DataInfo("custom", (12,), 5)
     def __init__(self): self.x, self.y = sentences()
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], self.y[row]
-
 def data(): return Sentences()
-""",
-        "metrics=none optim.lr=0.01",
-    ),
-    Case(
-        "nearly all targets are equal",
-        """
+=== nearly all targets are equal $ metrics.monitor=val/f1 data.split.by=stratified optim.lr=0.01
+tolerates: class balance
 def data():
     x, y = blobs(600, 2, gap=1.5)
     keep = (y == 0) | (torch.rand(600, generator=generator(1)) < 0.12)
     return TensorDataset(x[keep], y[keep])
-""",
-        "metrics.monitor=val/f1 data.split.by=stratified optim.lr=0.01",
-        tolerates=("class balance",),
-    ),
-    Case(
-        "density with a negative loss",  # the negative log likelihood of narrow densities lies below 0
-        """
+# the negative log likelihood of narrow densities lies below 0
+=== density with a negative loss $ metrics=none optim.lr=0.01
 def data():
     x, y = curve()
     return TensorDataset(x, 0.05 * y)
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -121,16 +100,10 @@ class Net(nn.Module):
     def forward(self, x):
         mean, log_deviation = self.body(x).unbind(1)
         return torch.stack([0.1 * mean, log_deviation - 2], 1)
-
 class Loss(nn.Module):
     def forward(self, output, target):
         return (output[:, 1] + 0.5 * ((target - output[:, 0]) / output[:, 1].exp()) ** 2).mean()
-""",
-        "metrics=none optim.lr=0.01",
-    ),
-    Case(
-        "autoencoder",
-        """
+=== autoencoder $ loss=mse metrics=regression optim.lr=0.01
 class Spectra(Dataset):
     def __init__(self):
         g = generator()
@@ -138,27 +111,16 @@ class Spectra(Dataset):
         self.x += 0.1 * torch.randn(300, 24, generator=g)
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], self.x[row]
-
 def data(): return Spectra()
-
 class Net(nn.Sequential):
     def __init__(self): super().__init__(*mlp(24, 4), *mlp(4, 24))
-""",
-        "loss=mse metrics=regression optim.lr=0.01",
-    ),
-    Case(
-        "series in time",  # with a season and a slow trend, cut in its order
-        """
+# with a season and a slow trend, cut in its order
+=== series in time $ data.split.by=ordered loss=mse metrics=regression optim.lr=0.003
 def data():
     t = torch.arange(600.0)
     values = (t / 12).sin() + 0.3 * (t / 50).cos() + 0.0004 * t + 0.05 * torch.randn(600, generator=generator())
     return TensorDataset(values.unfold(0, 16, 1)[:-1], values[16:])
-""",
-        "data.split.by=ordered loss=mse metrics=regression optim.lr=0.003",
-    ),
-    Case(
-        "several labels",
-        """
+=== several labels $ loss=bce_with_logits metrics=multilabel
 class Labels(Dataset):
     info = DataInfo("multilabel", (10,), 4, ("a", "b", "c", "d"))
     def __init__(self):
@@ -167,14 +129,8 @@ class Labels(Dataset):
         self.y = ((self.x @ torch.randn(10, 4, generator=g)) > torch.tensor([0.0, 1.0, -1.0, 2.0])).float()
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], self.y[row]
-
 def data(): return Labels()
-""",
-        "loss=bce_with_logits metrics=multilabel",
-    ),
-    Case(
-        "prices, normalised",
-        """
+=== prices, normalised $ loss=mse metrics=regression
 class Prices(Dataset):
     def __init__(self):
         self.x, y = curve(400)
@@ -182,20 +138,14 @@ class Prices(Dataset):
         self.y = (prices - 250_000) / 60_000
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row], self.y[row]
-
 def data(): return Prices()
-""",
-        "loss=mse metrics=regression",
-    ),
-    Case("few rows", "def data(): return TensorDataset(*blobs(60, gap=2.0))\n", "data.batch_size=8 data.split.val=0.2"),
-    Case(
-        "strong dropout", "def data(): return TensorDataset(*blobs(400, gap=2.0))\n", "model.dropout=0.5 optim.lr=0.003"
-    ),
-    Case(
-        "frozen body from a file",  # its norms stay in evaluation, and a head learns
-        """
+=== few rows $ data.batch_size=8 data.split.val=0.2
+def data(): return TensorDataset(*blobs(60, gap=2.0))
+=== strong dropout $ model.dropout=0.5 optim.lr=0.003
+def data(): return TensorDataset(*blobs(400, gap=2.0))
+# its norms stay in evaluation, and a head learns
+=== frozen body from a file $ optim.lr=0.01
 def data(): return TensorDataset(*blobs(400))
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -210,33 +160,22 @@ class Net(nn.Module):
         self.body.eval()
         return self
     def forward(self, x): return self.head(self.body(x))
-""",
-        "optim.lr=0.01",
-    ),
-    Case(
-        "augmentation",
-        overrides="data=digits model=cnn 'model.channels=[8,16]' optim.lr=0.005"
-        " 'data.augment=[{_target_: lightkit.data.transforms.RandomShift, pixels: 1}]'",
-    ),
-    Case(
-        "GRU over numbers",
-        """
+=== augmentation
+$ data=digits model=cnn 'model.channels=[8,16]' optim.lr=0.005 'data.augment=[{_target_:
+$ lightkit.data.transforms.RandomShift, pixels: 1}]'
+=== GRU over numbers $ optim.lr=0.01
 def data():
     g = generator()
     x = torch.randn(400, 10, 3, generator=g)
     return TensorDataset(x, (x[:, :, 0].sum(1) > x[:, :, 1].sum(1)).long())
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.cell, self.head = nn.GRU(3, 24, batch_first=True), nn.Linear(24, 2)
     def forward(self, x): return self.head(self.cell(x)[0][:, -1])
-""",
-        "optim.lr=0.01",
-    ),
-    Case(
-        "transformer language model",
-        """
+=== transformer language model
+$ model=transformer_lm model.dim=32 model.depth=1 model.heads=2 loss=token_cross_entropy metrics=language_modeling
+$ optim.lr=0.01
 class Tokens(Dataset):
     info = DataInfo("language_modeling", (16,), 0, vocab_size=23, context_length=16)
     def __init__(self):
@@ -247,34 +186,21 @@ class Tokens(Dataset):
             self.x[:, at] = torch.where(follows, (self.x[:, at - 1] + 5) % 23, self.x[:, at])
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
-
 def data(): return Tokens()
-""",
-        "model=transformer_lm model.dim=32 model.depth=1 model.heads=2 loss=token_cross_entropy"
-        " metrics=language_modeling optim.lr=0.01",
-    ),
-    Case(
-        "numbers of users and items",  # whose tables are learnt
-        """
+# whose tables are learnt
+=== numbers of users and items $ loss=mse metrics=regression optim.lr=0.01
 def data():
     g = generator()
     x = torch.stack([torch.randint(20, (600,), generator=g), torch.randint(20, (600,), generator=g)], 1)
     users, items = torch.randn(20, generator=g), torch.randn(20, generator=g)
     return TensorDataset(x, users[x[:, 0]] + items[x[:, 1]] + 0.1 * torch.randn(600, generator=g))
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.users, self.items, self.head = nn.Embedding(20, 8), nn.Embedding(20, 8), mlp(16, 1)
     def forward(self, x): return self.head(torch.cat([self.users(x[:, 0]), self.items(x[:, 1])], 1)).squeeze(1)
-""",
-        "loss=mse metrics=regression optim.lr=0.01",
-    ),
-    Case(
-        "two losses",
-        """
+=== two losses $ optim.lr=0.005
 def data(): return TensorDataset(*blobs(400))
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -282,93 +208,61 @@ class Net(nn.Module):
     def forward(self, x):
         code = self.body(x)
         return self.head(code), self.back(code)
-
 class Step(Task):
     def step(self, model, batch, criterion):
         output, again = model(batch[0])
         return StepOutput(criterion(output, batch[1]) + 0.1 * F.mse_loss(again, batch[0]), output, batch[1])
-""",
-        "optim.lr=0.005",
-    ),
-    Case(
-        "weight that begins at the mean of targets",
-        """
+=== weight that begins at the mean of targets $ loss=mse metrics=regression optim.lr=0.01
+tolerates: target scale
 def data():
     x, y = curve(400)
     return TensorDataset(x, 20 + y)
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = mlp(6, 1)
         nn.init.constant_(self.body[2].bias, 20.0)
     def forward(self, x): return self.body(x).squeeze(1)
-""",
-        "loss=mse metrics=regression optim.lr=0.01",
-        tolerates=("target scale",),
-    ),
-    Case(
-        "tied weights",  # one parameter with two names, as is usual
-        """
+# one parameter with two names, as is usual
+=== tied weights $ loss=token_cross_entropy metrics=language_modeling optim.lr=0.01
 class Tokens(Dataset):
     info = DataInfo("language_modeling", (10,), 0, vocab_size=20, context_length=10)
     def __init__(self):
         g = generator()
-        self.x = (torch.randint(20, (400, 1), generator=g) + torch.randint(1, 4, (400, 11), generator=g).cumsum(1)) % 20
+        first, steps = torch.randint(20, (400, 1), generator=g), torch.randint(1, 4, (400, 11), generator=g)
+        self.x = (first + steps.cumsum(1)) % 20
     def __len__(self): return len(self.x)
     def __getitem__(self, row): return self.x[row, :-1], self.x[row, 1:]
-
 def data(): return Tokens()
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.inward, self.body, self.head = nn.Embedding(20, 24), mlp(24, 24), nn.Linear(24, 20, bias=False)
         self.head.weight = self.inward.weight
     def forward(self, x): return self.head(self.body(self.inward(x)))
-""",
-        "loss=token_cross_entropy metrics=language_modeling optim.lr=0.01",
-    ),
-    Case(
-        "outcomes that chance decides",  # the best network is right in three quarters
-        """
+# the best network is right in three quarters
+=== outcomes that chance decides
 def data():
     g = generator()
     x = torch.randn(800, 5, generator=g)
     return TensorDataset(x, (torch.rand(800, generator=g) < (1.6 * x[:, 0] - x[:, 1]).sigmoid()).long())
-""",
-    ),
-    Case(
-        "log softmax and its loss",
-        """
+=== log softmax and its loss $ optim.lr=0.005
 def data(): return TensorDataset(*blobs(400))
-
 class Net(nn.Sequential):
     def __init__(self): super().__init__(*mlp(8, 3), nn.LogSoftmax(-1))
-
 class Loss(nn.NLLLoss): pass
-""",
-        "optim.lr=0.005",
-    ),
-    Case(
-        "likeness of directions",  # the loss is the cosine with a minus, from 1 to -1
-        """
+# the loss is the cosine with a minus, from 1 to -1
+=== likeness of directions $ metrics=none optim.lr=0.003
 def data():
     x = torch.randn(400, 6, generator=generator())
     return TensorDataset(x, F.normalize(torch.stack([x[:, 0] + x[:, 1], x[:, 2], -x[:, 3]], 1), dim=1))
-
 class Loss(nn.Module):
     def forward(self, output, target): return -F.cosine_similarity(output, target).mean()
-""",
-        "metrics=none optim.lr=0.003",
-    ),
-    Case(
-        "constant table outside of the checkpoint",  # computed anew, it is always the same
-        """
+# computed anew, it is always the same
+=== constant table outside of the checkpoint $ optim.lr=0.003
 def data():
     x = torch.randn(400, 8, 4, generator=generator())
     return TensorDataset(x, (x[:, :4].mean((1, 2)) > x[:, 4:].mean((1, 2))).long())
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -376,7 +270,5 @@ class Net(nn.Module):
         self.register_buffer("places", angles.sin(), persistent=False)
         self.head = mlp(32, 2)
     def forward(self, x): return self.head((x + self.places).flatten(1))
-""",
-        "optim.lr=0.003",
-    ),
-]
+'''
+)

@@ -9,48 +9,42 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Outcome
-from tests.doctor.strangers import faults_data, faults_steps, faults_training, healthy
+from tests.doctor.strangers import faults_data, faults_training, healthy
 from tests.doctor.strangers.cases import Case
-from tests.doctor.strangers.known import ALLOWED_ACCUSED, ALLOWED_MISSES, KNOWN_ACCUSED, KNOWN_MISSES
 
-PLANTED = [*faults_training.CASES, *faults_steps.CASES, *faults_data.CASES]
+PLANTED = [*faults_training.CASES, *faults_data.CASES]
 FAULTS = {case.name: case for case in PLANTED}
 HEALTHY = {case.name: case for case in healthy.CASES}
-QUICK = {
-    "rate of SGD diverges",
-    "softmax before cross entropy",
-    "a row that cannot be read",
-    "a layer of the wrong size",
-    "padding is left out of the loss",
-    "strong dropout",
-}
-"""Cases of the ordinary suite: cheap ones."""
+ALLOWED_MISSES, ALLOWED_ACCUSED = 1, 0
+"""So many names may stand below, of 54 faults and 25 healthy projects; neither number may ever rise."""
+KNOWN_MISSES = {"a third of yes and no are swapped"}
+KNOWN_ACCUSED: set[str] = set()
+CHEAP = ("a row that cannot be read", "softmax before cross entropy", "strong dropout")
+"""Cases of the ordinary suite, with which the others begin."""
 
 
-def examine(case: Case, project: Path, cli: Callable[..., Outcome]) -> tuple[bool, str]:
-    outcome = cli(*case.write(project))
-    right, told = case.judge(outcome.code, outcome.out, outcome.err)
-    return right, json.dumps([f"expected: {case.expects or 'nothing'}", f"status {outcome.code}", *told], indent=2)
+def examine(case: Case, project: Path, cli: Callable[..., Outcome]) -> None:
+    outcome = cli("doctor", "--json", "--seconds", "600", *case.write(project))
+    right, loud = case.judge(outcome.code, outcome.out, outcome.err)
+    assert right, json.dumps([f"expected: {case.expects or 'nothing'}", f"status {outcome.code}", *loud], indent=2)
 
 
-@pytest.mark.parametrize("name", sorted(QUICK))
-def test_a_cheap_case_is_judged_rightly(project, cli, name) -> None:
-    right, told = examine({**FAULTS, **HEALTHY}[name], project, cli)
-    assert right, told
+def test_a_row_that_cannot_be_read_is_named(project: Path, cli: Callable[..., Outcome]) -> None:
+    examine(FAULTS[CHEAP[0]], project, cli)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted({*FAULTS} - KNOWN_MISSES - QUICK))
-def test_the_fault_is_named(project, cli, name) -> None:
-    right, told = examine(FAULTS[name], project, cli)
-    assert right, told
+@pytest.mark.parametrize(
+    "name", sorted({*FAULTS} - KNOWN_MISSES - {CHEAP[0]}, key=lambda name: (name not in CHEAP, name))
+)
+def test_the_fault_is_named(project: Path, cli: Callable[..., Outcome], name: str) -> None:
+    examine(FAULTS[name], project, cli)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted({*HEALTHY} - KNOWN_ACCUSED - QUICK))
-def test_a_healthy_project_is_not_accused(project, cli, name) -> None:
-    right, told = examine(HEALTHY[name], project, cli)
-    assert right, told
+@pytest.mark.parametrize("name", sorted({*HEALTHY} - KNOWN_ACCUSED, key=lambda name: (name not in CHEAP, name)))
+def test_a_healthy_project_is_not_accused(project: Path, cli: Callable[..., Outcome], name: str) -> None:
+    examine(HEALTHY[name], project, cli)
 
 
 def test_few_are_judged_wrongly() -> None:
