@@ -18,20 +18,13 @@ from tests.runs.damaging import ENSEMBLE, OTHER, RUN, SWEEP, make_project
 Cli = Callable[..., Outcome]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    make_project(folder)
-    for path in folder.rglob(".progress.json"):
-        path.unlink()
-    (folder / "outputs" / ".index.json").unlink()
-    return folder
-
-
 @pytest.fixture
-def runs(whole: Path, project: Path, cli: Cli) -> Path:
+def runs(project: Path, cli: Cli) -> Path:
     """A project with runs, an ensemble and a sweep, all of them whole, and an index of them."""
-    shutil.copytree(whole, project, dirs_exist_ok=True)
+    make_project(project)  # here, as the place of a run is signed with it
+    for path in project.rglob(".progress.json"):
+        path.unlink()
+    (project / "outputs" / ".index.json").unlink()
     cli("runs")
     return project
 

@@ -64,12 +64,11 @@ def test_large_data_is_read_in_part() -> None:
     assert 0 < len(slow.train.rows) < 2100, "slow data is read for a while only"
 
 
-def test_what_ends_the_reading_is_kept_and_told_in_short() -> None:
+def test_what_ends_the_reading_is_kept_and_told() -> None:
     data = of(Broken([(torch.zeros(3), 0.5)] * 80, at=40), split={"val": 0, "test": 0})
     (finding,) = find_unreadable(DataSample(data))
     assert finding.numbers == {"split": "train"}
     assert finding.measured.startswith("reading train ended: ")
-    assert len(finding.measured) < 300
 
 
 @pytest.mark.parametrize(
