@@ -23,8 +23,8 @@ from lightkit.runs.catalog import find_run, project, run_name
 from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
-    from lightkit.gallery.show import Page
     from lightkit.gallery.samples import Sample
+    from lightkit.gallery.show import Page
     from lightkit.runner import Runner
 
 SPLITS = ("train", "val", "test")
