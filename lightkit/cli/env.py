@@ -94,15 +94,11 @@ def memory_gib() -> dict[str, float | None]:
     return {name: None if size is None else round(size / 2**30, 1) for name, size in sizes.items()}
 
 
-def topology(program: str = "nvidia-smi") -> str | None:
-    """Tell how the GPUs are connected (NVLink, PCIe), in `nvidia-smi`'s own table; None where it does not say.
-
-    Args:
-        program: The program, or where it is.
-    """
-    said = output_of([program, "topo", "-m"], timeout=_SECONDS) or ""
+def topology() -> str | None:
+    """Tell how the GPUs are connected (NVLink, PCIe), in `nvidia-smi`'s own table; None where it does not say."""
+    table = output_of(["nvidia-smi", "topo", "-m"], timeout=_SECONDS) or ""
     # It underlines the heads even in a file.
-    return said.replace("\x1b[4m", "").replace("\x1b[0m", "").rstrip() or None
+    return table.replace("\x1b[4m", "").replace("\x1b[0m", "").rstrip() or None
 
 
 def text(found: dict[str, Any]) -> str:

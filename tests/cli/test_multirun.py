@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -151,16 +150,6 @@ def test_the_table_stays_in_the_folder(cli: Cli, job: type[Job], project: Path) 
     assert "data" not in rows[0]
     text = (project / "mine" / "results.txt").read_text()
     assert (text.startswith("job     status"), "seed=1: killed by signal 9" in text) == (True, True)
-
-
-def test_no_cell_of_the_table_is_a_formula(cli: Cli, job: type[Job], project: Path) -> None:
-    values = "+extra.x=-2.5,-a,@sum"
-    assert cli("train", "-m", "data=wine", values, "seed=0", "hydra.sweep.dir=mine").code == 0
-    with (project / "mine" / "results.csv").open(newline="") as file:
-        heads, *rows = csv.reader(file)
-    assert not [text for text in [*heads, *chain.from_iterable(rows)] if text.startswith(("=", "+", "@", "-a"))]
-    place = next(number for number, name in enumerate(heads) if name.endswith("extra.x"))
-    assert [row[place] for row in rows] == ["-2.5", "'-a", "'@sum"]
 
 
 def test_one_job_is_a_sweep_too(cli: Cli, job: type[Job], project: Path) -> None:

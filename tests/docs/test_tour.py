@@ -23,7 +23,7 @@ PAGE = "docs/start/tour.md"
 LIGHTKIT = """\
 #!/bin/bash
 case "$1" in
-  show|doctor|find|summary|ps|logs|stop) exec "{warm}" "$@" ;;
+  show|doctor|find|summary|ps|logs) exec "{warm}" "$@" ;;
   *) exec "{python}" -m lightkit "$@" ;;
 esac
 """

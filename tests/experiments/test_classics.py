@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from sklearn.svm import SVC
 
 from experiments.report import classics, texts
-from experiments.report.kneser_ney import KneserNey, bits, discounts_of
+from experiments.report.kneser_ney import KneserNey, discounts_of
 from experiments.report.pictures import oriented_gradients
 
 
@@ -72,17 +71,6 @@ def test_no_ngram_reaches_from_one_text_into_the_next() -> None:
     wanted = np.array([1, 2])
 
     assert joined.probabilities(wanted)[2][1] > apart.probabilities(wanted)[2][1]
-
-
-def test_longer_ngrams_and_longer_context_help_where_tokens_depend_on_them() -> None:
-    text, unseen = made_up(4000), made_up(1000, seed=1)
-    model = KneserNey([text], 5, 3)
-    by_order = {order: bits(each) for order, each in model.probabilities(unseen, orders=(1, 2, 3)).items()}
-    short = bits(model.probabilities(unseen, np.ones(1000))[3])
-
-    assert by_order[3] < by_order[2] - 0.1 < by_order[1]
-    assert by_order[3] < short == pytest.approx(by_order[2], abs=0.05)
-    assert by_order[3] == pytest.approx(-(0.76 * math.log2(0.76) + 0.24 * math.log2(0.06)), abs=0.1)
 
 
 def test_windows_cover_what_the_network_is_tested_on(project: object, monkeypatch: pytest.MonkeyPatch) -> None:

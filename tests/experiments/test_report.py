@@ -218,6 +218,7 @@ def test_made_up_texts_are_the_same_everywhere() -> None:
     assert texts["text_0"].split()[:3] == ["a", "for", "with"]
 
 
+@pytest.mark.thorough
 def test_older_instructions_are_those_that_pytorch_takes() -> None:
     code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     found = subprocess.run(

@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from experiments.transfer_shapes import report
-from lightkit.assembly.parts import build_engine, build_splits
-from lightkit.config import compose
 from tests.conftest import Cli
 
 SHORT = ("trainer.steps=4", "scheduler.warmup_steps=0", "device=cpu", "device.threads=1")
@@ -50,47 +47,11 @@ def test_sweep_without_a_finished_run_is_an_error(tmp_path: Path) -> None:
         report.read_sweep(tmp_path)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["transfer_shapes", "transfer_digits"])
-def test_only_scratch_starts_without_the_base(name: str, project: Path) -> None:
-    (project / "base").mkdir()
-    paths = {
-        method: compose([f"experiment={name}", f"finetune={method}", "extra.base=base"]).cfg.finetune.weights.path
-        for method in report.METHODS
-        if method != "svm"
-    }
-
-    assert paths.pop("none") is None
-    assert set(paths.values()) == {"base"}
-
-
 def test_missing_base_is_refused_with_its_name(cli: Cli) -> None:
     outcome = cli("train", "experiment=transfer_shapes", "finetune=full")
 
     assert outcome.code == 2
     assert "outputs/runs/transfer_shapes_base" in outcome.err
-
-
-def test_head_alone_has_its_own_rate(project: Path) -> None:
-    (project / "base").mkdir()
-    rates = [
-        compose(["experiment=transfer_digits", f"finetune={method}", "extra.base=base"]).cfg.finetune.head.lr
-        for method in ("head", "full")
-    ]
-
-    assert rates == [0.3, 0.01]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["transfer_shapes", "transfer_digits"])
-def test_seed_changes_which_images_are_labelled(name: str, project: Path) -> None:
-    made = [compose([f"experiment={name}", f"seed={seed}", "data.split.per_class=5"]).cfg for seed in (0, 1)]
-    data = [build_splits(cfg, build_engine(cfg)) for cfg in made]
-    images, again = (each.source.take(each.rows["train"])[0] for each in data)
-
-    assert len(images) == len(again) == 5 * data[0].info.num_classes
-    assert not torch.equal(images, again)
-    assert set(data[0].rows) == {"train", "test"}
 
 
 @pytest.mark.thorough
