@@ -42,7 +42,7 @@ def config(args: list[str]) -> int:
     """Print the composed configuration, or the choices and keys of a group."""
     options = Parser("config", "overrides*").read(args)
     if len(options.overrides) == 1 and "=" not in options.overrides[0] and options.overrides[0][0] not in "~+":
-        found = _describe(options.overrides[0].strip("/"), options.config_dir)
+        found = describe(options.overrides[0].strip("/"), options.config_dir)
         return report(options, found.plain(), found.text)
     composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
     text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
@@ -65,21 +65,16 @@ def _with_origins(text: str, composed: Composed, package: str | None) -> str:
     return "\n".join([*chosen, with_origins(text, composed.sources, file, below=below)])
 
 
-def group_text(group: str, config_dir: str | None = None) -> str:
-    """Describe a group by its choices, the arguments of what they build and its keys; or describe one key.
+def describe(name: str, config_dir: str | None = None) -> Described:
+    """Gather what there is to say of a group, or of a key: by the schema, or by the options whose targets take it.
 
     Args:
-        group: Name of the group, such as `optim`, or a key, such as `optim.lr`.
+        name: The group, such as `optim`, or the key, such as `optim.lr`.
         config_dir: Extra folder of options.
 
     Raises:
         UserError: There is no such group or key.
     """
-    return _describe(group, config_dir).text()
-
-
-def _describe(name: str, config_dir: str | None) -> _Described:
-    """Gather what there is to say of a group, or of a key: by the schema, or by the options whose targets take it."""
     keys, group = describe_group(name), name.partition(".")[0]
     is_key = not keys and ("." in name or bool(describe_key(name)))
     keys = describe_key(name) if is_key else keys
@@ -90,10 +85,10 @@ def _describe(name: str, config_dir: str | None) -> _Described:
         arguments = {option: items for option, items in own.items() if items}
     if is_key and not keys and not arguments:
         raise unknown_key(name, config_dir=config_dir)
-    return _Described(name, group, is_key, choices, arguments, keys)
+    return Described(name, group, is_key, choices, arguments, keys)
 
 
-class _Described(NamedTuple):
+class Described(NamedTuple):
     """What there is to say of a group or of a key."""
 
     name: str

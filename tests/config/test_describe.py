@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightkit.cli.config import group_text
+from lightkit.cli.config import describe
 from lightkit.common.errors import UserError
 from lightkit.config import schema
 from lightkit.config.describe import (
@@ -127,7 +127,7 @@ def test_meanings_come_from_docstrings(write: Write) -> None:
 
 
 def test_a_group_lists_the_arguments_of_each_option(toy: Path) -> None:
-    text = group_text("optim")
+    text = describe("optim").text()
     assert "arguments of optim, by choice:" in text
     assert "    optim.lr=0.1        learning rate\n" in text
     assert "also: " in text
@@ -135,20 +135,20 @@ def test_a_group_lists_the_arguments_of_each_option(toy: Path) -> None:
 
 
 def test_one_key_is_explained(toy: Path) -> None:
-    text = group_text("optim.lr")
+    text = describe("optim.lr").text()
     assert text.startswith("  optim.lr (a number; above 0)\n      learning rate\n")
     assert "  optim=adam     0.001\n" in text
-    assert group_text("optim.nesterov").endswith("optim=sgd  false  the default of what is built")
-    assert "subclasses of" in group_text("trainer.callbacks")
-    assert "Seed of all random decisions" in group_text("seed")
+    assert describe("optim.nesterov").text().endswith("optim=sgd  false  the default of what is built")
+    assert "subclasses of" in describe("trainer.callbacks").text()
+    assert "Seed of all random decisions" in describe("seed").text()
 
 
 def test_a_key_of_a_group_with_defaults_is_explained(toy: Path) -> None:
-    text = group_text("finetune.train")
+    text = describe("finetune.train").text()
     assert text.startswith("  finetune.train (a list (text each); [] by default)\n      Patterns of exceptions")
     assert '  finetune=bitfit   ["@bias", "@head"]\n' in text
-    assert group_text("finetune.lora.rank").startswith("  finetune.lora.rank (a whole number; at least 1) = 8\n")
-    assert "finetune=lora\n    finetune.freeze=" in group_text("finetune")
+    assert describe("finetune.lora.rank").text().startswith("  finetune.lora.rank (a whole number; at least 1) = 8\n")
+    assert "finetune=lora\n    finetune.freeze=" in describe("finetune").text()
 
 
 def test_keys_below_a_node_with_free_names(toy: Path) -> None:
@@ -160,9 +160,9 @@ def test_keys_below_a_node_with_free_names(toy: Path) -> None:
 def test_an_unknown_key_and_one_without_its_group(toy: Path) -> None:
     for key in ("optim.lrr", "model.hiden", "trainer.epoch"):
         with pytest.raises(UserError, match=rf"(?s)there is no such key.*nearest: {key[:7]}"):
-            group_text(key)
+            describe(key).text()
     with pytest.raises(UserError, match=r"(?s)there is no such group.*did you mean model\.dropout or finetune"):
-        group_text("dropout")
+        describe("dropout").text()
 
 
 def test_a_long_comment_goes_on_below_itself() -> None:
