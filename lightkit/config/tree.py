@@ -247,6 +247,8 @@ class Report:
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value) and (expected or "").startswith("a number"):
             fix = fix or f"{dotted(key)}={value.replace(',', '.')}, with a point"
         fix = fix or in_place_of(f"{dotted(key)}={value}")
+        if fix is None and (close := nearest(str(value), choices or ())):
+            fix = f"{dotted(key)}={close[0]}"
         self.add(
             key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix, family="wrong-value"
         )

@@ -72,8 +72,8 @@ def csv(
     Raises:
         UserError: A file, columns or cells are wrong; lines are named, and all that is wrong is in one report.
     """
-    asked, scale = TableSpec(**locals()), check_scale(target_scale)
-    tables = read_tables(asked)
+    spec, scale = TableSpec(**locals()), check_scale(target_scale)
+    tables = read_tables(spec)
     y, kinds, names = torch.from_numpy(tables.y), tables.kinds, tables.features
     y = y / scale if tables.task == "regression" else y
     x = _inputs([*tables.parts.values()], names, kinds)

@@ -5,7 +5,8 @@ Without PyTorch, so that a table is judged before it is imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,248 @@ import numpy as np
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
-from lightkit.data.csv_columns import NameColumn, Spelling, is_missing, is_number
-from lightkit.data.csv_faults import doubts, names_problem, target_problem, text_problems
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.csv_reader import NameColumn, Spelling, Table, is_missing, is_number, read_table
 from lightkit.data.missing import MissingPolicy
+
+_SHARE = 0.9
+"""Share of the cells with text that a pattern has to fit."""
+_MANY = 20
+"""Rows, or different cells, from which on it can be told that nearly every row has a cell of its own."""
+_WORDS = 4
+"""Words of a cell, on average, from which on it is free text."""
+_MONTH = r"(?i:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])\w*\.?"
+_DATE = "|".join(
+    (
+        r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?",
+        r"\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?",
+        r"\d{1,2}:\d{2}(:\d{2}.*)?( ?[AaPp][Mm])?",
+        rf"(\w+,? )?{_MONTH}[ -](\d{{1,2}}\w*,?[ -])?\d{{4}}( .*)?",
+        rf"(\w+,? )?\d{{1,2}}\w*\.?[ -]{_MONTH}[ -](\d{{4}}|\d{{2}})( .*)?",
+    )
+)
+_AMOUNT = r"[+-]?\d[\d.,]*"
+_GROUPED = r"[+-]?\d{1,3}"
+_PATTERNS = {
+    "decimal": r"[+-]?\d*,\d+([eE][+-]?\d+)?",
+    "german": _GROUPED + r"(\.\d{3})*(,\d+)?",
+    "thousands": _GROUPED + r"(,\d{3})+(\.\d*)?",
+    "date": _DATE,
+    "unit": rf"[€$£¥<>~≈]\s*{_AMOUNT}|{_AMOUNT}(\s*[%€$£¥°]\w?|\s+[a-zA-Zµ][\w/²³]{{0,6}}|[a-zA-Zµ]{{1,3}})",
+}
+_COMMA, _BOTH = "\"data.dataset.decimal=','\"", "\"data.dataset.decimal=','\" \"data.dataset.thousands='.'\""
+_HELD = {
+    "text": ("text", ""),
+    "decimal": ("numbers with a decimal comma", _COMMA),
+    "german": ("numbers with a decimal comma and points between thousands", _BOTH),
+    "thousands": ("numbers with commas between thousands", "\"data.dataset.thousands=','\""),
+    "unit": (
+        "numbers with a unit or a sign",
+        "write numbers alone into the cells, and the unit into the name of the column",
+    ),
+    "mixed": (
+        "text in some rows and numbers in most",
+        "mend these cells; one that means that there is no value is left empty (data.dataset.missing then applies)",
+    ),
+    "numbers": ("numbers", ""),
+    "date": ("dates or times", "or make numbers of them, such as the year, the weekday or the days since the first"),
+    "ids": ("another text in nearly every row, as an id does", "an id tells nothing of a row that is new"),
+    "words": ("free text", "a table has numbers and names; see data=text for texts"),
+    "names": ("too many different names", "or join rare ones"),
+}
+"""What columns hold, and what to do about it."""
+_LEFT_OUT = ("date", "ids", "words", "names")
+"""What is better left out; the rest can be numbers, or names."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A column that is not what it should be.
+
+    Args:
+        name: Its name.
+        kind: What it holds: `text` for a few names.
+        row: First row with such a cell.
+        kinds: Different names it holds.
+    """
+
+    name: str
+    kind: str
+    row: int
+    kinds: int
+
+
+def judge(name: str, column: NameColumn, *, most: int) -> Judged | None:
+    """Judge a column by its text; None where it has none.
+
+    Args:
+        name: Its name.
+        column: Its cells as names.
+        most: Different names up to which it is one of names.
+    """
+    counts = np.bincount(column.codes, minlength=len(column.kinds))
+    present = {cell: int(counts[code]) for cell, code in column.found().items() if not is_missing(cell)}
+    text = {cell: count for cell, count in present.items() if not is_number(cell)}
+    if not text:
+        return None
+    codes = [code for cell, code in column.found().items() if cell in text]
+    row = int(np.flatnonzero(np.isin(column.codes, codes))[0])
+    return Judged(name, _kind(text, rows=sum(present.values()), most=most), row, len(present))
+
+
+def _kind(text: Mapping[str, int], *, rows: int, most: int) -> str:
+    """Say what a column holds, by the number of rows of each of its texts and of all rows with a value."""
+    total = sum(text.values())
+    for kind, pattern in _PATTERNS.items():
+        fitting = re.compile(pattern)
+        if sum(count for cell, count in text.items() if fitting.fullmatch(cell)) >= _SHARE * total:
+            return kind
+    if total < rows / 2:
+        return "mixed"
+    if len(text) >= max(_MANY, _SHARE * total / 2) and _words(text) >= _WORDS:
+        return "words"
+    if len(text) >= max(_MANY, _SHARE * total):
+        return "ids"
+    return "names" if len(text) > most else "text"
+
+
+def _words(text: Mapping[str, int]) -> float:
+    return sum(len(cell.split()) for cell in text) / len(text)
+
+
+def text_problems(
+    table: Table,
+    wanted: Sequence[str],
+    *,
+    features: Sequence[str],
+    categorical: Sequence[str],
+    most: int,
+    unsure: bool = False,
+) -> Iterator[UserError]:
+    """Yield the errors of columns of numbers that hold text, one for each kind of text.
+
+    Args:
+        table: The table.
+        wanted: Columns that should hold numbers.
+        features: All columns to predict from.
+        categorical: Those that hold names.
+        most: See `judge`.
+        unsure: Whether one of the features may be the target that is meant, so that names are no fault.
+    """
+    wrong = [name for name in wanted if table.numbers(name).text.any()]
+    if not wrong:
+        return
+    again = read_table(table.file, numbers=[], names=wrong, wrong=[])
+    found = [judge(name, again.names(name).take(table.rows), most=most) for name in wrong]
+    by_kind: dict[tuple[str, bool], list[Judged]] = {}
+    for one in found:
+        if one is not None and not (unsure and one.kind == "text"):
+            by_kind.setdefault((one.kind, one.name in features), []).append(one)
+    left = [one.name for one in found if one is not None and one.kind in _LEFT_OUT]
+    kept = [name for name in features if name not in left]
+    for (kind, is_feature), own in by_kind.items():
+        line, cell = table.cell(own[0].row, own[0].name)
+        yield UserError(
+            f"{table.path}, line {line}: {_named(own)} {_what(kind, own)}",
+            argument="features" if is_feature else "target",
+            expected="a number",
+            received=cell,
+            fix=_fix(kind, own, kept, categorical) if is_feature else _target_fix(kind),
+            family="data-unreadable",
+        )
+
+
+def names_problem(table: Table, column: str, *, most: int) -> Iterator[UserError]:
+    """Yield the error of a column of names that holds too many, or numbers, dates or ids.
+
+    Args:
+        table: The table.
+        column: The column, which was read as names.
+        most: Names that are not too many.
+    """
+    names = table.names(column)
+    count = len(names.used)
+    if count <= most:
+        return
+    found = judge(column, names, most=most) or Judged(column, "numbers", 0, count)
+    line, cell = table.cell(found.row, column)
+    held, fix = ("names", "") if found.kind == "text" else _HELD[found.kind]
+    places = "features and categorical" if found.kind in ("text", *_LEFT_OUT) else "categorical"
+    fixes = (f"leave it out of data.dataset.{places}", fix)
+    yield UserError(
+        f"{table.path}, line {line}: column {column!r} would be {count:,} inputs: it holds {held}",
+        argument="categorical",
+        expected=f"{most} different names at most (data.dataset.max_categories)",
+        received=cell,
+        fix=f"{'; '.join(filter(None, fixes))}; or data.dataset.max_categories={count} where that is meant",
+    )
+
+
+def target_problem(table: Table, target: str, *, most: int) -> Iterator[UserError]:
+    """Yield the error of a target whose text cannot be the names of classes.
+
+    Args:
+        table: The table.
+        target: The column, which was read as names.
+        most: Classes that are not too many.
+    """
+    names = table.names(target)
+    found = judge(target, names, most=most)
+    if found is None or found.kind in ("text", "names", "mixed") or found.kinds <= _MANY:
+        return
+    line, cell = table.cell(found.row, target)
+    yield UserError(
+        f"{table.path}, line {line}: {_named([found])} {_what(found.kind, [found])}: these are no classes",
+        argument="target",
+        expected="numbers, or the names of classes",
+        received=cell,
+        fix=f"{_target_fix(found.kind)}; data.dataset.task=multiclass takes each of the {found.kinds:,} for a class",
+        family="data-unreadable",
+    )
+
+
+def doubts(table: Table, features: Sequence[str]) -> list[str]:
+    """Return lines about features of numbers that only count the rows, or are written as ids are."""
+    counters, padded = list[str](), list[str]()
+    for name in features:
+        numbers = table.numbers(name)
+        values = numbers.values if len(table) > _MANY else np.zeros(0)
+        if len(values) and np.isfinite(values).all() and (np.diff(values) == 1).all():
+            told = "counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
+            counters.append(f"column {name!r} {told}")
+        elif numbers.padded:
+            told = "has zeros before its numbers, as ids and codes have, and is read as numbers"
+            fix = f"data.dataset.categorical=[{name}] takes them for names, data.dataset.features may leave it out"
+            padded.append(f"column {name!r} {told} ({numbers.padded!r}): {fix}")
+    return [*counters, *padded]
+
+
+def _named(own: Sequence[Judged]) -> str:
+    shown = ", ".join(repr(one.name) for one in own[:10])
+    more = f" and {len(own) - 10} others" if len(own) > 10 else ""
+    return f"column {shown}" if len(own) == 1 else f"columns {shown}{more}"
+
+
+def _what(kind: str, own: Sequence[Judged]) -> str:
+    held = _HELD[kind][0]
+    if kind == "names":
+        held += f" ({', '.join(f'{one.kinds:,}' for one in own[:10])}), each of which would be an input"
+    return f"hold{'s' if len(own) == 1 else ''} {held}"
+
+
+def _fix(kind: str, own: Sequence[Judged], kept: Sequence[str], categorical: Sequence[str]) -> str:
+    if kind == "text":
+        names = ",".join([*categorical, *(one.name for one in own)])
+        return f"data.dataset.categorical=[{names}] for names, or leave it out of data.dataset.features"
+    if kind not in _LEFT_OUT:
+        return _HELD[kind][1]
+    few = f": data.dataset.features=[{','.join(kept)}]" if 0 < len(kept) <= 20 else " of data.dataset.features"
+    return f"leave it out{few}; {_HELD[kind][1]}"
+
+
+def _target_fix(kind: str) -> str:
+    other = "choose another column, or make numbers of it first"
+    return other if kind in ("text", *_LEFT_OUT) else _HELD[kind][1]
+
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
 _NUMBERS = ("multilabel", "regression")
@@ -99,88 +338,88 @@ class TableSpec:
         return Spelling(self.decimal, self.thousands)
 
 
-def read_tables(asked: TableSpec) -> Tables:
+def read_tables(spec: TableSpec) -> Tables:
     """Read and judge the tables of a data set.
 
     Args:
-        asked: What it is made of.
+        spec: What it is made of.
 
     Raises:
         UserError: Something is wrong; all of it is in one report.
     """
-    return _Reading(asked).tables()
+    return _Reading(spec).tables()
 
 
 class _Reading:
     """Reads the tables of a data set, and notes all that is wrong with them.
 
     Args:
-        asked: What the data set is made of.
+        spec: What the data set is made of.
 
     Raises:
         UserError: Nothing of it can be read.
     """
 
-    def __init__(self, asked: TableSpec) -> None:
-        self.asked, self.problems = asked, Problems()
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec, self.problems = spec, Problems()
         self.files = self._open()
         self._check_settings()
         if "train" not in self.files:
             self.problems.raise_any()
         train = self.files["train"]
         self.chosen = self._feature_names(train)
-        self.targets = [name for name in asked.targets if name in train.names]
-        self.categorical = [name for name in asked.categorical if name in self.chosen]
+        self.targets = [name for name in spec.targets if name in train.names]
+        self.categorical = [name for name in spec.categorical if name in self.chosen]
         with self.problems.noted():
-            self.policy = MissingPolicy(asked.missing, asked.fill_value, self.chosen, self.targets, asked.categorical)
+            self.policy = MissingPolicy(spec.missing, spec.fill_value, self.chosen, self.targets, spec.categorical)
         if not hasattr(self, "policy") or not (self.chosen or self.targets):
             self.problems.raise_any()
 
     def _open(self) -> dict[str, CsvFile]:
         """Open the files there are."""
-        asked, files = self.asked, dict[str, CsvFile]()
-        for name, path in {"train": asked.path, "val": asked.val_path, "test": asked.test_path}.items():
+        spec, files = self.spec, dict[str, CsvFile]()
+        for name, path in {"train": spec.path, "val": spec.val_path, "test": spec.test_path}.items():
             if path is not None:
                 with self.problems.noted():
                     argument = "path" if name == "train" else f"{name}_path"
-                    files[name] = open_csv(path, delimiter=asked.delimiter, encoding=asked.encoding, argument=argument)
+                    files[name] = open_csv(path, delimiter=spec.delimiter, encoding=spec.encoding, argument=argument)
         return files
 
     def _check_settings(self) -> None:
         """Note what is wrong with the arguments, whatever is in the table."""
-        asked, note = self.asked, self.problems.append
-        if asked.task not in (None, *_TASKS):
-            note(UserError("not a kind of task", argument="task", received=asked.task, choices=_TASKS))
-        if asked.too_many:
-            note(UserError(f"{asked.task} has one target column", argument="target", received=asked.targets))
-        if asked.decimal not in (".", ","):
-            note(UserError("not a decimal mark", argument="decimal", received=asked.decimal, choices=(".", ",")))
-        if asked.thousands and (len(asked.thousands) > 1 or asked.thousands in ("+-0123456789" + asked.decimal)):
+        spec, note = self.spec, self.problems.append
+        if spec.task not in (None, *_TASKS):
+            note(UserError("not a kind of task", argument="task", received=spec.task, choices=_TASKS))
+        if spec.too_many:
+            note(UserError(f"{spec.task} has one target column", argument="target", received=spec.targets))
+        if spec.decimal not in (".", ","):
+            note(UserError("not a decimal mark", argument="decimal", received=spec.decimal, choices=(".", ",")))
+        if spec.thousands and (len(spec.thousands) > 1 or spec.thousands in ("+-0123456789" + spec.decimal)):
             what, expected = "not a mark between thousands", "one character other than a digit and the decimal mark"
-            note(UserError(what, argument="thousands", received=asked.thousands, expected=expected))
-        if asked.split_column is not None and (asked.val_path is not None or asked.test_path is not None):
+            note(UserError(what, argument="thousands", received=spec.thousands, expected=expected))
+        if spec.split_column is not None and (spec.val_path is not None or spec.test_path is not None):
             what, fix = "either files or a column say what the splits are", "leave out val_path and test_path"
-            note(UserError(what, argument="split_column", received=asked.split_column, fix=fix))
+            note(UserError(what, argument="split_column", received=spec.split_column, fix=fix))
 
     def _feature_names(self, file: CsvFile) -> list[str]:
         """Return the columns to predict from that are there, and note names of columns that the file lacks."""
-        asked, note = self.asked, self.problems.append
-        if not asked.targets:
+        spec, note = self.spec, self.problems.append
+        if not spec.targets:
             note(UserError("no column to predict", argument="target", choices=file.names))
-        named = {"target": asked.targets, **{argument: [name] for argument, name in asked.marks.items()}}
-        others = [name for name in file.names if name not in (*asked.targets, *asked.marks.values())]
-        chosen = others if asked.features is None else list(asked.features)
-        for argument, names in {**named, "features": chosen, "categorical": asked.categorical}.items():
+        named = {"target": spec.targets, **{argument: [name] for argument, name in spec.marks.items()}}
+        others = [name for name in file.names if name not in (*spec.targets, *spec.marks.values())]
+        chosen = others if spec.features is None else list(spec.features)
+        for argument, names in {**named, "features": chosen, "categorical": spec.categorical}.items():
             self.problems += file.unknown(names, argument=argument)
-        twice = [name for name in chosen if name in asked.targets]
+        twice = [name for name in chosen if name in spec.targets]
         if twice:
             note(UserError("the target is among the features", argument="features", received=twice[0]))
         if not chosen:
             note(UserError("no column to predict from", argument="features", choices=others))
-        for name in asked.categorical if chosen else ():
+        for name in spec.categorical if chosen else ():
             if name not in chosen and name in file.names:
                 note(UserError("not among the features", argument="categorical", received=name, choices=chosen))
-        return [name for name in dict.fromkeys(chosen) if name in file.names and name not in asked.targets]
+        return [name for name in dict.fromkeys(chosen) if name in file.names and name not in spec.targets]
 
     def tables(self) -> Tables:
         """Read the columns of all files, and judge the values of targets, categorical columns, splits and groups.
@@ -188,7 +427,7 @@ class _Reading:
         Raises:
             UserError: Something is wrong, here or before.
         """
-        asked, kinds = self.asked, dict[str, list[str]]()
+        spec, kinds = self.spec, dict[str, list[str]]()
         tables, notes = self._read()
         if "train" not in tables:
             self.problems.raise_any()
@@ -196,24 +435,24 @@ class _Reading:
         for name in self.categorical:
             with self.problems.noted():
                 kinds[name] = _kinds(train, name, self.policy)
-            self.problems += names_problem(train, name, most=asked.max_categories)
+            self.problems += names_problem(train, name, most=spec.max_categories)
         task, y, classes = "", np.zeros(0), tuple[str, ...]()
-        if self.targets and self.targets == asked.targets and asked.task in (None, *_TASKS) and not asked.too_many:
+        if self.targets and self.targets == spec.targets and spec.task in (None, *_TASKS) and not spec.too_many:
             with self.problems.noted():
                 task, y, classes = self._targets(tables)
         splits, groups = dict[str, np.ndarray](), None
         with self.problems.noted():
-            splits = read_splits(tables, asked.split_column)
-        if asked.group_column in train.file.names:
+            splits = read_splits(tables, spec.split_column)
+        if spec.group_column in train.file.names:
             with self.problems.noted():
-                groups = read_groups([*tables.values()], str(asked.group_column))
+                groups = read_groups([*tables.values()], str(spec.group_column))
         self.problems.raise_any()
         notes += doubts(train, [name for name in self.chosen if name not in kinds])
         return Tables(tables, self.chosen, kinds, self.policy, task, y, classes, splits, groups, notes)
 
     def _read(self) -> tuple[dict[str, Table], list[str]]:
         """Read all files without the rows that are left out, with a line about these."""
-        marks = [name for name in self.asked.marks.values() if name in self.files["train"].names]
+        marks = [name for name in self.spec.marks.values() if name in self.files["train"].names]
         wanted = [*dict.fromkeys([*self.chosen, *self.targets, *marks])]
         tables, notes = dict[str, Table](), list[str]()
         for part, file in self.files.items():
@@ -227,28 +466,28 @@ class _Reading:
 
     def _read_file(self, file: CsvFile, marks: Sequence[str]) -> tuple[Table, list[str]]:
         """Read a file, and note what is missing in it, and text in columns of numbers."""
-        asked, wrong = self.asked, list[UserError]()
-        names = [*self.categorical, *marks, *(self.targets if asked.task not in _NUMBERS else ())]
+        spec, wrong = self.spec, list[UserError]()
+        names = [*self.categorical, *marks, *(self.targets if spec.task not in _NUMBERS else ())]
         numbers = [name for name in (*self.chosen, *self.targets) if name not in self.categorical]
-        table = read_table(file, numbers=numbers, names=names, spelling=asked.spelling, wrong=wrong)
+        table = read_table(file, numbers=numbers, names=names, spelling=spec.spelling, wrong=wrong)
         self.problems += wrong
         kept, left_out = self.policy.applied(table)
         self.problems += self.policy.problems(kept)
         self.problems += text_problems(
             kept,
-            [name for name in numbers if name not in self.targets or asked.task in _NUMBERS],
+            [name for name in numbers if name not in self.targets or spec.task in _NUMBERS],
             features=self.chosen,
             categorical=self.categorical,
-            most=asked.max_categories,
-            unsure=asked.features is None and self.targets != asked.targets,
+            most=spec.max_categories,
+            unsure=spec.features is None and self.targets != spec.targets,
         )
         return kept, left_out
 
     def _targets(self, tables: dict[str, Table]) -> tuple[str, np.ndarray, tuple[str, ...]]:
         """Return the kind of task, the targets of all tables, and the names of the classes."""
-        task, train = self.asked.task, tables["train"]
+        task, train = self.spec.task, tables["train"]
         if task is None and len(self.targets) == 1:
-            for odd in target_problem(train, self.targets[0], most=self.asked.max_categories):
+            for odd in target_problem(train, self.targets[0], most=self.spec.max_categories):
                 raise odd
         task = task or guess_task([train.names(name) for name in self.targets])
         return task, *read_targets([*tables.values()], self.targets, task=task)

@@ -15,7 +15,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.detached.liveness import ALIVE, Standing, look
-from lightkit.loggers.progress_file import ShownProgress, read_progress_file
+from lightkit.loggers.files import ShownProgress, read_progress_file
 from lightkit.runs.catalog import no_project_note, path_from, places_of, run_name, started
 from lightkit.runs.index import RunIndex
 from lightkit.runs.reading import read_facts, run_folders

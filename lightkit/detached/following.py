@@ -20,7 +20,7 @@ from lightkit.common.exit_codes import DONE, FAILED, INTERRUPTED, of_signal
 from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import ALIVE, Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
-from lightkit.loggers.progress_file import read_progress_file
+from lightkit.loggers.files import read_progress_file
 from lightkit.processes.lines import Lines
 from lightkit.runs.catalog import has_members
 from lightkit.runs.reading import read_result, row_of

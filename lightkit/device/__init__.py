@@ -10,53 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightkit.device.engine import Engine
-    from lightkit.device.parallel import DataParallel, Parallel, make_parallel
-    from lightkit.device.placement import Placement, choose
-    from lightkit.device.precision import Bf16, Precision, make_precision
-    from lightkit.device.process import MicroSeed, configure_process, seed_everything, set_threads, use_deterministic
-    from lightkit.device.stepping import Clip, ClipNorm, ClipValue, make_clip
-    from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
+    from lightkit.device.parallel import Parallel
+    from lightkit.device.process import configure_process
 
-__all__ = [
-    "Bf16",
-    "Clip",
-    "ClipNorm",
-    "ClipValue",
-    "DataParallel",
-    "Engine",
-    "MicroSeed",
-    "Monitor",
-    "NoMonitor",
-    "Parallel",
-    "Placement",
-    "Precision",
-    "Watch",
-    "choose",
-    "configure_process",
-    "make_clip",
-    "make_parallel",
-    "make_precision",
-    "seed_everything",
-    "set_threads",
-    "use_deterministic",
-]
-
-_HOME = {
-    "device.stepping": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
-    "device.engine": ("Engine",),
-    "device.parallel": ("DataParallel", "Parallel", "make_parallel"),
-    "device.placement": ("Placement", "choose"),
-    "device.precision": ("Bf16", "Precision", "make_precision"),
-    "monitor.monitor": ("Monitor", "NoMonitor", "Watch"),
-    "device.process": ("MicroSeed", "configure_process", "seed_everything", "set_threads", "use_deterministic"),
-}
+__all__ = ["Engine", "Parallel", "configure_process"]
+_HOME = {"Engine": "engine", "Parallel": "parallel", "configure_process": "process"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
-    home = next((module for module, names in _HOME.items() if name in names), None)
-    if home is None:
+    if name not in _HOME:
         raise AttributeError(f"module 'lightkit.device' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"lightkit.{home}"), name)
-    globals()[name] = value
+    globals()[name] = value = getattr(importlib.import_module(f"lightkit.device.{_HOME[name]}"), name)
     return value

@@ -23,7 +23,7 @@ from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vmapped import seeders
 from lightkit.trainer import Trainer
-from lightkit.trainer.audit.fingerprints import row_fingerprints
+from lightkit.trainer.audit.observations import row_fingerprints
 from lightkit.trainer.audit.watch import NoWatch, WatchedModel
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner

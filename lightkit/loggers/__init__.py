@@ -2,9 +2,8 @@
 
 from lightkit.loggers.base import Logger, Loggers, OwnLogger, Progress
 from lightkit.loggers.console import ConsoleLogger
-from lightkit.loggers.files import JsonlLogger
+from lightkit.loggers.files import JsonlLogger, ProgressFile
 from lightkit.loggers.members import MembersTable
-from lightkit.loggers.progress_file import ProgressFile
 from lightkit.loggers.runlog import LogLogger
 from lightkit.loggers.tensorboard import TensorBoardLogger
 

@@ -13,7 +13,7 @@ from lightkit.common.ranking import improves
 from lightkit.common.text import counted
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.console import ConsoleLogger
-from lightkit.loggers.progress_file import ProgressFile
+from lightkit.loggers.files import ProgressFile
 from lightkit.loggers.wording import duration, number
 
 _MOST = 16

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from lightkit.common.csv_lines import open_csv
-from lightkit.data.csv_columns import NumberColumn, is_missing, is_number
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.csv_reader import NumberColumn, Table, is_missing, is_number, read_table
 
 PARSERS = ("parse_plain", "parse_any")
 

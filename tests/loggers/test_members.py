@@ -7,7 +7,7 @@ import io
 import pytest
 
 from lightkit.loggers import ConsoleLogger, Logger, MembersTable, Progress
-from lightkit.loggers.progress_file import read_progress_file
+from lightkit.loggers.files import read_progress_file
 
 RESULT = {"objective": {"value": 0.975}, "epochs": 4, "seconds": 61.0}
 

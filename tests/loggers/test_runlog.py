@@ -14,7 +14,7 @@ import torchmetrics
 
 from lightkit.loggers import Logger, Loggers, LogLogger, Progress, files
 from lightkit.loggers.environment import DIFF_LIMIT, environment, git_state
-from lightkit.loggers.files import run_log
+from lightkit.loggers.runlog import run_log
 
 
 def test_run_log_takes_records_and_warnings_and_then_lets_go(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
 from lightkit.device.stepping import take_step
 from lightkit.trainer import Callback, Ema, StepOutput, Supervised
-from lightkit.trainer.audit.gradients import StepRecord
+from lightkit.trainer.audit.observations import StepRecord
 from lightkit.trainer.audit.watch import Watcher
 from lightkit.trainer.guard import SkipGuard
 from tests.trainer.parts import CPU, network, same_weights, trainer
