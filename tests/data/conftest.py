@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data import Data, csv_reader
-from tests.data.csv_cells import PARSERS
+from lightkit.data import Data
 from tests.data.pictures import make
 
 
@@ -23,11 +22,3 @@ def made() -> Iterator[Any]:
     yield maker
     for data in opened:
         data.close()
-
-
-@pytest.fixture(params=PARSERS)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One of the two ways to read a file, and none but that."""
-    if request.param == "parse_any":
-        monkeypatch.setattr(csv_reader, "parse_plain", csv_reader.parse_any)
-    return str(request.param)

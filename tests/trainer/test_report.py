@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lightkit.loggers.events import read_scalars
@@ -115,18 +113,6 @@ def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> N
     assert done.code == 0, done.err
     assert "resumed at step 6" in (folder / "run.log").read_text()
     assert logged() == whole
-
-
-def test_one_cycle_logs_the_rates_of_pytorchs(cli: Cli) -> None:
-    assert cli("train", *TRAIN, "scheduler=one_cycle", "logger.tensorboard.enabled=false").code == 0
-    rows = logged()
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    theirs = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=len(rows))
-    for step, (rate, head) in rows.items():
-        assert (rate, head) == pytest.approx((theirs.get_last_lr()[0], theirs.get_last_lr()[0] / 2)), step
-        optimizer.step()
-        if step < len(rows):
-            theirs.step()
 
 
 @pytest.fixture
