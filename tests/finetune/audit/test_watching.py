@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.trainer.audit.fingerprints import Fingerprints, fingerprint, row_fingerprints
-from lightkit.trainer.audit.gradients import GradientListener
+from lightkit.trainer.audit.observations import Fingerprints, GradientListener, fingerprint, row_fingerprints
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
