@@ -23,6 +23,7 @@ from pyarrow import csv as arrow
 
 from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import UserError
+from lightkit.common.text import is_number
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 """Cells that mean that there is no value, in lower case."""
@@ -35,15 +36,6 @@ _PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$
 """Numbers that Arrow reads as Python does, all of them finite."""
 _PADDED = r"^\s*0[0-9]{2,}\s*$"
 """Whole numbers with zeros before them, as ids and codes are written; days and months have two digits."""
-
-
-def is_number(cell: str) -> bool:
-    """Tell whether a cell is a number, `nan` and `inf` included."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def is_missing(cell: str) -> bool:
@@ -179,11 +171,7 @@ def join_names(pieces: Sequence[Any]) -> NameColumn:
 
 
 def parse_numbers(cells: Any) -> NumberColumn:
-    """Read numbers as Python's `float` does, rounded to float32.
-
-    Args:
-        cells: Arrow's array of strings.
-    """
+    """Read numbers in Arrow's array of strings as Python's `float` does, rounded to float32."""
     values, none = _cast(cells), np.zeros(len(cells), dtype=bool)
     if values is not None:
         return NumberColumn(values, none, none, _first_padded(cells, values))
@@ -387,12 +375,7 @@ def parse_plain(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def parse_any(file: CsvFile, names: Sequence[str], wrong: list[UserError] | None = None) -> Iterator[list[Any]]:
-    """Read a file with Python's csv module.
-
-    Args:
-        file: The file.
-        names: The columns to read.
-        wrong: See `read_table`.
+    """Read a file as `parse_plain` does, with Python's csv module; see `read_table` for `wrong`.
 
     Yields:
         Arrow's string array of each column for some rows, cells stripped.

@@ -180,9 +180,6 @@ _SHOWN = 10
 def unreadable(files: Sequence[Path]) -> dict[Path, str]:
     """Return the image files that cannot be read, and why, in the order of the files.
 
-    Args:
-        files: The files.
-
     Raises:
         UserError: Pillow is not installed.
     """
@@ -240,12 +237,7 @@ def need_pillow() -> None:
 
 
 def _fault(file: Path, *, verify: bool) -> str:
-    """Say why a file cannot be read; empty where nothing is found.
-
-    Args:
-        file: The file.
-        verify: Whether checksums are compared.
-    """
+    """Say why a file cannot be read, comparing checksums where wanted; empty where nothing is found."""
     from PIL import Image
 
     try:
@@ -348,12 +340,7 @@ def _chosen(root: Path, chosen: Mapping[str, str]) -> dict[str, Path]:
 
 
 def _by_split(names: Mapping[str, str], root: Path, problems: Problems) -> dict[str, Path]:
-    """Return the folder of each split in the order train, val, test.
-
-    Args:
-        names: Folders by a name of their split.
-        root: The folder they are in.
-        problems: What else is wrong; gets what is wrong here.
+    """Return the folder of each split in the order train, val, test, by folders named as splits may be.
 
     Raises:
         UserError: There are problems, two names for one split, or none for train.
@@ -392,11 +379,7 @@ def _beside(named: Sequence[Path], others: Sequence[Path]) -> UserError:
 
 
 def _refuse_alike(folders: Sequence[Path], root: Path) -> None:
-    """Refuse folders that would be classes, but all hold the same folders: these are the classes, or may be.
-
-    Raises:
-        UserError: They do.
-    """
+    """Refuse folders that would be classes, but all hold the same folders: these are the classes, or may be."""
     inner = [{} if _images_directly(folder) else _inside(folder) for folder in folders]
     most = max(inner, key=len, default={})
     if len(folders) < 2 or len(most) < 2 or not all(own and own.keys() <= most.keys() for own in inner):
