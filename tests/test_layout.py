@@ -66,7 +66,7 @@ ONLY_IN = {
     "jinja2": ("lightkit/common/page.py",),
     "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/monitor/", "lightkit/diagnostics/", "lightkit/doctor/"),
-    "pyarrow": ("lightkit/data/csv_reader.py",),
+    "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),
 }
 NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/", "lightkit/compare/"),

@@ -19,7 +19,7 @@ from lightkit.common.patterns import named
 from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
-from lightkit.data.prepare import Normalizer
+from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
 from lightkit.finetune.head import Head, guess_head
 from lightkit.optim.layers import layer_depths

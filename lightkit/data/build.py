@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
@@ -20,7 +21,8 @@ from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
-from lightkit.data.prepare import LoaderOptions, Mixup, Normalizer, Prepare, as_transforms, fit_normalizer
+from lightkit.data.normalize import Normalizer
+from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import Taker, TensorData
@@ -276,7 +278,7 @@ def _fit_scaling(
     """Fit the scaling of inputs to training rows.
 
     Args:
-        kind: See `lightkit.data.prepare.fit_normalizer`; or a scaling that was fitted elsewhere, or None for none.
+        kind: See `lightkit.data.normalize.fit`; or a scaling that was fitted elsewhere, or None for none.
         source: The data set.
         rows: The training rows.
         options: Workers and time limit of the reading, for data that is not in memory.
@@ -295,7 +297,7 @@ def _fit_scaling(
     if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
         some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
     inputs = _reported(read_inputs(source, some, options, purpose="data.normalize"), kind, len(some), report)
-    fitted = fit_normalizer(kind, inputs)
+    fitted = scaling.fit(kind, inputs)
     if fitted is None or (isinstance(source, TensorData) and len(some) == len(rows)):
         return fitted, []
     share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"

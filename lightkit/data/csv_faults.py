@@ -10,7 +10,8 @@ import numpy as np
 
 from lightkit.common.errors import UserError
 from lightkit.common.text import is_number
-from lightkit.data.csv_reader import NameColumn, Table, is_missing, read_table
+from lightkit.data.csv_columns import NameColumn, is_missing
+from lightkit.data.csv_reader import Table, read_table
 
 _SHARE = 0.9
 """Share of the cells with text that a pattern has to fit."""

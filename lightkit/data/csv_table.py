@@ -15,8 +15,9 @@ from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
 from lightkit.common.text import is_number
+from lightkit.data.csv_columns import NameColumn, Spelling, is_missing
 from lightkit.data.csv_faults import doubts, names_problem, target_problem, text_problems
-from lightkit.data.csv_reader import NameColumn, Spelling, Table, is_missing, read_table
+from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.missing import MissingPolicy
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.parallel import Parallel, make_parallel
 from lightkit.device.placement import Placement, choose
-from lightkit.device.precision import ChannelsLast, make_precision, weights_channels_last
+from lightkit.device.precision import make_precision
 from lightkit.device.process import MicroSeed, seed_everything
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recompute

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lightkit.data import DataInfo, TensorData, build_data, tables
 from lightkit.data import transforms as T
-from lightkit.data.prepare import Mixup, fit_normalizer
+from lightkit.data.normalize import fit
+from lightkit.data.prepare import Mixup
 from lightkit.data.shapes import Shapes
 from lightkit.data.sources import SampleData, as_source
 from lightkit.data.splits import SplitSpec, split_rows
@@ -67,9 +68,9 @@ ARGUMENTS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Mixup(0.0, seed=0, info=CLASSES), "mixup.alpha: not a parameter"),
     (lambda: Mixup(1.0, 1.5, seed=0, info=CLASSES), "mixup.probability: not a share"),
     (lambda: Mixup(1.0, seed=0, info=WINDOWS), "language_modeling targets cannot be mixed"),
-    (lambda: fit_normalizer("standart", [torch.zeros(4, 3)]), "not a way to scale … nearest: standard"),
-    (lambda: fit_normalizer("image", [torch.zeros(4, 3)]), "these inputs are not images"),
-    (lambda: fit_normalizer("standard", [torch.zeros(4, 3).long()]), "not numbers to scale"),
+    (lambda: fit("standart", [torch.zeros(4, 3)]), "not a way to scale … nearest: standard"),
+    (lambda: fit("image", [torch.zeros(4, 3)]), "these inputs are not images"),
+    (lambda: fit("standard", [torch.zeros(4, 3).long()]), "not numbers to scale"),
     (lambda: T.RandomShift(-1), "pixels: out of range"),
     (lambda: T.RandomAffine(200), "degrees: out of range … 0 to 180"),
     (lambda: T.RandomErasing(low=0.5, high=0.4), "low: out of range"),

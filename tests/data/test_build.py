@@ -107,7 +107,7 @@ def test_a_run_keeps_what_it_fitted_and_fits_another_scaling_only_where_that_is_
     assert shift(project / "again") == shift(project / "run")
     files = {"eval": "eval-test.json", "predict": "predictions-test.csv"}
     before = {command: result(command, file) for command, file in files.items()}
-    monkeypatch.setattr(build, "fit_normalizer", None)  # nothing is to be fitted any more
+    monkeypatch.setattr(build.scaling, "fit", None)  # nothing is to be fitted any more
     for command, file in files.items():
         assert cli(command, "run", "data.split.limit=10").code == 0
         assert result(command, file) == before[command]

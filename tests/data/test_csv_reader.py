@@ -18,8 +18,9 @@ import torch
 from lightkit.common.csv_lines import open_csv
 from lightkit.common.text import is_number
 from lightkit.data import csv_reader
+from lightkit.data.csv_columns import NumberColumn, is_missing
 from lightkit.data.csv_file import csv
-from lightkit.data.csv_reader import NumberColumn, Table, is_missing, read_table
+from lightkit.data.csv_reader import Table, read_table
 from tests.conftest import Outcome
 from tests.refused import refused
 

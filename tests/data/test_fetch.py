@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightkit.common.randomness import SampleRandom
 from lightkit.data import DataInfo, fetch
-from lightkit.data.prepare import Normalizer, PerSample, Prepare
+from lightkit.data.normalize import Normalizer
+from lightkit.data.prepare import PerSample, Prepare
 from lightkit.data.transforms import Contrast, GaussianNoise, RandomAffine, RandomErasing, RandomFlip, RandomShift
 from lightkit.data.waiting import Board, ReadJob
 from tests.data.pictures import joined, make

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.data.prepare import Normalizer, fit_normalizer
+from lightkit.data.normalize import Normalizer, fit
 from tests.data.test_prepare import data
 from tests.data.test_sources import Rows
 
@@ -43,11 +43,11 @@ def test_minmax_and_constant_columns() -> None:
 
 def test_large_means_lose_no_digits_and_what_is_fitted_comes_back() -> None:
     x = torch.randn(64, 1, dtype=torch.float64) + 1e6
-    scaling = fit_normalizer("standard", x.split(7))
+    scaling = fit("standard", x.split(7))
     assert scaling is not None
     assert float(scaling.scale) == pytest.approx(float(x.std(correction=0)), rel=1e-5)
     assert torch.equal(scaling(x), Normalizer(**scaling.state_dict())(x))
-    assert fit_normalizer("none", []) is None
+    assert fit("none", []) is None
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.uint8])

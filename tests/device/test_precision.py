@@ -11,20 +11,8 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.export import write_model
-from lightkit.device.precision import (
-    ChannelsLast,
-    FullOutputs,
-    InputsAs,
-    Precision,
-    channels_last,
-    clear_gradients,
-    floats_as,
-    full,
-    make_precision,
-    precision_named,
-    set_matmul,
-    weights_as,
-)
+from lightkit.device.casting import ChannelsLast, FullOutputs, InputsAs, channels_last, floats_as, full, weights_as
+from lightkit.device.precision import Precision, clear_gradients, make_precision, precision_named, set_matmul
 from lightkit.device.stepping import Clip, ClipNorm, ClipValue, each_norm, make_clip, total_norm
 from tests.device.engines import gradients, parts
 from tests.refused import refused

@@ -10,8 +10,8 @@ from torch import nn
 from lightkit.common.modules import part
 from lightkit.common.strategies import STRATEGIES
 from lightkit.device.engine import Engine
-from lightkit.device.parallel import layers, shard
 from lightkit.device.ranks import joined
+from lightkit.device.sharding import layers, shard
 from lightkit.device.stepping import arguments, implementation_of
 from lightkit.finetune.peft.injected import Injected
 from tests.refused import refused

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lightkit.assembly.ensemble import members_only
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import UNREADABLE
-from lightkit.device.precision import weights_as
+from lightkit.device.casting import weights_as
 from lightkit.ensemble.combining import soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, assembled, nested, read_ensemble, write_ensemble
 from lightkit.ensemble.module import Ensemble, alike, alone, stack

@@ -16,7 +16,7 @@ from lightkit.assembly.origin import check_vocabulary, notes_on_base, run_of, sc
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import DataInfo
-from lightkit.data.prepare import Normalizer
+from lightkit.data.normalize import Normalizer
 from lightkit.runner import Runner
 from tests.finetune.whole import MODELS, SHORT, run
 

@@ -1,0 +1,234 @@
+"""Columns of a table as arrays: numbers, or names by their place in a list; nothing is done cell by cell."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightkit.common.text import is_number
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+"""Cells that mean that there is no value, in lower case."""
+_SPACE = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+"""What `str.strip` takes away."""
+_PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$"
+"""Numbers that Arrow reads as Python does, all of them finite."""
+_PADDED = r"^\s*0[0-9]{2,}\s*$"
+"""Whole numbers with zeros before them, as ids and codes are written; days and months have two digits."""
+
+
+def is_missing(cell: str) -> bool:
+    """Tell whether a cell has no value, or one that nothing can be computed with, such as `inf`."""
+    if cell.lower() in MISSING:
+        return True
+    return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How numbers are written.
+
+    Args:
+        decimal: What stands before the fraction, `.` or `,`.
+        thousands: What stands between groups of three digits; empty for nothing.
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """Return the regular expression of a number."""
+        point, mark = re.escape(self.decimal), re.escape(self.thousands)
+        whole = f"([0-9]{{1,3}}({mark}[0-9]{{3}})+|[0-9]+)" if mark else "[0-9]+"
+        return rf"^\s*[+-]?({whole}({point}[0-9]*)?|{point}[0-9]+)([eE][+-]?[0-9]{{1,3}})?\s*$"
+
+    def plain(self, cells: Any) -> Any:
+        """Write the numbers of an Arrow array of strings as Python does; a point in others makes no number of them."""
+        if self == PLAIN:
+            return cells
+        numbers = pc.match_substring_regex(cells, self.pattern)
+        found = pc.replace_substring(cells, self.thousands, "") if self.thousands else cells
+        found = pc.replace_substring(found, ",", ".") if self.decimal == "," else found
+        others = pc.replace_substring(cells, ".", _NO_POINT) if self.decimal == "," else cells
+        return pc.if_else(numbers, found, others)
+
+
+PLAIN = Spelling()
+"""As Python writes them."""
+_NO_POINT = "\u00b7"
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers.
+
+    Args:
+        values: `(N,)` float32, NaN where there is none.
+        missing: `(N,)`: whether a row has no value.
+        text: `(N,)`: whether it holds something else than a number.
+        padded: First whole number that is written with zeros before it; empty where none is.
+    """
+
+    values: np.ndarray
+    missing: np.ndarray
+    text: np.ndarray
+    padded: str = ""
+
+    def take(self, rows: np.ndarray) -> NumberColumn:
+        """Return the column at some rows."""
+        return NumberColumn(self.values[rows], self.missing[rows], self.text[rows], self.padded)
+
+
+@dataclass(frozen=True)
+class NameColumn:
+    """A column of names.
+
+    Args:
+        codes: `(N,)` place of each cell in `kinds`.
+        kinds: Arrow array of all different cells; some may be in no row.
+    """
+
+    codes: np.ndarray
+    kinds: Any
+
+    @cached_property
+    def as_kinds(self) -> NumberColumn:
+        """The kinds as numbers."""
+        return parse_numbers(self.kinds)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """`(N,)`: whether a row has no value."""
+        return self.as_kinds.missing[self.codes]
+
+    @property
+    def numbers(self) -> NumberColumn:
+        """The column as numbers."""
+        return self.as_kinds.take(self.codes)
+
+    @property
+    def used(self) -> np.ndarray:
+        """Codes of the kinds that are in some row, rising."""
+        return np.flatnonzero(np.bincount(self.codes, minlength=len(self.kinds)))
+
+    def found(self) -> dict[str, int]:
+        """Return the kinds that are in some row, with their codes."""
+        codes = self.used
+        places = pa.Array.from_buffers(pa.int64(), len(codes), [None, pa.py_buffer(codes.astype(np.int64))])
+        return dict(zip(self.kinds.take(places).to_pylist(), codes.tolist(), strict=True))
+
+    def take(self, rows: np.ndarray) -> NameColumn:
+        """Return the column at some rows."""
+        return NameColumn(self.codes[rows], self.kinds)
+
+    def numbered(self, numbers: dict[str, int]) -> np.ndarray:
+        """Return the `(N,)` int64 number of each cell, by its name; -1 for names that have none."""
+        by_code = np.full(len(self.kinds), -1, dtype=np.int64)
+        for name, code in self.found().items():
+            by_code[code] = numbers.get(name, -1)
+        return by_code[self.codes]
+
+
+def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
+    """Join pieces of a column of numbers."""
+    arrays = zip(*((piece.values, piece.missing, piece.text) for piece in pieces))
+    values, missing, text = map(np.concatenate, arrays)
+    return NumberColumn(values, missing, text, next((piece.padded for piece in pieces if piece.padded), ""))
+
+
+def parse_names(cells: Any) -> Any:
+    """Strip the cells of an Arrow array of strings and return it as a dictionary array."""
+    return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
+
+
+def join_names(pieces: Sequence[Any]) -> NameColumn:
+    """Join pieces of a column of names, which come from `parse_names`."""
+    whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    return NameColumn(_view(whole.indices, np.int32), whole.dictionary)
+
+
+def parse_numbers(cells: Any) -> NumberColumn:
+    """Read numbers in Arrow's array of strings as Python's `float` does, rounded to float32."""
+    values, none = _cast(cells), np.zeros(len(cells), dtype=bool)
+    if values is not None:
+        return NumberColumn(values, none, none, _first_padded(cells, values))
+    cells = pc.ascii_trim(cells, characters=" \t")
+    missing = pc.is_in(pc.ascii_lower(cells), value_set=strings(sorted(MISSING)))
+    values = _cast(cells, missing)
+    if values is not None:
+        return NumberColumn(values, _bools(missing), none, _first_padded(cells, values))
+    return _parse_others(cells)
+
+
+def _first_padded(cells: Any, values: np.ndarray) -> str:
+    """Return the first cell of whole numbers that has zeros before it; empty where none has, or one has a fraction."""
+    begin = pc.starts_with(pc.ascii_trim_whitespace(cells), pattern="0")
+    if not _bools(begin).any() or (np.nan_to_num(values) % 1).any():
+        return ""
+    padded = cells.filter(pc.match_substring_regex(cells, _PADDED))
+    return str(padded[0]).strip() if len(padded) else ""
+
+
+def _parse_others(cells: Any) -> NumberColumn:
+    """Read numbers some of which Arrow reads in another way than Python, or not at all."""
+    other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
+    values = _cast(cells, other)
+    assert values is not None, "what is left are plain numbers"
+    others = cells.filter(other).dictionary_encode()
+    kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
+    missing = np.array([is_missing(kind) for kind in kinds])
+    text = np.array([not is_number(kind) for kind in kinds]) & ~missing
+    numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
+    rows, codes, masks = _bools(other), _view(others.indices, np.int32), np.zeros((2, len(cells)), dtype=bool)
+    values[rows], masks[:, rows] = _rounded(np.array(numbers))[codes], np.stack((missing, text))[:, codes]
+    return NumberColumn(values, *masks)
+
+
+def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
+    """Cast cells to float32, NaN where a mask leaves them out; None where one is not a finite number."""
+    if without is not None:
+        cells = pc.if_else(without, "0", cells)
+    try:
+        numbers = _view(pc.cast(cells, pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        return None
+    if not np.isfinite(numbers).all():
+        return None
+    values = _rounded(numbers)
+    if without is not None:
+        values[_bools(without)] = np.nan
+    return values
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def strings(cells: Sequence[str]) -> Any:
+    """Make an Arrow array of strings without `pyarrow.array`, which imports pandas where it is installed."""
+    parts = [cell.encode() for cell in cells]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
+
+
+def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
+    """View the numbers of an Arrow array as NumPy's; its `to_numpy` imports pandas."""
+    return np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values)]
+
+
+def _bools(mask: Any) -> np.ndarray:
+    return _view(pc.cast(mask, pa.uint8()), np.bool_)
