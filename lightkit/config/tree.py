@@ -246,9 +246,8 @@ class Report:
         expected = None if choices else expected or in_words(kind)
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value) and (expected or "").startswith("a number"):
             fix = fix or f"{dotted(key)}={value.replace(',', '.')}, with a point"
-        fix = fix or in_place_of(f"{dotted(key)}={value}")
-        if fix is None and (close := nearest(str(value), choices or ())):
-            fix = f"{dotted(key)}={close[0]}"
+        close = [f"{dotted(key)}={name}" for name in nearest(str(value), choices or (), count=1)]
+        fix = fix or in_place_of(f"{dotted(key)}={value}") or next(iter(close), None)
         self.add(
             key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix, family="wrong-value"
         )
