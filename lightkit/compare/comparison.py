@@ -174,25 +174,25 @@ def _baseline(text: str | None, groups: Sequence[Group], labels: Sequence[str], 
     raise UserError("none of the runs that are compared", key="--baseline", received=text, choices=labels)
 
 
-def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
+def _metrics(records: Sequence[RunRecord], texts: Sequence[str]) -> list[str]:
     """Return the names of the metrics to compare.
 
     Raises:
         UserError: No run has such a metric, or nothing was measured at all.
     """
     known = dict.fromkeys(name for record in records for name in record.values)
-    if not asked:
+    if not texts:
         monitored = [name for name, _ in Counter(record.metric for record in records if record.metric).most_common()]
         both = (both for name in monitored for both in (name, f"test/{name.rpartition('/')[2]}"))
         return [name for name in dict.fromkeys(both) if name in known or name in monitored]
-    found = list[str]()
-    for text in asked:
+    chosen = list[str]()
+    for text in texts:
         pattern = Pattern(text, key="--metric")
         fitting = [text] if text in known else [name for name in known if pattern.fits(name)]
         if not fitting:
             raise UserError("no run has this metric", key="--metric", received=text, choices=known)
-        found += fitting
-    return list(dict.fromkeys(found))
+        chosen += fitting
+    return list(dict.fromkeys(chosen))
 
 
 def _marked(row: Row, rows: Sequence[Row], first: Row | None, metrics: dict[str, str | None]) -> Row:
@@ -218,8 +218,8 @@ def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics:
     """
     if sort is None and not metrics:
         return list(rows)
-    asked = sort or next(iter(metrics))
-    name = asked.removeprefix("-")
+    order = sort or next(iter(metrics))
+    name = order.removeprefix("-")
     long = {short: key for key, short in short_names(keys).items()}
     key = long.get(name, name)
     if key not in (*keys, *metrics):
@@ -228,5 +228,5 @@ def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics:
     def value(row: Row) -> Any:
         return row.cells[key].mean if key in metrics else row.group.values.get(key)
 
-    backwards = (metrics.get(key) == "max") != (asked != name)
+    backwards = (metrics.get(key) == "max") != (order != name)
     return ordered(rows, value, backwards=backwards)

@@ -56,15 +56,15 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     shared = set.intersection(*({*map(id, record.sections)} for record in records))
     own = {id(section): section for record in records for section in record.sections if id(section) not in shared}
     names = dict.fromkeys(key for section in own.values() for key in section.keys)
-    found = list[str]()
+    differing = list[str]()
     for name in names:
         if name in (*REPEATED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
             continue
         values = [record.keys.get(name, _MISSING) for record in records]
         follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))
         if not follows and (_MISSING in values or any(value != values[0] for value in values)):
-            found.append(name)
-    return found
+            differing.append(name)
+    return differing
 
 
 def columns(records: Sequence[RunRecord], differing: Sequence[str]) -> list[str]:
@@ -99,12 +99,12 @@ def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence
         keys: The keys to show of each group.
         differing: The keys that differ; None for those to show.
     """
-    found = dict[str, list[RunRecord]]()
+    by_mark = dict[str, list[RunRecord]]()
     for record in records:
         mark = json.dumps([record.keys.get(key, "(none)") for key in (keys if differing is None else differing)])
-        found.setdefault(mark, []).append(record)
+        by_mark.setdefault(mark, []).append(record)
     groups = list[Group]()
-    for runs in found.values():
+    for runs in by_mark.values():
         values = {key: runs[0].keys[key] for key in keys if key in runs[0].keys}
         groups.append(Group(values, tuple(sorted(runs, key=lambda run: (replicate(run) or (), run.started)))))
     return groups
@@ -208,14 +208,14 @@ def read_curves(group: Group) -> dict[str, RunCurve]:
 
 def _values_of(rows: Iterable[dict[str, Any]], epochs: dict[int, int]) -> dict[str, dict[int, float]]:
     """Return the values of a run by metric and step; of a step that stands twice the last one."""
-    found = defaultdict[str, dict[int, float]](dict)
+    values = defaultdict[str, dict[int, float]](dict)
     for row in rows:
         step, epoch = row["step"], row.get("epoch")
         epochs[step] = max(epoch if isinstance(epoch, int) else 0, epochs.get(step, 0))
         for name, value in row.items():
             if "/" in name and not name.startswith(_OF_MACHINE) and isinstance(value, int | float):
-                found[name][step] = float(value)
-    return found
+                values[name][step] = float(value)
+    return values
 
 
 def thinned(steps: Sequence[int]) -> list[int]:

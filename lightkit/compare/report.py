@@ -47,12 +47,12 @@ class TextTable:
 
 def tables(comparison: RunComparison) -> list[TextTable]:
     """Return what a reader is shown: the groups, the tests over seeds, those over rows."""
-    found = [_groups(comparison)]
+    shown_tables = [_groups(comparison)]
     if comparison.seed_tests:
-        found.append(_over_seeds(comparison))
+        shown_tables.append(_over_seeds(comparison))
     if comparison.split:
-        found += _over_rows(comparison)
-    return found
+        shown_tables += _over_rows(comparison)
+    return shown_tables
 
 
 def _groups(comparison: RunComparison) -> TextTable:
@@ -142,7 +142,7 @@ def _over_rows(comparison: RunComparison) -> list[TextTable]:
         line = [entry.label, entry.loss, str(entry.seeds), str(test.n), signed(test.mean)]
         table.rows.append([*line, _interval(test.low, test.high), p_value(test.p), p_value(entry.p_holm)])
     table.notes.append("smaller losses are better; rows stand for other rows, not for other seeds")
-    found = [table] if table.rows else []
+    of_losses = [table] if table.rows else []
     heads = ["against the baseline", "seed", "only it is right", "only baseline is", "p", "p (Holm)"]
     tests = TextTable(
         f"by row of {comparison.split}, McNemar, against {comparison.baseline}", heads, [], [1, 2, 3, 4, 5]
@@ -151,7 +151,7 @@ def _over_rows(comparison: RunComparison) -> list[TextTable]:
         counts = [str(one.test.gained), str(one.test.lost)]
         seed = "" if one.seed is None else str(one.seed)
         tests.rows.append([one.label, seed, *counts, p_value(one.test.p), p_value(one.p_holm)])
-    return [*found, tests] if tests.rows else found
+    return [*of_losses, tests] if tests.rows else of_losses
 
 
 def _interval(low: float | None, high: float | None) -> str:

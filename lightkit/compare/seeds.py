@@ -79,14 +79,14 @@ def compare_seeds(baseline: Group, others: Mapping[str, Group], metrics: Mapping
         others: The other groups by label.
         metrics: Names of metrics, with `min` or `max` for which values are better.
     """
-    found = list[SeedTest]()
+    entries = list[SeedTest]()
     for name, mode in metrics.items():
         tests = {label: _mean_test(baseline, other, name) for label, other in others.items()}
         adjusted = holm([test.t if test is not None else None for test in tests.values()])
         for (label, test), p in zip(tests.items(), adjusted):
             same = _replicates(baseline, name) == _replicates(others[label], name)
-            found.append(SeedTest(label, name, test, p, _verdict(test, p, mode), same))
-    return found
+            entries.append(SeedTest(label, name, test, p, _verdict(test, p, mode), same))
+    return entries
 
 
 def _finished(group: Group) -> list[RunRecord]:
@@ -229,10 +229,10 @@ def read_predictions(folder: Path, split: str) -> RowPredictions:
             table = sorted(read_csv(file), key=lambda row: int(row["row"]))
         losses = [_losses_of(row) for row in table]
         names = list(losses[0])
-        found = {name: np.array([row[name] for row in losses]) for name in names}
-        right = found["error"] == 0 if names[0] == "error" else None
+        by_loss = {name: np.array([row[name] for row in losses]) for name in names}
+        right = by_loss["error"] == 0 if names[0] == "error" else None
         return RowPredictions(
-            folder, tuple(int(row["row"]) for row in table), tuple(row["target"] for row in table), found, right
+            folder, tuple(int(row["row"]) for row in table), tuple(row["target"] for row in table), by_loss, right
         )
     except OSError as error:
         fix = f"lightkit predict {folder} --split {split}"

@@ -263,10 +263,10 @@ def _leaves(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def origins(found: Mapping[str, int]) -> list[Origin]:
+def origins(kept: Mapping[str, int]) -> list[Origin]:
     """Add bytes up by module, with modules alike taken together (`layers.*.attention`), the largest first."""
     grouped: dict[str, list[int]] = {}
-    for name, count in found.items():
+    for name, count in kept.items():
         grouped.setdefault(_NUMBER.sub("*", name), []).append(count)
     merged = [Origin(name, sum(counts), len(counts)) for name, counts in grouped.items()]
     return sorted(merged, key=lambda origin: -origin.bytes)

@@ -369,8 +369,8 @@ def steps_up_to(most: int, *, least: int = 1) -> list[int]:
         most: The largest size.
         least: The smallest size.
     """
-    found, size = [1, 2, 4], 8
+    sizes, size = [1, 2, 4], 8
     while size <= most:
-        found.append(size)
+        sizes.append(size)
         size += max(8, 1 << (size.bit_length() - 4))
-    return [size for size in found if least <= size <= most]
+    return [size for size in sizes if least <= size <= most]

@@ -154,19 +154,20 @@ def parameters_of(
     return measured
 
 
-def lines_about(found: Sequence[ParameterStats], *, gradients: bool) -> list[str]:
+def lines_about(parameters: Sequence[ParameterStats], *, gradients: bool) -> list[str]:
     """Say what strikes in a list of parameters, after a line about all of them."""
-    count = sum(one.values.count for one in found)
-    lines = [
-        f"{count:,} numbers in {counted(len(found), 'tensor')}, norm {_short(_together([one.values for one in found]))}"
-    ]
-    odd = {"values that are not finite": [one.name for one in found if one.values.nonfinite]}
+    count = sum(one.values.count for one in parameters)
+    norm = _short(_together([one.values for one in parameters]))
+    lines = [f"{count:,} numbers in {counted(len(parameters), 'tensor')}, norm {norm}"]
+    odd = {"values that are not finite": [one.name for one in parameters if one.values.nonfinite]}
     if gradients:
-        grads = [one.gradient for one in found if one.gradient is not None]
+        grads = [one.gradient for one in parameters if one.gradient is not None]
         lines[0] += f"; norm of their gradients {_short(_together(grads))}"
-        odd["no gradient"] = [one.name for one in found if one.trains and one.gradient is None]
-        odd["a gradient of zeros"] = [one.name for one in found if one.gradient and one.gradient.zeros == 1]
-        odd["gradients that are not finite"] = [one.name for one in found if one.gradient and one.gradient.nonfinite]
+        odd["no gradient"] = [one.name for one in parameters if one.trains and one.gradient is None]
+        odd["a gradient of zeros"] = [one.name for one in parameters if one.gradient and one.gradient.zeros == 1]
+        odd["gradients that are not finite"] = [
+            one.name for one in parameters if one.gradient and one.gradient.nonfinite
+        ]
     return lines + [f"{what}: {', '.join(names)}" for what, names in odd.items() if names]
 
 

@@ -80,14 +80,14 @@ def device_seconds(trace: Mapping[str, Any], names: Collection[str]) -> dict[str
             stretches.append((event["ts"], event["ts"] + event["dur"], event["name"]))
     starts = [began for began, _, _ in stretches]
     launched = {_correlation(event): event["ts"] for event in events if event.get("cat") in _LAUNCHES}
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for event in events:
         if event.get("cat") in _WORK:
             moment = launched.get(_correlation(event), -1.0)
             at = bisect.bisect_right(starts, moment) - 1
             name = stretches[at][2] if at >= 0 and moment <= stretches[at][1] else OTHER
-            found[name] = found.get(name, 0.0) + event["dur"] / 1e6  # microseconds
-    return found
+            seconds[name] = seconds.get(name, 0.0) + event["dur"] / 1e6  # microseconds
+    return seconds
 
 
 def _correlation(event: Mapping[str, Any]) -> Any:

@@ -57,13 +57,13 @@ def ended(history: History) -> Finding:
     status, result = history.record.status, history.result
     steps, reason = result.get("steps"), str(result.get("reason") or "").splitlines()
     at = f" after {steps:,} steps" if isinstance(steps, int) else ""
-    said = f": {reason[0]}" if reason else ""
+    because = f": {reason[0]}" if reason else ""
     name, numbers = "ended", {"status": status, "steps": steps}
     if status in ("finished", "running", "paused"):
-        return Finding(name, "ok", f"{status}{at}{said}", numbers=numbers)
+        return Finding(name, "ok", f"{status}{at}{because}", numbers=numbers)
     go_on = f"lightkit resume {history.folder}"
     if status == "interrupted":
-        return Finding(name, "note", f"interrupted{at}{said}", "it is not finished", "", go_on, numbers)
+        return Finding(name, "note", f"interrupted{at}{because}", "it is not finished", "", go_on, numbers)
     if status == "unfinished":
         last = next((line for line in reversed(history.log_tail().splitlines()) if line.strip()), "")
         measured = "killed: no process runs in the folder, and none has written a result"
@@ -76,7 +76,7 @@ def ended(history: History) -> Finding:
     why = known[0].cause if known else "the reason stands in result.json and run.log"
     advice = [line.partition("fix:")[2].strip() for line in reason if line.lstrip().startswith("fix:")]
     fix = (known[0].key or known[0].fix) if known else advice[0] if advice else go_on
-    return Finding(name, "error", f"{status}{at}{said}", why, "", fix, numbers)
+    return Finding(name, "error", f"{status}{at}{because}", why, "", fix, numbers)
 
 
 def loss(history: History) -> Finding:

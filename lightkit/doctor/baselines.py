@@ -82,7 +82,7 @@ def constant_loss(run: ExaminedRun, objective: Objective, split: str) -> float |
     numbers = max(math.prod(objective.preds.shape[1:]), 1)
     y = y[: max(1, min(_FITTED_ROWS, _FIT_NUMBERS // numbers))].to(objective.y.device)
     rate = 0.1 * max(float(y.float().std()) if y.is_floating_point() and y.numel() > 1 else 1.0, 1e-6)
-    found = list[float]()
+    constants = list[float]()
     try:
         for start in _constants(objective, y):
             losses, answer = fitted(
@@ -92,10 +92,10 @@ def constant_loss(run: ExaminedRun, objective: Objective, split: str) -> float |
             falling = (
                 len(losses) == _FIT_STEPS and losses[-20] - min(losses) > 0.1 * abs(losses[0] - min(losses)) + 1e-6
             )
-            found += [] if falling else [_loss_of_constant(objective, split, answer)]
+            constants += [] if falling else [_loss_of_constant(objective, split, answer)]
     except Exception:  # a loss of one's own may take anything
         return None
-    return min((loss for loss in found if math.isfinite(loss)), default=None)
+    return min((loss for loss in constants if math.isfinite(loss)), default=None)
 
 
 def _constants(objective: Objective, y: Tensor) -> Iterator[Tensor]:

@@ -61,9 +61,9 @@ def look_through(place: Path, root: Path, *, mend: bool = False) -> Iterator[Fin
     folders += [member for folder in folders for member in sorted(run_folders(folder / run_files.MEMBERS))]
     whole = 0
     for folder in folders:
-        found = list(chain(_damaged(folder, mend=mend), _foreign(folder)))
-        yield from found
-        whole += not found
+        findings = list(chain(_damaged(folder, mend=mend), _foreign(folder)))
+        yield from findings
+        whole += not findings
     yield from _index(place, root, mend=mend)
     yield Finding("folders", "ok", f"{whole} of {len(folders)} runs and sweeps are whole and signed by you")
 
@@ -78,11 +78,11 @@ def damages(folder: Path) -> list[tuple[str, str]]:
     read_ensemble_plan(folder, damage)
     read_json(folder / run_files.FINETUNE, {}, damage)
     read_json(folder / run_files.CHECKPOINTS / run_files.MANIFEST, {}, damage)
-    found = [(name, what) for name, _, what in (line.partition(": ") for line in damage)]
+    damaged = [(name, what) for name, _, what in (line.partition(": ") for line in damage)]
     for name, read in _LINES.items():
         bad = _bad_lines(folder / name, read)
-        found += [(name, bad[0] + (f", and {len(bad) - 1} more" if len(bad) > 1 else ""))] if bad else []
-    return found
+        damaged += [(name, bad[0] + (f", and {len(bad) - 1} more" if len(bad) > 1 else ""))] if bad else []
+    return damaged
 
 
 def damage_findings(folder: Path) -> Iterator[Finding]:
@@ -101,11 +101,11 @@ def damage_findings(folder: Path) -> Iterator[Finding]:
 
 
 def _damaged(folder: Path, *, mend: bool) -> Iterator[Finding]:
-    found, holder = list(damage_findings(folder)), lock_holder(folder)
+    findings, holder = list(damage_findings(folder)), lock_holder(folder)
     left = [] if holder else [folder / name for name in _LEFT if (folder / name).is_file()]
-    if mend and holder and found:
+    if mend and holder and findings:
         yield Finding("damaged", "skipped", f"{folder} is left as it is: {holder} works in it")
-    elif mend and (found or left):
+    elif mend and (findings or left):
         with locked(folder):
             for name, what in damages(folder):
                 yield _mended(folder, name, what)
@@ -113,10 +113,10 @@ def _damaged(folder: Path, *, mend: bool) -> Iterator[Finding]:
                 path.unlink(missing_ok=True)
                 yield Finding("left over", "note", f"{path} is deleted: it said something of a process that is gone")
         return
-    yield from found
+    yield from findings
     for path in left:
-        told = f"{path} says something of a process that is gone"
-        yield Finding("left over", "note", told)
+        measured = f"{path} says something of a process that is gone"
+        yield Finding("left over", "note", measured)
 
 
 def _mended(folder: Path, name: str, what: str) -> Finding:
@@ -185,14 +185,14 @@ def _foreign_jobs(folder: Path) -> Iterator[Finding]:
         return
     try:
         record = read_journal(folder)
-    except UserError:  # told as damage
+    except UserError:  # a finding of damage says so
         return
     for error in record.refused:
         yield Finding("forged", "warning", f"{folder}: {error.what}: {error.received}", "this job is left out")
     jobs = [name for name in record.jobs if not record.has_planned(name)]
     if jobs:
-        told = f"{folder}: {len(jobs)} of {len(record.jobs)} planned jobs are not signed by you, such as {jobs[0]}"
-        yield Finding("foreign", "note", told, "the sweep came from elsewhere, or its journal was changed")
+        measured = f"{folder}: {len(jobs)} of {len(record.jobs)} planned jobs are not signed by you, such as {jobs[0]}"
+        yield Finding("foreign", "note", measured, "the sweep came from elsewhere, or its journal was changed")
 
 
 def _index(place: Path, root: Path, *, mend: bool) -> Iterator[Finding]:

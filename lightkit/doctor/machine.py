@@ -39,7 +39,7 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
     yield versions(facts)
     with closing(open_source()) as source:
         gpus = list(source.gpus)
-        yield devices(facts, gpus, asked=str(run.cfg.device.name))
+        yield devices(facts, gpus, device_name=str(run.cfg.device.name))
         yield from busy(source, gpus) if run.shared.engine.device.type == "cuda" else ()
     yield from workers(run)
 
@@ -80,23 +80,23 @@ def _unmet(package: str) -> Iterator[str]:
             yield f"{package} {own} wants {wish.name}{wish.specifier}, and {there} is installed"
 
 
-def devices(facts: dict[str, Any], gpus: list[GpuFacts], *, asked: str) -> Finding:
+def devices(facts: dict[str, Any], gpus: list[GpuFacts], *, device_name: str) -> Finding:
     """Compare the GPUs of the machine with those that PyTorch can use.
 
     Args:
         facts: See `lightkit.device.about.torch_facts`.
         gpus: What the driver knows.
-        asked: `device.name` of the configuration.
+        device_name: `device.name` of the configuration.
     """
     seen = facts["devices"]
-    if not seen and gpus and asked != "cpu":
+    if not seen and gpus and device_name != "cpu":
         measured = f"the driver knows {gpus[0].name or 'a GPU'}, and PyTorch does not see it: {facts['no_cuda']}"
         why = "the run would train on the CPU, ten to a hundred times slower"
         fix = "a PyTorch for this driver: https://pytorch.org/get-started; `lightkit env` shows both versions"
         return Finding("device", "error", measured, why, "device.name", fix)
     if not seen:
         there = "no GPU here" if not gpus else "device.name=cpu"
-        return Finding("device", "ok", f"{facts['default_device'] if asked != 'cpu' else 'cpu'} ({there})")
+        return Finding("device", "ok", f"{facts['default_device'] if device_name != 'cpu' else 'cpu'} ({there})")
     missing = [each for each in seen if not supported(each["capability"], facts["built_for"])]
     if missing:
         measured = f"{missing[0]['name']} has capability {missing[0]['capability']}, and this PyTorch is built for "

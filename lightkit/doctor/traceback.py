@@ -68,19 +68,19 @@ def explain(text: str) -> Explained:
         text: A traceback, or the output of a program with one in it.
     """
     text = _RANK.sub("", _COLOURS.sub("", text)).replace("\r\n", "\n")
-    found = list[tuple[int, Recognised]]()
+    matches = list[tuple[int, Recognised]]()
     for known in known_errors():
         match = _match(known, text)
         if match is not None:
             numbers = {name: value or "" for name, value in match.groupdict().items()}
             says = text[text.rfind("\n", 0, match.start()) + 1 : match.end()] + text[match.end() :].partition("\n")[0]
             cause, fix = known.cause.format(**numbers), known.fix.format(**numbers)
-            found.append((match.start(), Recognised(known.name, " ".join(says.split()), cause, fix, known.key)))
-    found.sort(key=lambda each: each[0])
+            matches.append((match.start(), Recognised(known.name, " ".join(says.split()), cause, fix, known.key)))
+    matches.sort(key=lambda each: each[0])
     messages = [match[1].strip() for match in _MESSAGE.finditer(text)]
     messages = [each for each in messages if not _OF_A_LAUNCHER.match(each)] or messages
     codes = [code for match in _CODE.finditer(text) for code in match[1].split()]
-    recognised = tuple(each for _, each in found[:_MOST])
+    recognised = tuple(each for _, each in matches[:_MOST])
     return Explained(messages[-1] if messages else "", _own_place(text), recognised, tuple(dict.fromkeys(codes)))
 
 

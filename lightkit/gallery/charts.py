@@ -33,15 +33,15 @@ def statistics(data: Data) -> dict[str, tuple[Tensor, Tensor]]:
     Args:
         data: The splits; samples that are no pairs of tensors of one shape give nothing.
     """
-    found = dict[str, tuple[Tensor, Tensor]]()
+    pairs_of = dict[str, tuple[Tensor, Tensor]]()
     for split in data.loaders():
         loader = data.evaluation(split)
         if loader is not None:
             pairs = _read(loader.with_rows(spread(loader.rows, MOST_ROWS)))
             if pairs is None:
                 return {}
-            found[split] = pairs
-    return found
+            pairs_of[split] = pairs
+    return pairs_of
 
 
 def _read(loader: Loader) -> tuple[Tensor, Tensor] | None:

@@ -43,12 +43,12 @@ class Sample:
 
     def plain(self) -> dict[str, Any]:
         """Return what a program may want to know."""
-        found: dict[str, Any] = {"row": self.row, "target": self.target}
-        found |= {"file": self.file} if self.file else {}
+        facts: dict[str, Any] = {"row": self.row, "target": self.target}
+        facts |= {"file": self.file} if self.file else {}
         if self.answer is not None:
-            found |= {"prediction": self.answer.text, "confidence": self.answer.confidence}
-            found |= {"right": self.answer.is_right}
-        return found | ({"loss": self.loss} if self.loss is not None else {})
+            facts |= {"prediction": self.answer.text, "confidence": self.answer.confidence}
+            facts |= {"right": self.answer.is_right}
+        return facts | ({"loss": self.loss} if self.loss is not None else {})
 
 
 def loader_of(data: Data, split: str, *, training: bool = True) -> Loader:

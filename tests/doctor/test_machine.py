@@ -46,9 +46,9 @@ def test_which_builds_run_on_which_gpus(capability: str, built_for: list[str], e
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_an_error_unless_the_cpu_is_asked_for() -> None:
-    found = devices(HERE, [GPU], asked="auto")
-    on_purpose = devices(HERE, [GPU], asked="cpu")
-    none = devices(HERE, [], asked="auto")
+    found = devices(HERE, [GPU], device_name="auto")
+    on_purpose = devices(HERE, [GPU], device_name="cpu")
+    none = devices(HERE, [], device_name="auto")
 
     assert found.status == "error"
     assert "the driver is too old" in found.measured
@@ -56,8 +56,8 @@ def test_a_gpu_that_pytorch_does_not_see_is_an_error_unless_the_cpu_is_asked_for
 
 
 def test_a_gpu_without_kernels() -> None:
-    old = devices({**HERE, "devices": [SEEN], "built_for": ["sm_50", "sm_60"]}, [GPU], asked="auto")
-    fine = devices({**HERE, "devices": [SEEN, SEEN], "built_for": ["sm_90"]}, [GPU], asked="auto")
+    old = devices({**HERE, "devices": [SEEN], "built_for": ["sm_50", "sm_60"]}, [GPU], device_name="auto")
+    fine = devices({**HERE, "devices": [SEEN, SEEN], "built_for": ["sm_90"]}, [GPU], device_name="auto")
 
     assert old.status == "error"
     assert "no kernel image" in old.why

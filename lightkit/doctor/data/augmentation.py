@@ -131,7 +131,7 @@ class _Trial:
 
     known: tuple[Tensor, Tensor]
     """Inputs to learn from, and their classes."""
-    asked: tuple[Tensor, Tensor]
+    queries: tuple[Tensor, Tensor]
     """Inputs to recognise, and their classes."""
     views: int
     """How many times to augment the inputs to learn from."""
@@ -147,22 +147,22 @@ class _Trial:
         each = (time.perf_counter() - begin) / len(x[:_LOOKED_AT])
         possible = int(_SECONDS / max(each, 1e-9))
         held = marks[: len(x)] % 4 == 0
-        learned, asked = (part.nonzero()[:, 0] for part in (~held, held))
-        learned, asked = learned[: min(_LEARNED, possible // 2)], asked[: min(_HELD_OUT, possible // 2)]
-        if len(asked) < 20 or len(learned) < 60:
+        learned, queries = (part.nonzero()[:, 0] for part in (~held, held))
+        learned, queries = learned[: min(_LEARNED, possible // 2)], queries[: min(_HELD_OUT, possible // 2)]
+        if len(queries) < 20 or len(learned) < 60:
             return f"{len(x):,} training rows are too few, or augmenting them takes too long"
-        views = max(1, min(_VIEWS, (possible - len(asked)) // len(learned)))
-        return cls((x[learned], labels[learned]), (x[asked], labels[asked]), views)
+        views = max(1, min(_VIEWS, (possible - len(queries)) // len(learned)))
+        return cls((x[learned], labels[learned]), (x[queries], labels[queries]), views)
 
     def recognised(self, augment: Sequence[Any]) -> _Recognised:
         """Let the nearest view name the class of each input, with these transforms on both sides."""
         views = self.views if augment else 1
         known = torch.cat([_compared(_augmented(self.known[0], epoch, augment)) for epoch in range(views)])
-        asked = _compared(_augmented(self.asked[0], views, augment))
-        nearest = (known.square().sum(1)[None] - 2 * asked @ known.T).argmin(1)
-        right = self.known[1].repeat(views)[nearest] == self.asked[1]
-        classes = int(max(self.known[1].max(), self.asked[1].max())) + 1
-        parts = self.asked[1][right], self.asked[1], self.known[1]
+        queries = _compared(_augmented(self.queries[0], views, augment))
+        nearest = (known.square().sum(1)[None] - 2 * queries @ known.T).argmin(1)
+        right = self.known[1].repeat(views)[nearest] == self.queries[1]
+        classes = int(max(self.known[1].max(), self.queries[1].max())) + 1
+        parts = self.queries[1][right], self.queries[1], self.known[1]
         hits, counts, learned = (torch.bincount(part, minlength=classes).double() for part in parts)
         chance = float((learned / learned.sum()).max())
         overall = max(0.0, (float(hits.sum() / counts.sum()) - chance) / max(1 - chance, 1e-9))

@@ -14,9 +14,8 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.doctor.checks import ExaminedRun
-from lightkit.doctor.data.order import cut_splits, is_series
+from lightkit.doctor.data.order import class_names, count_rows, cut_splits, is_series
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.data.targets import class_names, count_rows
 from lightkit.doctor.finding import Finding, Status, named
 
 LABELS, BALANCE, CONFLICTS = "labels", "class balance", "conflicting labels"
@@ -45,8 +44,10 @@ def find_unreadable(sample: DataSample) -> Iterator[Finding]:
         error = sample[split].problem
         if error is not None:
             user = error if isinstance(error, UserError) else None
-            said = user.what if user else in_short(error)
-            measured = f"reading {split} ended: {said if user or len(said) <= _LONGEST else f'{said[:_LONGEST]}…'}"
+            reason = user.what if user else in_short(error)
+            measured = (
+                f"reading {split} ended: {reason if user or len(reason) <= _LONGEST else f'{reason[:_LONGEST]}…'}"
+            )
             why = "a run would end at this sample, perhaps hours later"
             fix = (user.fix if user else None) or "mend or leave out the sample"
             yield Finding(LABELS, "error", measured, why, "data.dataset", fix, {"split": split})

@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from lightkit.common.randomness import mix
 from lightkit.doctor.checks import ExaminedRun
-from lightkit.doctor.data.order import cut_splits, is_series
+from lightkit.doctor.data.order import cut_splits, explained_by, goal_of, is_date, is_series, whole_numbers
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.data.targets import explained_by, goal_of, is_date, whole_numbers
 from lightkit.doctor.finding import Finding, Status, named
 
 LEAKS = "leaking features"
@@ -34,12 +33,8 @@ _NUMBER_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|index|idx|key|rowid|number|n
 
 
 def check(run: ExaminedRun) -> Iterator[Finding]:
-    """Look for features that know the target."""
-    yield from find_leaking_features(run.sample)
-
-
-def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     """Find features that predict the target alone, and such that number or date the rows."""
+    sample = run.sample
     x, y = sample.train.x, goal_of(sample)
     whole = sample.train.y
     if x is None or y is None or not x.is_floating_point() or len(x) < _FEWEST_ROWS:
@@ -114,7 +109,7 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
     """Return the features that number or date the rows, by their place."""
     rows = sample.train.rows[: len(columns)]
     raw = sample.unscaled(columns)
-    found = dict[int, str]()
+    counting = dict[int, str]()
     for number, name in enumerate(names):
         column = raw[:, number]
         distinct = len(column.unique()) / len(column)
@@ -122,8 +117,8 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
         is_number = distinct > 0.95 and bool(_NUMBER_NAME.search(name)) and whole_numbers(column)
         dates = (distinct > 0.05 and is_date("", column)) or (distinct > 0.1 and is_date(name, column))
         if is_ordered or is_number or dates:
-            found[number] = name
-    return found
+            counting[number] = name
+    return counting
 
 
 def _rank_correlation(column: Tensor, rows: Tensor) -> float:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightkit.doctor.checks import ExaminedRun
+from lightkit.doctor.data.order import class_names
 from lightkit.doctor.data.sample import DataSample
-from lightkit.doctor.data.targets import class_names
 from lightkit.doctor.finding import Finding, Status
 
 NEAR, GROUPS = "near duplicates", "groups"
@@ -83,7 +83,7 @@ class _Neighbours:
             return "inputs are no tensors of numbers"
         if len(train.described) < _FEWEST_ROWS or train.described.shape[1] != other.described.shape[1]:
             return f"fewer than {_FEWEST_ROWS} training rows say little about how far rows lie apart"
-        known, asked = train.described, other.described[:_QUERIES]
+        known, queries = train.described, other.described[:_QUERIES]
         if sample.is_table:
             coarse = sum(len(column.unique()) < _COARSE for column in known[:_KNOWN_ROWS].unbind(1))
             if coarse > known.shape[1] / 3:
@@ -91,20 +91,20 @@ class _Neighbours:
                 return f"{count} have fewer than {_COARSE} values: many rows are alike anyway"
             if known.shape[1] < _FEWEST_FEATURES:
                 return f"in {known.shape[1]} features rows are close to each other anyway"
-            known, asked = _places(known, known), _places(asked, known)
+            known, queries = _places(known, known), _places(queries, known)
         # Products are fast but inexact for what is close: they choose, and differences measure.
-        squares = known.square().sum(1)[None] - 2 * asked @ known.T
-        squares[other.marks[: len(asked), None] == train.marks[None]] = math.inf  # another check counts equal rows
+        squares = known.square().sum(1)[None] - 2 * queries @ known.T
+        squares[other.marks[: len(queries), None] == train.marks[None]] = math.inf  # another check counts equal rows
         chosen = squares.topk(min(2 * _NEIGHBOURS, len(known)), largest=False).indices
-        exact = (known[chosen] - asked[:, None]).square().sum(2).sqrt()
+        exact = (known[chosen] - queries[:, None]).square().sum(2).sqrt()
         exact[squares.gather(1, chosen).isinf()] = math.inf
         order = exact.argsort(1)[:, :_NEIGHBOURS]
-        distances, found = exact.gather(1, order), chosen.gather(1, order)
+        distances, near = exact.gather(1, order), chosen.gather(1, order)
         complete = distances[:, -1].isfinite() & (distances[:, -1] > 0)
         if int(complete.sum()) < 10:
             return "most rows have the same distance to each other"
-        rows = other.rows[: len(asked)]
-        return cls(rows[complete], train.rows[found[complete, 0]], distances[complete])
+        rows = other.rows[: len(queries)]
+        return cls(rows[complete], train.rows[near[complete, 0]], distances[complete])
 
     def suspicious(self) -> Tensor:
         """Tell of each row whether its nearest neighbour is closer than chance lets it be, `(M,)`."""

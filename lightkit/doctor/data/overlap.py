@@ -119,8 +119,8 @@ def find_repeated_text(sample: DataSample) -> Iterator[Finding]:
         return
     known, share_read = _find_in_train(sample, wanted, length)
     for name, (marks, varied) in passages.items():
-        found = torch.isin(marks, known) & varied
-        of_window = found.sum(1) / varied.sum(1).clamp(min=1)
+        repeats = torch.isin(marks, known) & varied
+        of_window = repeats.sum(1) / varied.sum(1).clamp(min=1)
         repeated = int((of_window >= _KNOWN).sum())
         share = repeated / len(marks)
         numbers = {"split": name, "windows": len(marks), "repeated": repeated, "share": share, "read": share_read}
@@ -154,12 +154,12 @@ def _find_in_train(sample: DataSample, wanted: Tensor, length: int) -> tuple[Ten
     rows = sample.data.rows["train"]
     width = max(sample.data.info.input_shape[0] if sample.data.info.input_shape else 1, 1)
     some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: _MOST_TOKENS // width]]
-    until, found, read = time.monotonic() + _SECONDS, [wanted[:0]], 0
+    until, known, read = time.monotonic() + _SECONDS, [wanted[:0]], 0
     for batch in sample.loader("train", some, _WINDOWS).epoch(0):
         marks = _passages(batch[0], length)
         place = torch.searchsorted(wanted, marks).clamp(max=len(wanted) - 1)
-        found.append(marks[wanted[place] == marks].unique())
+        known.append(marks[wanted[place] == marks].unique())
         read += len(batch[0])
         if time.monotonic() > until:
             break
-    return torch.cat(found).unique(), read / max(len(rows), 1)
+    return torch.cat(known).unique(), read / max(len(rows), 1)

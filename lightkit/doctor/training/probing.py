@@ -263,7 +263,7 @@ def kept_graphs(learner: Learner, most: int = 3000) -> dict[str, int]:
         learner: What is trained.
         most: Operations after which counting ends.
     """
-    found = dict[str, int]()
+    graphs = dict[str, int]()
     for name, value in attributes_of(learner):
         begun = [each.grad_fn for each in contents(value) if isinstance(each, Tensor) and each.grad_fn is not None]
         seen, waiting = set[Any](), list[Any](begun)
@@ -273,18 +273,18 @@ def kept_graphs(learner: Learner, most: int = 3000) -> dict[str, int]:
                 seen.add(node)
                 waiting += [following for following, _ in node.next_functions]
         if seen:
-            found[name] = len(seen)
-    return found
+            graphs[name] = len(seen)
+    return graphs
 
 
 def state_of(learner: Learner) -> dict[str, Any]:
     """Return the numbers, texts and tensors in attributes, which are in no checkpoint; tensors as copies."""
-    found = dict[str, Any]()
+    state = dict[str, Any]()
     for name, value in attributes_of(learner):
         parts = contents(value)
         if parts and all(isinstance(each, bool | int | float | str | Tensor) for each in parts):
-            found[name] = [each.detach().clone() if isinstance(each, Tensor) else each for each in parts]
-    return found
+            state[name] = [each.detach().clone() if isinstance(each, Tensor) else each for each in parts]
+    return state
 
 
 def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
