@@ -37,38 +37,23 @@ def ran(model: nn.Module, x: Tensor) -> str | None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "head"),
+    ("make", "name", "head", "size"),
     [
-        ("resnet18", "fc"),
-        ("squeezenet1_1", "classifier.1"),
-        ("convnext_tiny", "classifier.2"),
+        (torchvision_model, "squeezenet1_1", "classifier.1", 64),
+        (torchvision_model, "resnet18", "fc", 64),
+        (torchvision_model, "convnext_tiny", "classifier.2", 64),
+        (timm_model, "convnext_atto", "head.fc", 224),
+        (timm_model, "deit_tiny_distilled_patch16_224", "head", 224),
     ],
 )
-def test_heads_of_torchvision(name: str, head: str) -> None:
+def test_heads_of_torchvision_and_timm(make: Callable[..., nn.Module], name: str, head: str, size: int) -> None:
     with torch.device("meta"):
-        model = torchvision_model(name, 7)
-        assert ran(model, torch.rand(2, 3, 64, 64)) == head
+        model = make(name, 7)
+        assert ran(model, torch.rand(2, 3, size, size)) == head
     guessed = guess_head(model)
     assert guessed is not None
     assert guessed.path == head
     assert outputs_of(model, head) == 7
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("convnext_atto", "head.fc"),
-        ("deit_tiny_distilled_patch16_224", "head"),
-    ],
-)
-def test_heads_of_timm(name: str, head: str) -> None:
-    with torch.device("meta"):
-        model = timm_model(name, 7)
-        assert ran(model, torch.rand(2, 3, 224, 224)) == head
-    guessed = guess_head(model)
-    assert guessed is not None
-    assert guessed.path == head
 
 
 @pytest.mark.parametrize(

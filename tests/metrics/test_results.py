@@ -155,7 +155,10 @@ def made(case: Case) -> SplitMetrics:
     return SplitMetrics("val", lambda: {"it": case.make()}, block=2)
 
 
-def check(name: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "name", [*FEW, *(pytest.param(name, marks=pytest.mark.thorough) for name in CASES if name not in FEW)]
+)
+def test_a_metric_gives_all_that_it_finds(name: str, tmp_path: Any) -> None:
     """See that a metric loses nothing, and not in the middle of an epoch either."""
     case = CASES[name]
     torch.manual_seed(3)
@@ -172,17 +175,6 @@ def check(name: str, tmp_path: Any) -> None:
         np.testing.assert_equal(drawn, arrays)
     for result in arrays.values():
         assert draw(result, title=name) is not None
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_a_metric_gives_all_that_it_finds(name: str, tmp_path: Any) -> None:
-    check(name, tmp_path)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
-def test_every_metric_gives_all_that_it_finds(name: str, tmp_path: Any) -> None:
-    check(name, tmp_path)
 
 
 def test_every_class_of_torchmetrics_is_walked() -> None:

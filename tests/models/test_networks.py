@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.config import compose
 from lightkit.models import CNN, MLP, RecurrentLM, ResNet, TransformerClassifier, TransformerLM
 from lightkit.models.parts import Attention, rotary_table, rotate
+from lightkit.runner import Runner
 
 SMALL: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 2}
 
@@ -176,3 +179,23 @@ def test_attention_equals_the_formula():
     scores = (q @ k.transpose(-1, -2) / 2).masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
     expected = layer.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(2, 5, 8))
     assert torch.allclose(layer(x), expected, atol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "model=tabm data=wine loss=supervised_contrastive trainer.ema.decay=0.9 checkpoint.export=model",
+        "model=tabm data=breast_cancer device.parallel=dp finetune=lora finetune.lora.rank=2",
+        "model=tabm data=digits_multilabel device.precision=fp64 data.mixup.alpha=0.4",
+        "model=soft_tree data=digits device.precision=bf16 finetune=head finetune.head.replace=never",
+        "model=soft_tree data=breast_cancer device.parallel=dp device.activation_checkpointing=[gates]",
+        "model=soft_tree data=diabetes finetune=lora finetune.lora.rank=2",
+    ],
+)
+def test_networks_whose_output_is_a_mapping_train_on_every_kind_of_target(overrides, tmp_path):
+    small = ["model.k=4", "model.hidden=[8]"] if "tabm" in overrides else ["model.depth=3"]
+    texts = [*overrides.split(), *small, "trainer.epochs=1", "data.batch_size=128"]
+    result = Runner(compose([*texts, "device=cpu", "logger=quiet", "metrics.figures=[]"]).cfg, tmp_path).run()
+    assert result["status"] == "finished"
+    assert all(math.isfinite(value) for name, value in result["metrics"].items() if name.endswith("/loss"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +9,7 @@ import torch
 from torch import nn
 from torchensemble._base import BaseTree
 
-from lightkit.config import compose
 from lightkit.models import SoftTree
-from lightkit.runner import Runner
 from lightkit.trainer import Supervised
 
 
@@ -60,18 +57,3 @@ def test_gates_that_are_certain_have_finite_gradients() -> None:
     (output["logits"].sum() + output["penalty"]).sum().backward()
     assert torch.isfinite(output["penalty"]).all()
     assert all(torch.isfinite(parameter.grad).all() for parameter in tree.parameters() if parameter.grad is not None)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["data=digits", "device.precision=bf16", "finetune=head", "finetune.head.replace=never"],
-        ["data=breast_cancer", "device.parallel=dp", "device.activation_checkpointing=[gates]"],
-        ["data=diabetes", "finetune=lora", "finetune.lora.rank=2"],
-    ],
-)
-def test_it_trains_on_every_kind_of_target(overrides: list[str], tmp_path: Path) -> None:
-    texts = ["model=soft_tree", "model.depth=3", "trainer.epochs=1", "data.batch_size=128", *overrides]
-    result = Runner(compose([*texts, "device=cpu", "logger=quiet", "metrics.figures=[]"]).cfg, tmp_path).run()
-    assert result["status"] == "finished"

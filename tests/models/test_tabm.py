@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.config import compose
 from lightkit.losses import SupervisedContrastive
 from lightkit.models import TabM
 from lightkit.models.tabm import combine
-from lightkit.runner import Runner
 from lightkit.trainer import Supervised
 
 
@@ -105,20 +101,3 @@ def test_a_loss_that_compares_samples_sees_one_member_at_a_time() -> None:
     loss = SupervisedContrastive()
     expected = torch.stack([loss(member, y) for member in model(x)["members"].unbind(1)]).mean()
     torch.testing.assert_close(Supervised().step(model, (x, y), loss).loss, expected)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["data=wine", "loss=supervised_contrastive", "trainer.ema.decay=0.9", "checkpoint.export=model"],
-        ["data=breast_cancer", "device.parallel=dp", "finetune=lora", "finetune.lora.rank=2"],
-        ["data=digits_multilabel", "device.precision=fp64", "data.mixup.alpha=0.4"],
-    ],
-)
-def test_it_trains_on_every_kind_of_target(overrides: list[str], tmp_path: Path) -> None:
-    texts = ["model=tabm", "model.k=4", "model.hidden=[8]", "trainer.epochs=1", "data.batch_size=128", *overrides]
-    result = Runner(compose([*texts, "device=cpu", "logger=quiet", "metrics.figures=[]"]).cfg, tmp_path).run()
-    assert result["status"] == "finished"
-    values = {name: value for name, value in result["metrics"].items() if name.endswith("/loss")}
-    assert all(math.isfinite(value) for value in values.values()), values
