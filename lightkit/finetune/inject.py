@@ -92,20 +92,20 @@ def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: T
     """
     resolved = []
     for argument, pattern in _parameter_patterns(options):
-        found = names.match_parameters(pattern, argument=argument)
-        ordered = tuple(name for name in (*names.aliases, *names.injected) if name in found)
+        matched = names.match_parameters(pattern, argument=argument)
+        ordered = tuple(name for name in (*names.aliases, *names.injected) if name in matched)
         resolved.append(Matched(f"finetune.{argument}", pattern, ordered))
     modules = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
     modules["lora.ranks"] = list(options["lora"]["ranks"])
     for argument, patterns in modules.items():
         part = argument.partition(".")[0]
         for pattern in patterns:
-            found = names.match_modules(pattern, argument=argument)
+            matched = names.match_modules(pattern, argument=argument)
             within = part == "lora" and names.get_group(pattern)
             chosen = tuple(
                 path
                 for path in targets[part]
-                if path in found or (within and any(inside(path, module) for module in found))
+                if path in matched or (within and any(inside(path, module) for module in matched))
             )
             resolved.append(Matched(f"finetune.{argument}", pattern, chosen, modules=True))
     return resolved

@@ -88,12 +88,12 @@ class NetworkNames:
             UserError: A pattern matches nothing, labels alone match nothing, or there is no such label.
         """
         patterns = list(patterns)
-        found = set().union(*(self.match_parameters(pattern, argument=argument) for pattern in patterns))
-        if patterns and not found and patterns != ["@tuned"]:
+        chosen = set().union(*(self.match_parameters(pattern, argument=argument) for pattern in patterns))
+        if patterns and not chosen and patterns != ["@tuned"]:
             raise UserError(
                 "this matches no parameter", argument=argument, received=", ".join(patterns), family="pattern"
             )
-        return [name for name in (*self.aliases, *self.injected) if name in found]
+        return [name for name in (*self.aliases, *self.injected) if name in chosen]
 
     def match_parameters(self, pattern: str, *, argument: str) -> set[str]:
         """Return the first names of the parameters that one pattern or label stands for; a label may stand for none.
@@ -107,8 +107,8 @@ class NetworkNames:
         """
         if pattern.startswith("@"):
             return self._labelled_parameters(pattern, argument)
-        found = self._parameters_where(_compile(pattern, argument).covers)
-        if not found:
+        matched = self._parameters_where(_compile(pattern, argument).covers)
+        if not matched:
             raise UserError(
                 "the pattern matches no parameter",
                 argument=argument,
@@ -117,7 +117,7 @@ class NetworkNames:
                 fix="a glob over whole names (`layer4.*`), `re:` and a regular expression, or a label such as @head",
                 family="pattern",
             )
-        return found
+        return matched
 
     def find_modules(
         self,
@@ -145,7 +145,7 @@ class NetworkNames:
             for path, module in self._modules.items()
             if kinds is None or path in extra or isinstance(module, kinds)
         ]
-        found: set[str] = set()
+        chosen: set[str] = set()
         for pattern in patterns:
             matched = self.match_modules(pattern, argument=argument)
             fitting = matched & set(usable)
@@ -162,8 +162,8 @@ class NetworkNames:
                     fix=self._fix_for_module(path, usable),
                     family="pattern",
                 )
-            found |= fitting
-        if patterns and not found:
+            chosen |= fitting
+        if patterns and not chosen:
             raise UserError(
                 "this matches no module",
                 argument=argument,
@@ -172,7 +172,7 @@ class NetworkNames:
                 fix=self._fix_for_labels(patterns, argument),
                 family="pattern",
             )
-        return [path for path in self._modules if path in found]
+        return [path for path in self._modules if path in chosen]
 
     def match_modules(self, pattern: str, *, argument: str) -> set[str]:
         """Return the paths of the modules that one pattern or label stands for, as `match_parameters` does for names.
@@ -183,13 +183,13 @@ class NetworkNames:
         if pattern.startswith("@"):
             return self._labelled_modules(pattern, argument)
         compiled = _compile(pattern, argument)
-        found = {path for path in self._modules if path and compiled.fits(path)}
-        if not found:
+        matched = {path for path in self._modules if path and compiled.fits(path)}
+        if not matched:
             choices = list(filter(None, self._modules))
             raise UserError(
                 "the pattern matches no module", argument=argument, received=pattern, choices=choices, family="pattern"
             )
-        return found
+        return matched
 
     def check_ties(self, frozen: Iterable[str], trained: Iterable[str], *, keys: tuple[str, str]) -> None:
         """Refuse a tensor with several names of which one is to be frozen and another to be trained.
@@ -216,13 +216,13 @@ class NetworkNames:
     def _match_all_names(self, patterns: Iterable[str]) -> set[str]:
         """Return the names, not only the first ones, that patterns and `@head` stand for."""
         names = [name for names in self.aliases.values() for name in names]
-        found: set[str] = set()
+        matched: set[str] = set()
         for pattern in patterns:
             if pattern.startswith("@"):
-                found |= set(filter(self._is_in_head, names)) if pattern == "@head" else set()
+                matched |= set(filter(self._is_in_head, names)) if pattern == "@head" else set()
             else:
-                found |= set(filter(Pattern(pattern).covers, names))
-        return found
+                matched |= set(filter(Pattern(pattern).covers, names))
+        return matched
 
     def _labelled_parameters(self, label: str, argument: str) -> set[str]:
         if label == "@tuned":

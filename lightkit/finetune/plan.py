@@ -73,11 +73,11 @@ def plain_phases(model: nn.Module) -> tuple[Phase, ...]:
 def phase_steps(phases: Sequence[Phase], *, steps_per_epoch: int, total_steps: int) -> list[tuple[int, ...]]:
     """Return for each phase the steps whose rates a plan shows: its first, then the first of each epoch in it."""
     begins = [phase.first_step(steps_per_epoch) for phase in phases]
-    found = []
+    moments = []
     for begin, end in zip(begins, [*begins[1:], total_steps]):
         epochs = range((begin // steps_per_epoch + 1) * steps_per_epoch, end, steps_per_epoch)
-        found.append((begin, *epochs))
-    return found
+        moments.append((begin, *epochs))
+    return moments
 
 
 def probe_steps(steps: Sequence[tuple[int, ...]], total_steps: int) -> set[int]:
@@ -169,13 +169,13 @@ def first_zero_steps(rates: Rates, moments: Sequence[int], end: float) -> dict[i
         Place of each group whose rate falls to 0 → the first of `moments` with no other rate after.
     """
     known = [step for step in rates if moments[0] <= step < end]
-    found = {}
+    falls = {}
     for index in range(len(rates[known[0]]) if known else 0):
         last = max((step for step in known if rates[step][index] != 0.0), default=-1)
         idle = [step for step in moments if step > last]
         if idle:
-            found[index] = idle[0]
-    return found
+            falls[index] = idle[0]
+    return falls
 
 
 def _make_row(
@@ -235,15 +235,15 @@ def phase_cells(tables: Sequence[PhaseTable], *, long: bool = False) -> list[lis
         long: Leave every group a row of its own in every phase.
     """
     before: dict[str, GroupRow] = {}
-    found = []
+    cells_of_rows = []
     for table in tables:
         holds = {row.group: patterns for row, patterns in zip(table.rows, contents(table.rows))}
         together = [[row] for row in table.rows] if long or not before else _group_unchanged(table.rows, before)
         for index, rows in enumerate(together):
             cells = _row_cells(rows[0], holds[rows[0].group]) if len(rows) == 1 else _joint_cells(rows)
-            found.append([table.phase if index == 0 else "", *cells])
+            cells_of_rows.append([table.phase if index == 0 else "", *cells])
         before = {row.group: row for row in table.rows}
-    return found
+    return cells_of_rows
 
 
 def describe_share(table: PhaseTable, optimizer: str) -> str:
@@ -295,11 +295,11 @@ def contents(rows: Sequence[GroupRow]) -> list[list[str]]:
     together: dict[str, list[str]] = {}
     for row in rows:
         together.setdefault(_name_without_decay(row), []).extend(row.names)
-    found = {name: few_patterns(names, every) for name, names in together.items()}
+    patterns = {name: few_patterns(names, every) for name, names in together.items()}
     return [
         [
             pattern
-            for pattern in found[_name_without_decay(row)]
+            for pattern in patterns[_name_without_decay(row)]
             if any(fnmatchcase(name, pattern) for name in row.names)
         ]
         for row in rows
@@ -318,12 +318,12 @@ def few_patterns(names: Collection[str], every: Collection[str]) -> list[str]:
 
 def _group_unchanged(rows: Sequence[GroupRow], before: Mapping[str, GroupRow]) -> list[list[GroupRow]]:
     """Put the rows that go on as before together where rate and decay are the same, and leave the others alone."""
-    found: dict[object, list[GroupRow]] = {}
+    joined: dict[object, list[GroupRow]] = {}
     for row in rows:
         old = before.get(row.group)
         same = old is not None and (old.frozen, old.norm, old.names) == (row.frozen, row.norm, row.names)
-        found.setdefault(tuple(_row_cells(row, ())[3:6]) if same else row.group, []).append(row)
-    return list(found.values())
+        joined.setdefault(tuple(_row_cells(row, ())[3:6]) if same else row.group, []).append(row)
+    return list(joined.values())
 
 
 def _row_cells(row: GroupRow, holds: Sequence[str]) -> list[str]:
@@ -376,11 +376,11 @@ def _patterns_below(path: str, names: list[str], every: list[str]) -> list[str]:
     for name in names:
         child, dot, _ = name.removeprefix(path).partition(".")
         children.setdefault(f"{path}{child}{dot}", []).append(name)
-    found = []
+    patterns = []
     for child, own in children.items():
         within = [name for name in every if name.startswith(child)]
-        found += _patterns_below(child, own, within) if child.endswith(".") else own
-    return found
+        patterns += _patterns_below(child, own, within) if child.endswith(".") else own
+    return patterns
 
 
 def _patterns_by_end(path: str, names: list[str], every: list[str]) -> list[str]:

@@ -148,11 +148,11 @@ def prepare(
     changes = scheduled_changes(options["schedule"], names, total_steps=total_steps)
     changes += gradual_changes(options["gradual"], pool, layers, **lengths)
     trained = [name for name in (*names.aliases, *names.injected) if name not in frozen]
-    asked = [
+    configured = [
         _make_phase(model, start, names, options, current_names=current_names, plain_modules=plain_modules)
         for start in phase_starts(trained, changes, **lengths)
     ]
-    phases = tuple(with_norms_held_by_model(model, phase) for phase in asked)
+    phases = tuple(with_norms_held_by_model(model, phase) for phase in configured)
     freeze(model, phases[0])
     prepared = Prepared(
         phases=phases,
@@ -164,7 +164,7 @@ def prepare(
         depths=layers,
         matched=tuple(resolve_patterns(names, options, targets)),
         norms_held_by_model=frozenset().union(
-            *(phase.frozen_norms - own.frozen_norms for phase, own in zip(phases, asked))
+            *(phase.frozen_norms - own.frozen_norms for phase, own in zip(phases, configured))
         ),
     )
     _check_fresh_trains(prepared, names)
@@ -185,9 +185,9 @@ def _with_head_as_one(depths: dict[str, int], head: Head | None) -> dict[str, in
         return depths
     own = {name for name in depths if any(inside(name, part) for part in head.parts)}
     last = max((depths[name] for name in own), default=0)
-    found = {name: last if name in own else depth for name, depth in depths.items()}
-    numbers = {depth: number for number, depth in enumerate(sorted({*found.values()}))}
-    return {name: numbers[depth] for name, depth in found.items()}
+    joined = {name: last if name in own else depth for name, depth in depths.items()}
+    numbers = {depth: number for number, depth in enumerate(sorted({*joined.values()}))}
+    return {name: numbers[depth] for name, depth in joined.items()}
 
 
 def _replace_head(model: nn.Module, head: Head | None, options: Mapping[str, Any], outputs: int | None) -> list[str]:

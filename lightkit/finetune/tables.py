@@ -125,18 +125,18 @@ class PhaseTable:
         Returns:
             One line each, with the names.
         """
-        planned, found = ({row.group: row for row in table.rows} for table in (self, live))
-        lines = [f"group {name} is not in the plan" for name in found if name not in planned]
-        lines += [f"group {name} of the plan is not there" for name in planned if name not in found]
+        planned, actual = ({row.group: row for row in table.rows} for table in (self, live))
+        lines = [f"group {name} is not in the plan" for name in actual if name not in planned]
+        lines += [f"group {name} of the plan is not there" for name in planned if name not in actual]
         for name, row in planned.items():
-            if name in found:
-                differing = row.differences(found[name], decay=decay)
+            if name in actual:
+                differing = row.differences(actual[name], decay=decay)
                 expected: dict[int, float] = {}
                 if row.rates is not None and rate_scale is not None:
                     expected = {step: rate * rate_scale for step, rate in zip(self.steps, row.rates)}
                 differing += [
                     f"learning rate {format_rate(rate)} at step {step}, planned {format_rate(expected[step])}"
-                    for step, rate in zip(live.steps, found[name].rates or ())
+                    for step, rate in zip(live.steps, actual[name].rates or ())
                     if step in expected and not math.isclose(rate, expected[step], rel_tol=1e-6)
                 ]
                 lines += [f"group {name}: {line}" for line in differing]
@@ -308,11 +308,11 @@ def split_by_group(
     for name, parameter in model.named_parameters():
         places.setdefault((indices.get(id(parameter), len(groups)), name not in trainable), []).append(name)
     norms = _places_of_norms(model, {name: place for place, names in places.items() for name in names})
-    found = []
+    parts = []
     for index, frozen in sorted(places):
         known, place = index < len(groups), (index, frozen)
         label = group_name(groups[index], index) if known else (NEVER_TRAINED if frozen else NO_GROUP)
-        found.append(
+        parts.append(
             ParameterGroup(
                 name=f"{label} (frozen)" if frozen and (index, False) in places and known else label,
                 names=tuple(places[place]),
@@ -323,7 +323,7 @@ def split_by_group(
                 norms=tuple(path for path, own in norms.items() if own == place),
             )
         )
-    return found
+    return parts
 
 
 def group_name(group: Mapping[str, Any], index: int) -> str:
@@ -341,7 +341,7 @@ def _places_of_norms(model: nn.Module, places: Mapping[str, _Place]) -> dict[str
 
     One without any is where the first parameter in the smallest part around it is.
     """
-    found = {}
+    owners = {}
     for path, module in model.named_modules():
         if not has_statistics(module):
             continue
@@ -353,5 +353,5 @@ def _places_of_norms(model: nn.Module, places: Mapping[str, _Place]) -> dict[str
                 break
             part = parent_of(part)
         if place is not None:
-            found[path] = place
-    return found
+            owners[path] = place
+    return owners

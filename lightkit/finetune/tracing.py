@@ -135,13 +135,13 @@ class _AutogradGraph:
 
     def _before(self, nodes: Iterable[Any]) -> set[Any]:
         """Return all data that nodes are computed from."""
-        waiting, found = [child for node in nodes for child in _children(node)], set[Any]()
+        waiting, before = [child for node in nodes for child in _children(node)], set[Any]()
         while waiting:
             node = waiting.pop()
-            if node not in found and self._has_data[node]:
-                found.add(node)
+            if node not in before and self._has_data[node]:
+                before.add(node)
                 waiting += _children(node)
-        return found
+        return before
 
     def _depends_on_data(self, node: Any) -> bool:
         variable = getattr(node, "variable", None)
@@ -161,12 +161,12 @@ class _AutogradGraph:
 
     def _own_parameters(self, node: Any) -> list[str]:
         """Return the names of the parameters that go into a node without any data."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for child in _children(node):
             if not self._has_data[child]:
                 leaves = (getattr(below, "variable", None) for below in _inputs_first(child))
-                found |= dict.fromkeys(self._names[id(leaf)] for leaf in leaves if leaf is not None)
-        return list(found)
+                names |= dict.fromkeys(self._names[id(leaf)] for leaf in leaves if leaf is not None)
+        return list(names)
 
     def _is_product(self, node: Any) -> bool:
         """Tell whether a node is a product or a lookup, or compares all of one thing with all of another."""
@@ -232,18 +232,20 @@ def running_order(model: nn.Module, forwards: Sequence[Forward]) -> tuple[Runnin
     Returns:
         What they tell, or None and the reason.
     """
-    found, why = list[_Recorder](), "no sample of the inputs is known" if not forwards else ""
+    recordings, why = list[_Recorder](), "no sample of the inputs is known" if not forwards else ""
     for forward in forwards:
         try:
-            found.append(_record(model, forward))
+            recordings.append(_record(model, forward))
         except Exception as error:  # whatever a network may raise on inputs that are not its own
             why = why or f"a forward pass fails: {in_short(error)}"
-        if len(found) == _RUNS:
+        if len(recordings) == _RUNS:
             break
-    if not found:
+    if not recordings:
         return None, why
-    uses = {name: tuple(moments) for name, moments in found[0].uses.items()}
-    return RunningOrder(uses, frozenset(found[0].products), frozenset(_unsteady([each.uses for each in found]))), ""
+    uses = {name: tuple(moments) for name, moments in recordings[0].uses.items()}
+    return RunningOrder(
+        uses, frozenset(recordings[0].products), frozenset(_unsteady([each.uses for each in recordings]))
+    ), ""
 
 
 def _record(model: nn.Module, forward: Forward) -> _Recorder:

@@ -139,14 +139,14 @@ def frozen_modules(model: nn.Module, trained: Collection[str], names: NetworkNam
         with_parameters |= around
         if first in trained:
             training |= around
-    found = set()
+    paths = set()
     for path, _ in model.named_modules():
         part = path
         while part and part not in with_parameters:
             part = parent_of(part)
         if part not in training and (part or not training):
-            found.add(path)
-    return frozenset(found)
+            paths.add(path)
+    return frozenset(paths)
 
 
 def frozen_norms(model: nn.Module, trained: Collection[str], names: NetworkNames, *, bn: str) -> frozenset[str]:
@@ -165,12 +165,12 @@ def frozen_norms(model: nn.Module, trained: Collection[str], names: NetworkNames
         return frozenset()
     frozen = frozen_modules(model, trained, names)
     first_names = {alias: name for name, aliases in names.aliases.items() for alias in aliases}
-    found = set()
+    paths = set()
     for path, module in model.named_modules():
         weight = first_names.get(f"{path}.weight".lstrip("."))
         if has_statistics(module) and (path in frozen if weight is None else weight not in trained):
-            found.add(path)
-    return frozenset(found)
+            paths.add(path)
+    return frozenset(paths)
 
 
 def frozen_stateful_modules(
@@ -190,14 +190,14 @@ def frozen_stateful_modules(
     """
     if bn != "frozen":
         return frozenset()
-    frozen, found = frozen_modules(model, trained, names), set()
+    frozen, paths = frozen_modules(model, trained, names), set()
     for path, module in model.named_modules():
         if path and has_state(module) and not has_statistics(module):
             own = [f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)]
             weights = [name for name in own if not name.endswith("bias")] or own
             if path in frozen if not weights else trainable.isdisjoint(weights):
-                found.add(path)
-    return frozenset(found)
+                paths.add(path)
+    return frozenset(paths)
 
 
 def has_state(module: nn.Module) -> bool:
@@ -225,10 +225,10 @@ def norms_held_by_model(model: nn.Module) -> frozenset[str]:
     """
     modes = [(module, module.training) for module in model.modules()]
     model.train()
-    found = {path for path, module in model.named_modules() if has_statistics(module) and not module.training}
+    paths = {path for path, module in model.named_modules() if has_statistics(module) and not module.training}
     for module, training in modes:
         module.training = training
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def with_norms_held_by_model(model: nn.Module, phase: Phase) -> Phase:

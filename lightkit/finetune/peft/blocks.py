@@ -47,14 +47,14 @@ def find_blocks(model: nn.Module) -> list[str]:
         model: The network.
     """
     elements = list(_children_of(model, CONTAINERS))
-    found = (
+    blocks = (
         _repeated_side_by_side(elements)
         or _repeated_anywhere(elements)
         or _repeated_sequences(elements)
         or _repeated_side_by_side(list(_children_of(model, (nn.Module,))))
         or _repeated_single_layers(elements)
     )
-    paths = [path for path, _ in found]
+    paths = [path for path, _ in blocks]
     return [path for path in paths if not any(other != path and inside(other, path) for other in paths)]
 
 

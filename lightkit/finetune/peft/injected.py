@@ -54,17 +54,17 @@ def modules_at(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
         UserError: There is no path, or no module of that path.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    found: dict[int, tuple[str, nn.Module]] = {}
+    chosen: dict[int, tuple[str, nn.Module]] = {}
     for path in paths:
         if path not in modules:
             choices = filter(None, modules)
             raise UserError(
                 "the network has no such module", argument="match", received=path, choices=choices, family="pattern"
             )
-        found.setdefault(id(modules[path]), (path, modules[path]))
-    if not found:
+        chosen.setdefault(id(modules[path]), (path, modules[path]))
+    if not chosen:
         raise UserError("there is no module to put it into", argument="match", received=list(paths), family="pattern")
-    return dict(found.values())
+    return dict(chosen.values())
 
 
 def attach(model: nn.Module, path: str, name: str, injected: Injected) -> None:

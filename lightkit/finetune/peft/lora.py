@@ -212,15 +212,15 @@ def find_lora_targets(model: nn.Module, ranks: Mapping[str, int], *, impl: Impl)
     """
     # Output projections of attentions: their weights are read, but they are never called.
     uncalled = {id(module.out_proj) for module in model.modules() if isinstance(module, nn.MultiheadAttention)}
-    asked = _targets_asked_for(model, ranks, impl, uncalled)
-    _check_sources(model, asked)
-    by_weight = {target.identity: target for target in reversed(asked)}
-    found = {target.place: target for target in asked}
+    chosen = _targets_asked_for(model, ranks, impl, uncalled)
+    _check_sources(model, chosen)
+    by_weight = {target.identity: target for target in reversed(chosen)}
+    targets = {target.place: target for target in chosen}
     for path, module, tensor, parameter in _parameters_of_modules(model):
         if (target := by_weight.get(id(parameter))) is not None:
             wrapped = target.wrapped and id(module) not in uncalled
             other = replace(target, path=path, layer=module, tensor=tensor, wrapped=wrapped)
-            other = found.setdefault(other.place, other)
+            other = targets.setdefault(other.place, other)
             if _own_weights(module).get(tensor) != target.parts:
                 what = f"LoRA cannot adapt {target.name}: it is also {other.name}, in a {type(module).__name__}"
                 raise UserError(what, argument="match", expected=_SUPPORTED_NAMES)
@@ -229,7 +229,7 @@ def find_lora_targets(model: nn.Module, ranks: Mapping[str, int], *, impl: Impl)
                 raise UserError(what, argument="ranks", received=f"{target.rank} and {other.rank}")
             if error := _impl_error(other):
                 raise error
-    return list(found.values())
+    return list(targets.values())
 
 
 def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, uncalled: set[int]) -> list[LoraTarget]:
@@ -240,7 +240,7 @@ def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, u
     """
     if not ranks:
         raise UserError("there is no layer for LoRA", argument="match", expected=_SUPPORTED_NAMES, family="pattern")
-    found: dict[tuple[int, str], LoraTarget] = {}
+    chosen: dict[tuple[int, str], LoraTarget] = {}
     errors: list[UserError] = []
     for path, rank in ranks.items():
         layer = model.get_submodule(path)
@@ -257,11 +257,11 @@ def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, u
             targets.append(LoraTarget(output, layer.out_proj, "weight", 1, rank, wrapped=False))
         for target in targets:
             if target.path == path or target.path not in ranks:
-                found.setdefault(target.place, target)
-    errors += [error for target in found.values() if (error := _target_error(target))]
+                chosen.setdefault(target.place, target)
+    errors += [error for target in chosen.values() if (error := _target_error(target))]
     if errors:
         raise errors[0] if len(errors) == 1 else UserErrors(errors)
-    return list(found.values())
+    return list(chosen.values())
 
 
 def _own_weights(layer: nn.Module) -> dict[str, int]:

@@ -66,12 +66,12 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
 
 def unmergeable(model: nn.Module) -> list[str]:
     """List what cannot be put into the weights of the plain network, in words: `blocks.0.adapter (adapter)`."""
-    found = [f"{path} ({module.label})" for path, module in injected_modules(model) if not module.mergeable]
+    texts = [f"{path} ({module.label})" for path, module in injected_modules(model) if not module.mergeable]
     for path, layer, tensor, lora in _adapted_layers(model):
         sources = describe_sources(layer, tensor)
         if sources and solve_for_weight(layer, tensor, _adapted_weight(layer, tensor, lora)) is None:
-            found.append(f"{join_names(path, tensor)} ({_LORA} {sources}, which makes no such weights)")
-    return found
+            texts.append(f"{join_names(path, tensor)} ({_LORA} {sources}, which makes no such weights)")
+    return texts
 
 
 class Merged:
@@ -126,13 +126,13 @@ def merge(model: nn.Module) -> Merged:
     return Merged(originals, loras)
 
 
-def _refuse(found: list[str]) -> None:
+def _refuse(texts: list[str]) -> None:
     """Raise an error if there is anything that cannot be merged."""
-    if found:
+    if texts:
         raise UserError(
             "a network with these cannot be merged, as they are not part of the plain one",
-            expected="LoRA" if not any(_LORA in text for text in found) else "LoRA on weights that can take any value",
-            received=", ".join(found[:5]) + (f", … ({len(found)} in all)" if len(found) > 5 else ""),
+            expected="LoRA" if not any(_LORA in text for text in texts) else "LoRA on weights that can take any value",
+            received=", ".join(texts[:5]) + (f", … ({len(texts)} in all)" if len(texts) > 5 else ""),
             fix="keep the adapter file beside the base",
             family="finetuning",
         )

@@ -107,13 +107,13 @@ def inject_prefixes(
 
 def _check_attention(model: nn.Module, path: str, module: nn.Module) -> None:
     if not is_supported(module):
-        found = attentions(model)
+        known = attentions(model)
         raise UserError(
             f"{path} is no attention that can be given a prefix",
             argument="match",
             expected=KNOWN,
             received=type(module).__name__,
-            choices=[each for each in found if inside(each, path)] or found,
+            choices=[each for each in known if inside(each, path)] or known,
         )
 
 

@@ -145,7 +145,7 @@ def test_copies_and_saved_weights_know_nothing_of_it() -> None:
 
 def test_under_compile_and_data_parallel() -> None:
     for wrap in (lambda model: torch.compile(model, backend="aot_eager"), nn.DataParallel):
-        model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+        model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
         model[0].weight.requires_grad_(False)
         network, seen = wrap(model), listened(model)
         for _ in range(2):
