@@ -84,6 +84,7 @@ def test_a_lazy_network_starts_with_the_seed_and_as_one_with_sizes(tmp_path: Pat
     assert not same_bits(model.state_dict()["first.weight"], other.state_dict()["first.weight"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "asked",
     [
@@ -93,6 +94,7 @@ def test_a_lazy_network_starts_with_the_seed_and_as_one_with_sizes(tmp_path: Pat
         (*WINE, f"model._target_={HERE}.Lazy", "finetune=full", "finetune.layer_decay=0.5"),
         (*WINE, f"model._target_={HERE}.Lazy", "ensemble=voting", "ensemble.size=2", "ensemble.engine=vectorized"),
     ],
+    ids=["plain", "in training", "images", "tuned", "ensemble"],
 )
 def test_lazy_networks_train_and_are_evaluated(cli: Cli, asked: tuple[str, ...], tmp_path: Path) -> None:
     done = cli("train", *asked, "trainer.steps=3", f"hydra.run.dir={tmp_path}/run")

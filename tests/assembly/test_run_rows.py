@@ -79,7 +79,9 @@ def rows_of(folder: str, scale: int = 1) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["csv", "images", pytest.param("own", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "kind", ["csv", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("images", "own"))]
+)
 def test_splits_keep_their_rows_when_the_data_change(cli: Cli, kind: str) -> None:
     write, args = KINDS[kind]
     scale = 255 if kind == "images" else 1
@@ -154,6 +156,7 @@ def test_data_without_a_row_of_the_run_are_refused(cli: Cli) -> None:
     assert "none of the rows that this run trained on is in the data" in done.err
 
 
+@pytest.mark.thorough
 def test_a_run_of_an_earlier_version_goes_on_and_says_so_once(cli: Cli) -> None:
     table([*range(60)])
     assert cli("train", *CSV, "hydra.run.dir=run").code == 0
@@ -214,6 +217,7 @@ def test_folds_are_dealt_out_of_the_same_rows_or_not_at_all(cli: Cli) -> None:
     assert "1 of 42 training rows are gone" in done.err
 
 
+@pytest.mark.thorough
 def test_an_ensemble_of_finished_runs_keeps_their_rows(cli: Cli) -> None:
     table([*range(60)])
     for seed in (0, 1):
@@ -227,11 +231,9 @@ def test_an_ensemble_of_finished_runs_keeps_their_rows(cli: Cli) -> None:
     assert cli("eval", str(folder)).code == 0
 
 
-@pytest.mark.parametrize("launcher", ["vectorized", pytest.param("basic", marks=pytest.mark.thorough)])
-def test_jobs_of_a_sweep_keep_their_rows(cli: Cli, launcher: str) -> None:
+def test_jobs_of_a_sweep_keep_their_rows(cli: Cli) -> None:
     table([*range(60)])
-    asked = ("train", "-m", *CSV, "seed=0,1", "hydra.sweep.dir=sweep")
-    done = cli(*asked, *(("hydra/launcher=vectorized",) if launcher == "vectorized" else ()))
+    done = cli("train", "-m", *CSV, "seed=0,1", "hydra.sweep.dir=sweep", "hydra/launcher=vectorized")
     assert done.code == 0, done.err
     before = rows_of("sweep/seed=0")
     table([number for number in range(64) if number != before["train"][0]])
@@ -262,7 +264,9 @@ def own_of(classes: list[str]) -> None:
 
 
 @pytest.mark.parametrize("now", [["odd", "zero"], pytest.param(["even", "odd", "zero"], marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("kind", ["csv", "images", pytest.param("own", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "kind", ["csv", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("images", "own"))]
+)
 def test_other_classes_than_those_that_a_run_has_learnt_are_refused(cli: Cli, kind: str, now: list[str]) -> None:
     write = {"csv": table_of, "images": pictures_of, "own": own_of}[kind]
     write(["even", "odd"])

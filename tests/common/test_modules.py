@@ -112,6 +112,7 @@ def test_where_nothing_changes_it_is_the_same_object(value: Any) -> None:
     assert mapped(lambda tensor: tensor, value) is value
 
 
+@pytest.mark.thorough
 def test_compilers_can_follow() -> None:
     def call(x: torch.Tensor) -> Any:
         return mapped(lambda tensor: tensor + 1, [x, {"a": (x, 3)}, Pair(x, None), OrderedDict(b=x)])

@@ -69,7 +69,7 @@ def test_what_comes_meanwhile_waits() -> None:
 
 
 def test_a_signal_to_a_process_that_is_being_forked_reaches_it() -> None:
-    for _ in range(20):
+    for _ in range(4):
         with exiting():
             pid = 0
             try:

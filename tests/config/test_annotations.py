@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 from typing import Annotated, Any, Literal, Optional, Union
 
-from lightkit.config.annotations import Built, choices_of, fits, in_words, item_type, read_annotation, type_hint
+from lightkit.config.annotations import Built, fits, in_words, item_type, read_annotation
 from lightkit.config.schema.base import Target
 from lightkit.config.schema.running import EmaConfig
 
@@ -57,19 +57,6 @@ def test_in_words() -> None:
         ("Optional[tuple[int, int, int]]", "a list of 3 (a whole number each) or null"),
     ):
         assert in_words(read_annotation(ast.parse(text, mode="eval").body)) == words
-
-
-def test_choices_of_a_literal_inside_a_union() -> None:
-    assert choices_of(Optional[Literal["a", "b"]]) == ["a", "b"]
-    assert choices_of(int) == []
-
-
-def test_hints() -> None:
-    assert type_hint("0.1", float) == "write 0.1 without quotes"
-    assert type_hint("yes", bool) == "write true or false without quotes"
-    assert type_hint(2.0, int) == "write 2"
-    assert type_hint(3, list[int]) == "write [3]"
-    assert type_hint("fast", float) is None
 
 
 def test_items_of_lists() -> None:

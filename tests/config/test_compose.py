@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
@@ -75,13 +74,6 @@ def test_experiments_by_their_names(composed: Compose, write: Write) -> None:
     assert composed("experiment=own").sources.find("seed") == "experiments/own/own.yaml:1"
 
 
-def test_a_wrong_experiment_gets_the_list(toy: Path, write: Write) -> None:
-    write("experiments/digits/digits.yaml", "seed: 2\n")
-    write("experiments/digits/small.yaml", "seed: 2\n")
-    with pytest.raises(UserErrors, match=r"(?s)experiment: no such option.*digits/small.*nearest: digits"):
-        compose(["experiment=digit"])
-
-
 def test_modules_of_the_project_and_of_experiments_are_targets(composed: Compose, write: Write) -> None:
     write(
         "experiments/mine/nets.py",
@@ -109,13 +101,6 @@ def test_a_group_outside_of_the_defaults_list_needs_no_plus(composed: Compose, w
     assert composed("extra=wide").cfg.extra.width == 3
     assert composed("+extra=wide").cfg.extra.width == 3
     assert composed("+optim=adam").cfg.optim._target_ == "torch.optim.Adam"
-
-
-def test_hydra_settings_survive(composed: Compose) -> None:
-    made = composed("hydra.run.dir=/tmp/there", "hydra.job.env_set.NAME=abc")
-    assert made.hydra_cfg is not None
-    assert made.hydra_cfg.hydra.run.dir == "/tmp/there"
-    assert HydraConfig.get().job.env_set.NAME == "abc"
 
 
 def test_deleting_values_and_groups(composed: Compose) -> None:
@@ -247,13 +232,6 @@ def test_a_sweep_over_lists_of_options(toy: object) -> None:
     assert jobs[5].overrides == ["finetune=[head,lora]", "seed=2"]
     with pytest.raises(UserErrors, match=r"(?s)finetune: no such option.*received: 'lroa'.*1 problem found"):
         compose_jobs(["finetune=none,[head,lroa],lora"])
-
-
-def test_a_wrong_name_in_the_list_of_an_experiment(report: Report, write: Write) -> None:
-    write("experiments/e.yaml", "# E.\ndefaults:\n  - override /finetune: [head, lroa]\n")
-    text = report("experiment=e")
-    assert "finetune: no such option\n    at:       experiments/e.yaml:3" in text
-    assert "nearest: lora" in text
 
 
 @pytest.mark.parametrize("made", [compose_jobs, compose], ids=["sweep", "run"])

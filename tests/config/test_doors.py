@@ -81,6 +81,7 @@ def test_what_is_shipped_is_found_by_the_same_way() -> None:
         assert doors.load(door, name)[0] is import_path(SHIPPED[door][name])
 
 
+@pytest.mark.thorough
 def test_a_sweep_runs_by_an_engine_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
     own("sweep.engine: {turns: {_target_: own_engines.Turns, mark: over}}\n")
     done = cli("train", "-m", "data=wine", "trainer.steps=1", "trainer.epochs=null", "seed=0", "sweep.engine=turns")
@@ -89,14 +90,13 @@ def test_a_sweep_runs_by_an_engine_of_the_project(cli: Cli, own: Callable[[str],
     assert "1 of 1" in cli("sweep", "status", "last").out
 
 
-@pytest.mark.parametrize("how", ["name", "node"])
-def test_a_run_uses_a_strategy_of_the_project(cli: Cli, own: Callable[[str], None], how: str) -> None:
+def test_a_run_uses_a_strategy_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
     own("device.parallel: {alone: {_target_: own_engines.Alone, mark: 3}}\n")
-    chosen = {"name": "alone", "node": "{_target_: own_engines.Alone, mark: 3}"}[how]
-    strategy = f"device.parallel={chosen}"
-    done = cli("train", "data=wine", "trainer.steps=1", "trainer.epochs=null", "device=cpu", strategy)
-    assert done.code == 0, done.err
-    assert "alone with 3" in done.out
+    strategy = "device.parallel={_target_: own_engines.Alone, mark: 3}"
+    for chosen in ("device.parallel=alone", strategy):
+        done = cli("train", "data=wine", "trainer.steps=1", "trainer.epochs=null", "device=cpu", chosen)
+        assert done.code == 0, done.err
+        assert "alone with 3" in done.out
     for wrong, words in (
         (["device.compile=default", strategy], ["device.compile: not alone", "fix:      device.compile=none"]),
         (["device.parallel=alne"], ["none, dp, ddp, fsdp, alone", "nearest: alone"]),

@@ -15,7 +15,6 @@ from lightkit.config.fields import (
     field_types,
     first_sentence,
     is_required,
-    meant_by,
     valid_keys,
 )
 from lightkit.config.schema import Config
@@ -55,15 +54,6 @@ def test_every_field_with_a_range_holds_numbers() -> None:
             assert not choices_of(kind), name
 
 
-def test_a_range_in_words_and_by_value() -> None:
-    assert str(Range(above=0, high=1)) == "above 0, at most 1"
-    assert str(Range(low=0, below=1)) == "at least 0, below 1"
-    allowed = Range(above=0, high=1)
-    assert (0 in allowed, 0.5 in allowed, 1 in allowed, 2 in allowed) == (False, True, True, False)
-    assert float("nan") not in Range()
-    assert float("inf") not in Range(low=0)
-
-
 def test_ranges_of_arguments_are_found_by_group_and_name() -> None:
     assert argument_range(("optim", "betas", 1)) == Range(low=0, below=1)
     assert argument_range(("optim", "betas")) is None
@@ -81,11 +71,3 @@ def test_meanings_of_a_class_and_those_it_derives_from() -> None:
     assert field_docs(rule)["lr_scale"] == field_docs(RuleConfig)["lr_scale"]
     assert field_docs(rule)["match"] != field_docs(RuleConfig)["match"]
     assert first_sentence(field_docs(TrainerConfig)["accumulate"]).endswith("one optimizer step")
-
-
-def test_a_slip_a_foreign_name_or_another_place() -> None:
-    assert meant_by("epoch_s", 1, ["epochs", "steps"], ("trainer",)) == "did you mean trainer.epochs?"
-    assert meant_by("precision", 1, ["epochs"], ("trainer",)) == "did you mean device.precision?"
-    assert meant_by("learning_rate", 1, ["lr", "match"], ("optim", "rules", 0)) == "did you mean optim.rules[0].lr?"
-    assert meant_by("keep_last", 1, ["epochs"], ("trainer",)) == "did you mean checkpoint.keep_last?"
-    assert meant_by("key", 1, ["seed"], ()) is None
