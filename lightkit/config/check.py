@@ -82,7 +82,7 @@ def problems(
     report.family = "contradiction"
     apply_rules(RULES, checked, report)
     with suppress(UnusableError):
-        check_mode(checked, tree.get("metrics"), report, starting=starting)
+        check_mode(checked.metrics, checked.scheduler, tree.get("metrics"), report, starting=starting)
     report.family = "pattern"
     check_patterns(tree, report)
     report.family = "contradiction"
@@ -91,7 +91,7 @@ def problems(
     if starting:
         check_named_files(tree, report)
         with suppress(UnusableError):
-            check_finetune_files(checked, report)
+            check_finetune_files(checked.finetune, report)
     return report.errors
 
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own, step
-from lightkit.config.schema import Config
+from lightkit.config.schema.learning import MetricsConfig, SchedulerConfig
 from lightkit.config.tree import Report
 
 MODES = {True: "max", False: "min"}
@@ -48,17 +48,20 @@ def forget_mode(cfg: DictConfig) -> None:
         OmegaConf.update(cfg, "scheduler.mode", "${metrics.mode}")
 
 
-def check_mode(cfg: Config, metrics: Any, report: Report, *, starting: bool) -> None:
+def check_mode(
+    metrics: MetricsConfig, scheduler: SchedulerConfig, plain: Any, report: Report, *, starting: bool
+) -> None:
     """Report a mode that is missing or contradicts the metric.
 
     Args:
-        cfg: The checked configuration.
-        metrics: Its node `metrics` as plain values.
+        metrics: The checked node of the metrics.
+        scheduler: That of the schedule.
+        plain: The node of the metrics as plain values.
         report: Gets the problems.
         starting: It is for a run that has not begun; one that has keeps the mode it was trained with.
     """
-    mode, monitor, key = cfg.metrics.mode, cfg.metrics.monitor, ("metrics", "mode")
-    found = direction(metrics)
+    mode, monitor, key = metrics.mode, metrics.monitor, ("metrics", "mode")
+    found = direction(plain)
     if mode is None and found is not None:
         said = "does not say" if found == "open" else "is none whose source tells"
         what = f"missing: the metric of {monitor} {said} whether larger values are better"
@@ -69,8 +72,8 @@ def check_mode(cfg: Config, metrics: Any, report: Report, *, starting: bool) -> 
         what = f"contradicts metrics.monitor: {better} values of {monitor} are better"
         fix = f"leave it out (null goes by the metric), or metrics.mode={found}"
         report.add(key, what, received=mode, fix=fix, family="contradiction")
-    own_mode = getattr(cfg.scheduler, "mode", None)
-    if cfg.scheduler._target_ in _PLATEAU and None not in (own_mode, mode) and own_mode != mode:
+    own_mode = getattr(scheduler, "mode", None)
+    if scheduler._target_ in _PLATEAU and None not in (own_mode, mode) and own_mode != mode:
         what = f"contradicts metrics.mode, which is {mode} for metrics.monitor"
         fix = "leave it out: ~scheduler.mode"
         report.add(("scheduler", "mode"), what, received=own_mode, fix=fix, family="contradiction")

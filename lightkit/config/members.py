@@ -53,9 +53,10 @@ class Members:
 
     def __init__(self, cfg: DictConfig, sources: Sources, loader: ConfigLoader, variant: Variant) -> None:
         self.cfg, self.sources, self.loader, self.variant = cfg, sources, loader, variant
-        self.entries, self.errors = _take_entries(cfg, sources)
+        ensemble = cfg._get_node("ensemble")
+        self.entries, self.errors = _take_entries(ensemble, sources)
         self.keys = [f"{KEY}.{index}" for index in range(len(self.entries))]
-        meta = _take_meta(cfg)
+        meta = _take_meta(ensemble)
         if meta:
             self.entries.append(meta)
             self.keys.append(META)
@@ -171,9 +172,8 @@ class Members:
                 raise UserErrors([UserError(what, key=key, origin=origin, fix=fix, family="contradiction")])
 
 
-def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[UserError]]:
-    """Take the entries of the members out of a configuration, as plain values, with what is wrong with the list."""
-    ensemble = cfg._get_node("ensemble")
+def _take_entries(ensemble: Any, sources: Sources) -> tuple[list[Any], list[UserError]]:
+    """Take the entries of the members out of the node of the ensemble, with what is wrong with the list."""
     if not isinstance(ensemble, DictConfig) or "members" not in ensemble:
         return [], []
     try:
@@ -181,7 +181,7 @@ def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[Us
     except OmegaConfBaseException:
         return [], []  # an interpolation that leads nowhere, which the check tells
     entries: Any = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    with open_dict(cfg), read_write(cfg):
+    with open_dict(ensemble), read_write(ensemble):
         ensemble.members = []
     if isinstance(entries, list):
         return entries, []
@@ -191,13 +191,12 @@ def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[Us
     return [], [UserError("wrong type", key=KEY, origin=sources.find(KEY), **facts, family="wrong-value")]
 
 
-def _take_meta(cfg: DictConfig) -> Any:
-    """Take the values of the meta-model out of a configuration, as plain values."""
-    ensemble = cfg._get_node("ensemble")
+def _take_meta(ensemble: Any) -> Any:
+    """Take the values of the meta-model out of the node of the ensemble, as plain values."""
     if not isinstance(ensemble, DictConfig) or not ensemble.get("meta"):
         return None
     value = ensemble.meta
-    with open_dict(cfg), read_write(cfg):
+    with open_dict(ensemble), read_write(ensemble):
         ensemble.meta = {}
     return OmegaConf.to_container(value)
 

@@ -17,7 +17,7 @@ from lightkit.common.errors import Problems, UserError
 from lightkit.config.judging import targets_in
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import located
-from lightkit.config.schema import Config
+from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.tree import Report
 
 Node = dict[str, Any]
@@ -44,11 +44,11 @@ def check_named_files(tree: Node, report: Report) -> None:
         _check_data(node, key, report)
 
 
-def check_finetune_files(cfg: Config, report: Report) -> None:
+def check_finetune_files(node: FinetuneConfig, report: Report) -> None:
     """Report weights and a teacher that a run which is about to start would not find."""
     for name, kind in _WEIGHTS.items():
-        _check_exists(getattr(cfg.finetune.weights, name, None), ("finetune", "weights", name), kind, report)
-    teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
+        _check_exists(getattr(node.weights, name, None), ("finetune", "weights", name), kind, report)
+    teacher, key = node.distill.teacher, ("finetune", "distill", "teacher")
     found = _check_exists(teacher, key, _TEACHER, report)
     if teacher is not None and found and not (located(teacher) / run_files.CONFIG).is_file():
         what, facts = "not the folder of a run: it has no config.yaml", {"expected": _TEACHER, "received": teacher}
@@ -89,12 +89,6 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
         return False
     if Path(value).expanduser().exists() or (from_project and located(value).exists()):
         return True
-    _report_lost(value, key, kind, report, from_project=from_project)
-    return False
-
-
-def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_project: bool) -> None:
-    """Report a file or folder that is not there, with what is beside its place; the arguments are those above."""
     parent, elsewhere = str(Path(value).parent), located(value)
     folder = located(parent) if from_project else Path(parent).expanduser()
     beside = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
@@ -103,6 +97,7 @@ def _report_lost(value: str, key: Key, kind: str, report: Report, *, from_projec
     fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
     family = "data-not-found" if key[0] == "data" else "file"
     report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
+    return False
 
 
 def _check_tables(node: Node, there: Sequence[str], key: Key, report: Report) -> None:
