@@ -25,6 +25,7 @@ from lightkit.config.doors import names, problems_of
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
 from lightkit.config.judging import violations
+from lightkit.config.missing import check_imports
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.policy import Trust
@@ -90,6 +91,7 @@ def problems(
     report.family = None
     if starting:
         check_named_files(tree, report)
+        check_imports(tree, report)
         with suppress(UnusableError):
             check_finetune_files(checked.finetune, report)
     return report.errors

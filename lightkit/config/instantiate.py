@@ -20,7 +20,6 @@ from lightkit.config.arguments import HYDRA_KEYS
 from lightkit.config.fields import class_at, field_types
 from lightkit.config.judging import Violation, targets_in, verify, violations
 from lightkit.config.loader import locate
-from lightkit.config.missing import failed_import
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
@@ -168,8 +167,6 @@ def _located(target: str, key: str) -> Any:
     except Exception as error:
         # Hydra asks whether the module is installed, whatever went wrong in it.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        if isinstance(cause, ImportError):
-            raise failed_import(cause, target, key) from cause
         raise _as_user_error(cause, target, key) from cause
 
 

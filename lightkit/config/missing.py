@@ -1,19 +1,37 @@
-"""Targets that are not there: what to do about a `_target_` that does not exist, and imports that fail."""
+"""Targets that are not there: what to do about a `_target_` that does not exist, and imports that would fail.
+
+Modules are read as text. Of imports only what is certain is told: what a module imports after it has called something,
+in `try` or in `if`, may well be there, as the path of imports is open to change.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import lightkit.config.modules as modules
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.failures import user_frame
 from lightkit.common.suggest import nearest
-from lightkit.config.lookup import BrokenError, TargetError, find_known
+from lightkit.config.judging import judge, targets_in
+from lightkit.config.lookup import (
+    BrokenError,
+    Found,
+    OpaqueSourceError,
+    TargetError,
+    find_known,
+    relative,
+    split,
+    step,
+)
+from lightkit.config.modules import Module
 from lightkit.config.origins import Key
+from lightkit.config.policy import Trust
 from lightkit.config.project import beside, project_root
 from lightkit.config.tree import Report
 
@@ -44,6 +62,11 @@ _HOMES = {
 _LEFT_OUT = {run_files.OUTPUTS, "lightkit", "tests", "build", "dist", "node_modules", "site-packages", "__pycache__"}
 _MOST_FILES = 500
 _FULL_PATH = "write the full path: package.module.Name"
+_STEERING = (b"sys.path", b"sys.modules", b"sys.meta_path", b"__path__", b"path_hooks")
+"""What a source says that changes what can be imported."""
+_MAKING = (b"globals()", b"locals()", b"vars()", b"exec(", b"sys.modules")
+"""What a source says that may make names which do not stand in it."""
+_HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
 def report_missing(error: TargetError, target: str, place: Key, report: Report) -> None:
@@ -125,21 +148,155 @@ def _sources(root: Path) -> Iterator[Path]:
                     yield path
 
 
-def failed_import(error: ImportError, target: str, key: str) -> UserError:
-    """Make the error for a target whose module cannot be imported, as something that it imports is not there.
+def check_imports(tree: dict[str, Any], report: Report) -> None:
+    """Report the modules of the user's own that a run which is about to start could not import."""
+    told = set[str]()
+    for key, node in targets_in(tree):
+        target = node["_target_"]
+        failure = None if judge(target, report.trust) else failing_import(target, report.trust)
+        if failure is not None and failure.place not in told:
+            told.add(failure.place)
+            what = f"{target} can't be imported: {failure.place}: {failure.what}"
+            facts = {"received": failure.name, "choices": failure.choices, "fix": failure.fix}
+            report.add((*key, "_target_"), what, **facts, family="target-not-found")
+
+
+class Failure(NamedTuple):
+    """An import that would fail.
 
     Args:
-        error: What Python says.
-        target: The whole path.
-        key: Where it stands.
+        place: File and line.
+        what: Why it fails.
+        name: What it asks for; None where the file is no valid Python.
+        choices: What there is that is called much like it.
+        fix: What to do.
     """
-    place, name = user_frame(error), error.name or ""
-    what, ways = str(error).partition(" (")[0], list[str]()
-    if isinstance(error, ModuleNotFoundError):
-        what, top = f"there is no module {name}", name.partition(".")[0]
-        package = package_of(top)
-        ways.append(f"pip install {package}" if package else f"install what brings {top}")
-    if place is not None:
-        what, ways = f"{place}: {what}", [*ways, f"mend {place}"]
-    what, fix = f"{target} can't be imported: {what}", ", or ".join(ways) or None
-    return UserError(what, key=key, received=name, fix=fix, family="target-not-found")
+
+    place: str
+    what: str
+    name: str | None = None
+    choices: tuple[str, ...] = ()
+    fix: str | None = None
+
+
+class _CannotTellError(Exception):
+    """From here on anything may be importable."""
+
+
+def failing_import(target: str, trust: Trust) -> Failure | None:
+    """Find the first import that fails when the module of a target is imported; None where none does for sure.
+
+    Args:
+        target: Dotted path of what is to be built; None is said of one that does not exist, or can't be read itself.
+        trust: Tells which modules are the user's own: only these are looked into.
+    """
+    try:
+        module, names = split(target)
+        step(Found(module), names[0], last=len(names) == 1)
+    except TargetError:
+        return None
+    except (OpaqueSourceError, RecursionError):
+        pass
+    try:
+        return _ImportWalk(trust).walk(module.name)
+    except (_CannotTellError, RecursionError):
+        return None
+
+
+class _ImportWalk:
+    """Goes through modules in the order in which Python would."""
+
+    def __init__(self, trust: Trust) -> None:
+        self.trust, self.seen = trust, set[str]()
+
+    def walk(self, name: str) -> Failure | None:
+        """Find the first failure in a module and those around it; None also for what is not the user's."""
+        if name.partition(".")[0] == "lightkit":
+            return None  # its own modules are many, and can be imported
+        return next((found for found in map(self.look_into, _packages_around(name)) if found is not None), None)
+
+    def look_into(self, name: str) -> Failure | None:
+        """Find the first failure in a module itself, or in those that it imports."""
+        module = modules.load(name)
+        if module is None or name in self.seen or name in sys.modules or not self.trust.in_project(module):
+            return None
+        self.seen.add(name)
+        if module.broken:
+            error = BrokenError(module)
+            return Failure(error.place, error.what.removeprefix(f"{error.place}: "), fix=f"mend {error.place}")
+        if modules.says(module, *_STEERING):
+            raise _CannotTellError
+        for statement in takewhile(_is_harmless, module.body):
+            for found in self.imported_by(statement, module):
+                if found is not None:
+                    return found
+        if not all(map(_is_harmless, module.body)):
+            raise _CannotTellError
+        return None
+
+    def imported_by(self, statement: ast.stmt, module: Module) -> Iterator[Failure | None]:
+        """Tell what comes of each name that a statement imports."""
+        place = f"{relative(str(module.file))}:{statement.lineno}"
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield self.walk(alias.name) or self.missing_module(alias.name, place)
+        elif isinstance(statement, ast.ImportFrom):
+            if statement.level > module.name.count(".") + bool(module.folders):
+                yield Failure(place, "the dots lead out of the package", fix="write the full path of the module")
+                return
+            source = modules.absolute_name(module, statement)
+            yield self.walk(source) or self.missing_module(source, place)
+            for alias in statement.names:
+                yield self.walk(f"{source}.{alias.name}") or self.missing_name(source, alias.name, place)
+
+    def missing_module(self, name: str, place: str) -> Failure | None:
+        """Make the failure of a module that is not there."""
+        parent = None
+        for prefix in _packages_around(name):
+            module = modules.load(prefix)
+            if module is None and prefix not in sys.modules:
+                break
+            parent = module
+        else:
+            return None
+        if prefix == name.partition(".")[0]:
+            package = package_of(prefix)
+            wanted = f"pip install {package}" if package else f"install what brings {prefix}"
+            return Failure(place, f"there is no module {prefix}", prefix, fix=f"{wanted}, or mend {place}")
+        if parent is None or not self.trust.in_project(parent):
+            return None
+        close = tuple(nearest(prefix.rpartition(".")[2], modules.submodules(parent)))
+        return Failure(place, f"there is no module {prefix}", prefix, close, _fix_for(close, place))
+
+    def missing_name(self, source: str, name: str, place: str) -> Failure | None:
+        """Make the failure of a name that a module does not have."""
+        module = modules.load(source)
+        imported = vars(sys.modules[source]) if source in sys.modules else {}
+        if name == "*" or module is None or name in imported:
+            return None
+        try:
+            step(Found(module), name, last=True)
+        except (BrokenError, OpaqueSourceError, RecursionError):
+            pass  # a broken one is told where it is gone through
+        except TargetError as error:
+            if not modules.says(module, *_MAKING):
+                close = tuple(nearest(name, error.choices))
+                return Failure(place, f"the module {source} has no {name}", name, close, _fix_for(close, place))
+        return None
+
+
+def _fix_for(close: tuple[str, ...], place: str) -> str:
+    return f"did you mean {close[0]}? It is to be mended in {place}" if close else f"mend {place}"
+
+
+def _packages_around(name: str) -> Iterator[str]:
+    """List `a`, `a.b` and `a.b.c` for `a.b.c`."""
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    """Tell whether a statement changes nothing of what can be imported after it: a docstring, a guarded import."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, (*_HARMLESS, ast.If, ast.Try))

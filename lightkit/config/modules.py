@@ -168,6 +168,15 @@ def _in_folder(folder: Path, last: str, name: str) -> Module | None:
     return Module(name, folders=(package,)) if package.is_dir() else None
 
 
+def says(module: Module, *words: bytes) -> bool:
+    """Tell whether any of these words is in the source of a module."""
+    try:
+        text = _text(module.file) if module.file is not None and not module.opaque else b""
+    except OSError:
+        return True
+    return any(word in text for word in words)
+
+
 def submodules(module: Module) -> list[str]:
     """List the names of the modules directly inside a package."""
     return sorted(info.name for info in pkgutil.iter_modules(map(str, module.folders)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, load_run, named_files, signatures
 from lightkit.config.annotations import UNKNOWN
-from lightkit.config.missing import PACKAGES, package_of
+from lightkit.config.missing import PACKAGES, Failure, check_imports, failing_import, package_of
 from lightkit.config.named_files import check_named_files
 from lightkit.config.origins import Sources
 from lightkit.config.policy import Trust
@@ -78,40 +79,22 @@ def wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wrong]:
 
 
 def test_everything_is_told_at_once_and_nothing_is_left(cli: Callable[..., Outcome], project: Path) -> None:
+    (project / "mine.py").write_text("from torch import nn\nimport no_such_package\n\n\nclass Net(nn.Module): pass\n")
     (project / "experiments/e.yaml").write_text("# @package _global_\nscheduler:\n  warmup_steps: 4\n")
     done = cli(
         *("train", "experiment=e", "data=csv", "data.dataset.path=/no/t.csv", "data.dataset.target=x"),
-        *("optim.lrr=0.1", "scheduler.warmup_epochs=1"),
+        *("optim.lrr=0.1", "model=custom", "model._target_=mine.Net", "scheduler.warmup_epochs=1"),
     )
-    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert done.code == 2
+    assert "Traceback" not in done.err
     for part in (
         "optim.lrr: torch.optim.AdamW takes no such argument\n    at:       command line: optim.lrr=0.1",
         "data.dataset.path: there is no such file or folder: there is no folder /no\n    at:       command line",
+        "mine.Net can't be imported: mine.py:2: there is no module no_such_package\n    at:       command line",
         "scheduler.warmup_epochs: the warm-up is given twice",
-        "3 problems found",
+        "4 problems found",
     ):
         assert part in done.err
-    assert not (project / "outputs").exists()
-
-
-def test_an_import_that_fails_is_told_with_its_place_before_anything_is_written(
-    cli: Callable[..., Outcome], project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name, text in {
-        "helper": "\nimport nosuch\n",
-        "known": "import cv2\n",
-        "other": "from json import lods\n",
-    }.items():
-        (project / f"{name}.py").write_text(text)
-        (project / f"of_{name}.py").write_text(f"import {name}\nfrom torch import nn\n\n\nclass Net(nn.Module): pass\n")
-    for name, said in {
-        "helper": "of_helper.Net can't be imported: helper.py:2: there is no module nosuch",
-        "known": "fix:      pip install opencv-python, or mend known.py:1",
-        "other": "of_other.Net can't be imported: other.py:1: cannot import name 'lods' from 'json'",
-    }.items():
-        done = cli("train", "data=wine", "model=custom", f"model._target_=of_{name}.Net")
-        assert (done.code, said in done.err, "Traceback" in done.err) == (2, True, False), done.err
     assert not (project / "outputs").exists()
 
 
@@ -191,6 +174,7 @@ def found(tree: dict[str, Any]) -> list[UserError]:
     report = Report(Sources())
     report.trust = Trust()
     check_named_files(tree, report)
+    check_imports(tree, report)
     return report.errors
 
 
@@ -204,6 +188,87 @@ def test_a_new_run_from_an_earlier_one_needs_its_files_and_an_old_one_is_still_r
     assert load_run(project / "run").cfg.data.dataset.path == "t.csv"
     with pytest.raises(UserErrors, match=r"data\.dataset\.path: there is no such file[\s\S]*run/config\.yaml:\d+"):
         load_run(project / "run", new=True)
+
+
+Find = Callable[..., Failure | None]
+
+
+NET = "\n\ndef Net(): pass\n"
+
+
+@pytest.fixture
+def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Find:
+    """`find("import x", {"helper": "..."})`: what fails in the import of that text; others lie beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(text: str, others: Mapping[str, str] = MappingProxyType({})) -> Failure | None:
+        for name, content in {"mine": text + NET, **others}.items():
+            path = tmp_path / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        signatures.clear()
+        return failing_import("mine.Net", Trust(roots=(tmp_path,)))
+
+    return run
+
+
+FAILING = """
+'''Mine.''';import torch;import nosuch.part | mine.py:3 | there is no module nosuch
+from nosuch import thing | mine.py:1 | there is no module nosuch
+from torch.nn import Linear, Modul | mine.py:1 | the module torch.nn has no Modul
+import helper | helper.py:2 | there is no module nosuch
+from helper import other | helper.py:2 | there is no module nosuch
+import torch;;from parts import bad | parts/bad.py:1 | expected ':'
+from parts.good import wheel | mine.py:1 | the module parts.good has no wheel
+import parts.godo | mine.py:1 | there is no module parts.godo
+from . import good | mine.py:1 | the dots lead out of the package
+"""
+
+
+def test_what_fails_is_told_with_its_place(find: Find) -> None:
+    others = {"helper": "\nimport nosuch\n", "parts/__init__": "", "parts/bad": "def f()\n", "parts/good": "x = 1\n"}
+    for line in FAILING.strip().splitlines():
+        text, place, what = line.split(" | ")
+        found = find(text.replace(";", "\n"), others)
+        assert found is not None
+        assert (found.place, found.what) == (place, what)
+        assert place in str(found.fix) or "full path" in str(found.fix)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nfrom torch.utils.data import Dataset\nfrom os.path import join\nimport xml.etree.ElementTree",
+        "try:\n    import nosuch\nexcept ImportError:\n    nosuch = None",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import nosuch",
+        "def f():\n    import nosuch",
+        "import sys\nsys.path.append('elsewhere')\nimport nosuch",
+        "import helper\nimport nosuch",
+        "import pkg\npkg.install()\nimport nosuch",
+        "from maker import anything",
+        "from hook import anything",
+        "import spread.elsewhere",
+    ],
+)
+def test_what_is_not_certain_is_left_to_the_run(find: Find, text: str) -> None:
+    others = {
+        "helper": "import sys\nsys.path.insert(0, 'elsewhere')\n",
+        "pkg": "",
+        "maker": "globals()['anything'] = 1\n",
+        "hook": "def __getattr__(name): return 1\n",
+        "spread/__init__": "__path__.append('elsewhere')\n",
+    }
+    assert find(text, others) is None
+
+
+def test_nothing_is_imported_and_nobody_elses_module_is_looked_into(find: Find, tmp_path: Path) -> None:
+    assert find("import helper", {"helper": "raise SystemExit('imported')\n"}) is None
+    assert not {"mine", "helper"} & {*sys.modules}
+    assert find("import nosuch") is not None
+    assert failing_import("mine.Net", Trust()) is None
+    assert failing_import("mine.Net", Trust(roots=(tmp_path,), excluded=(tmp_path,))) is None
+    assert failing_import("mine.Nett", Trust(roots=(tmp_path,))) is None, "which the check of targets tells"
 
 
 def test_cells_are_judged_anew_when_the_file_changes(project: Path) -> None:
