@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -162,21 +162,18 @@ def check_imports(tree: dict[str, Any], report: Report) -> None:
 
 
 class Failure(NamedTuple):
-    """An import that would fail.
-
-    Args:
-        place: File and line.
-        what: Why it fails.
-        name: What it asks for; None where the file is no valid Python.
-        choices: What there is that is called much like it.
-        fix: What to do.
-    """
+    """An import that would fail."""
 
     place: str
+    """File and line."""
     what: str
+    """Why it fails."""
     name: str | None = None
+    """What it asks for; None where the file is no valid Python."""
     choices: tuple[str, ...] = ()
+    """What there is that is called much like it."""
     fix: str | None = None
+    """What to do."""
 
 
 class _CannotTellError(Exception):
@@ -192,14 +189,10 @@ def failing_import(target: str, trust: Trust) -> Failure | None:
     """
     try:
         module, names = split(target)
-        step(Found(module), names[0], last=len(names) == 1)
-    except TargetError:
-        return None
-    except (OpaqueSourceError, RecursionError):
-        pass
-    try:
+        with suppress(OpaqueSourceError):
+            step(Found(module), names[0], last=len(names) == 1)
         return _ImportWalk(trust).walk(module.name)
-    except (_CannotTellError, RecursionError):
+    except (TargetError, _CannotTellError, RecursionError):
         return None
 
 
@@ -213,7 +206,7 @@ class _ImportWalk:
         """Find the first failure in a module and those around it; None also for what is not the user's."""
         if name.partition(".")[0] == "lightkit":
             return None  # its own modules are many, and can be imported
-        return next((found for found in map(self.look_into, _packages_around(name)) if found is not None), None)
+        return next(filter(None, map(self.look_into, _packages_around(name))), None)
 
     def look_into(self, name: str) -> Failure | None:
         """Find the first failure in a module itself, or in those that it imports."""
@@ -226,13 +219,11 @@ class _ImportWalk:
             return Failure(error.place, error.what.removeprefix(f"{error.place}: "), fix=f"mend {error.place}")
         if modules.says(module, *_STEERING):
             raise _CannotTellError
-        for statement in takewhile(_is_harmless, module.body):
-            for found in self.imported_by(statement, module):
-                if found is not None:
-                    return found
-        if not all(map(_is_harmless, module.body)):
+        harmless = list(takewhile(_is_harmless, module.body))
+        failure = next(filter(None, (one for part in harmless for one in self.imported_by(part, module))), None)
+        if failure is None and len(harmless) < len(module.body):
             raise _CannotTellError
-        return None
+        return failure
 
     def imported_by(self, statement: ast.stmt, module: Module) -> Iterator[Failure | None]:
         """Tell what comes of each name that a statement imports."""
@@ -251,42 +242,37 @@ class _ImportWalk:
 
     def missing_module(self, name: str, place: str) -> Failure | None:
         """Make the failure of a module that is not there."""
-        parent = None
-        for prefix in _packages_around(name):
-            module = modules.load(prefix)
-            if module is None and prefix not in sys.modules:
-                break
-            parent = module
-        else:
+        around = [*_packages_around(name)]
+        lost = next((one for one in around if modules.load(one) is None and one not in sys.modules), None)
+        if lost == around[0]:
+            package = package_of(lost)
+            wanted = f"pip install {package}" if package else f"install what brings {lost}"
+            return Failure(place, f"there is no module {lost}", lost, fix=f"{wanted}, or mend {place}")
+        parent = modules.load(lost.rpartition(".")[0]) if lost is not None else None
+        if lost is None or parent is None or not self.trust.in_project(parent):
             return None
-        if prefix == name.partition(".")[0]:
-            package = package_of(prefix)
-            wanted = f"pip install {package}" if package else f"install what brings {prefix}"
-            return Failure(place, f"there is no module {prefix}", prefix, fix=f"{wanted}, or mend {place}")
-        if parent is None or not self.trust.in_project(parent):
-            return None
-        close = tuple(nearest(prefix.rpartition(".")[2], modules.submodules(parent)))
-        return Failure(place, f"there is no module {prefix}", prefix, close, _fix_for(close, place))
+        return _near(place, f"there is no module {lost}", lost, modules.submodules(parent))
 
     def missing_name(self, source: str, name: str, place: str) -> Failure | None:
         """Make the failure of a name that a module does not have."""
         module = modules.load(source)
         imported = vars(sys.modules[source]) if source in sys.modules else {}
-        if name == "*" or module is None or name in imported:
+        if name == "*" or module is None or name in imported or modules.says(module, *_MAKING):
             return None
         try:
             step(Found(module), name, last=True)
         except (BrokenError, OpaqueSourceError, RecursionError):
             pass  # a broken one is told where it is gone through
         except TargetError as error:
-            if not modules.says(module, *_MAKING):
-                close = tuple(nearest(name, error.choices))
-                return Failure(place, f"the module {source} has no {name}", name, close, _fix_for(close, place))
+            return _near(place, f"the module {source} has no {name}", name, error.choices)
         return None
 
 
-def _fix_for(close: tuple[str, ...], place: str) -> str:
-    return f"did you mean {close[0]}? It is to be mended in {place}" if close else f"mend {place}"
+def _near(place: str, what: str, name: str, known: Iterable[str]) -> Failure:
+    """Make the failure of something that there is under another name."""
+    close = tuple(nearest(name.rpartition(".")[2], known))
+    fix = f"did you mean {close[0]}? It is to be mended in {place}" if close else f"mend {place}"
+    return Failure(place, what, name, close, fix)
 
 
 def _packages_around(name: str) -> Iterator[str]:
