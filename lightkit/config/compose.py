@@ -92,8 +92,8 @@ def compose_with(
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    cfg, rewritten = _composed(loader, overrides)
-    errors = rewritten.errors
+    rewritten = rewrite(loader, overrides)
+    cfg, errors = _load(loader, rewritten), rewritten.errors
     if number is not None:
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
     sources = Sources(loader.layers(), rewritten.values)
@@ -130,11 +130,9 @@ def _with_options(loader: ConfigLoader, rewritten: Rewritten, choices: Sequence[
     Raises:
         UserErrors: There is no such composition.
     """
-    groups, errors = {text.partition("=")[0] for text in choices}, list[UserError]()
+    groups = {text.partition("=")[0] for text in choices}
     kept = [text for text in rewritten.texts if text.lstrip("+~").partition("=")[0] not in groups]
-    cfg = _load(loader, Rewritten([*kept, *choices]), errors)
-    if cfg is None:
-        raise UserErrors(errors)
+    cfg = _load(loader, Rewritten([*kept, *choices]))
     task = without_hydra(cfg)
     fill_choices(task, loader.choices(cfg))
     fill_values(task, cfg, loader.time)
@@ -151,25 +149,13 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
         UserErrors: It cannot be composed.
     """
     loader = make_loader(overrides)
-    cfg, rewritten = _composed(loader, overrides)
+    rewritten = rewrite(loader, overrides)
+    cfg = _load(loader, rewritten)
     sources = Sources(loader.layers(), rewritten.values)
     errors = [*rewritten.errors, *check_hydra(cfg, sources, loader)]
     if errors:
         raise UserErrors(errors)
     return cfg, sources
-
-
-def _composed(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[DictConfig, Rewritten]:
-    """Let Hydra compose, and return what came of the overrides with what is wrong with them.
-
-    Raises:
-        UserErrors: There is no composition.
-    """
-    rewritten = rewrite(loader, overrides)
-    cfg = _load(loader, rewritten, rewritten.errors)
-    if cfg is None:
-        raise UserErrors(rewritten.errors)
-    return cfg, rewritten
 
 
 def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
@@ -185,7 +171,8 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     Raises:
         UserErrors: There is no such option, or it can't be composed.
     """
-    cfg, rewritten = _composed(loader, choices)
+    rewritten = rewrite(loader, choices)
+    cfg = _load(loader, rewritten)
     if rewritten.errors:
         raise UserErrors(rewritten.errors)
     groups = [text.lstrip("+").partition("=")[0] for text in choices]
@@ -215,25 +202,29 @@ def _is_below(key: str | None, nodes: Sequence[str]) -> bool:
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
 
 
-def _load(loader: ConfigLoader, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
-    """Let Hydra compose. Overrides it can't apply are reported and left out; without a tree the result is None."""
+def _load(loader: ConfigLoader, rewritten: Rewritten) -> DictConfig:
+    """Let Hydra compose. Overrides it can't apply are noted among what is wrong with them, and left out.
+
+    Raises:
+        UserErrors: There is no composition.
+    """
     try:
         return loader.compose(rewritten.texts)
     except RecursionError as error:
-        errors.append(circle(loader) or _composition_error(loader, error))
-        return None
+        wrong = [circle(loader) or _composition_error(loader, error)]
+        raise UserErrors([*rewritten.errors, *wrong]) from None
     except (*COMPOSE_ERRORS, yaml.YAMLError) as error:
         if _toggle_plus(rewritten, str(error)):
-            return _load(loader, rewritten, errors)
+            return _load(loader, rewritten)
         failing = loader.failing(rewritten.texts)
         if not failing:
-            errors += check_defaults(loader) or [_composition_error(loader, error)]
-            return None
+            wrong = check_defaults(loader) or [_composition_error(loader, error)]
+            raise UserErrors([*rewritten.errors, *wrong]) from None
     names = all_keys(loader.base)
-    errors += [undeletable(text, reason, names) for text, reason in failing]
+    rewritten.errors += [undeletable(text, reason, names) for text, reason in failing]
     bad = {text for text, _ in failing}
     rewritten.texts = [text for text in rewritten.texts if text not in bad]
-    return _load(loader, rewritten, errors)
+    return _load(loader, rewritten)
 
 
 def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
