@@ -99,17 +99,6 @@ def test_unlike_members_are_taken_once_or_so_often_as_size_says() -> None:
     assert twice[1].values["seed"] == 7
 
 
-def test_a_vote_is_the_mean_of_the_probabilities(tmp_path: Path) -> None:
-    outcome = train(tmp_path / "run", "ensemble=voting", "ensemble.size=2")
-    own = [predictions(tmp_path / "run" / "members" / name, 1) for name in ("00", "01")]
-    torch.testing.assert_close(predictions(tmp_path / "run", 1), (own[0] + own[1]) / 2)
-    assert [member.weight for member in stored(tmp_path / "run").members] == [0.5, 0.5]
-    assert stored(tmp_path / "run").rule == "soft"
-    assert set(outcome["members"]) == {"00", "01"}
-    assert saved(tmp_path / "run", "01")["ensemble"]["_target_"].endswith("NoEnsemble")
-    assert not torch.equal(own[0], own[1])
-
-
 REFUSED = """
 ensemble=voting ensemble.size=0 ; ensemble.size: out of range
 ensemble=voting checkpoint=none ; checkpoint.enabled: an ensemble is made of the checkpoints
@@ -241,17 +230,6 @@ def test_the_sum_of_the_rounds_is_the_ensemble(tmp_path: Path) -> None:
     again = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("val")
     assert again["val/loss"] == pytest.approx(loss, abs=1e-6)
     assert sum("val/loss" in row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 1, "no curve over epochs"
-
-
-def test_rounds_end_where_validation_does_by_default(tmp_path: Path) -> None:
-    options = ("data=diabetes", "model.hidden=[64]", "model.norm=none", "trainer.epochs=4", "trainer.test=last")
-    outcome = train(tmp_path, *options, "ensemble=gradient_boosting")
-    rounds = sorted(path.name for path in (tmp_path / "members").iterdir())
-    values = [result(tmp_path, name)["metrics"]["val/loss"] for name in rounds]
-    best = values.index(min(values))
-    assert len(rounds) == min(best + 3, 5)
-    assert [one.name for one in stored(tmp_path).members] == rounds[: best + 1]
-    assert outcome["metrics"]["val/loss"] == pytest.approx(values[best], rel=1e-5)
 
 
 def test_each_cycle_goes_on_from_the_last_weights() -> None:

@@ -86,6 +86,15 @@ def test_a_further_layer_learns_from_the_one_before() -> None:
     assert len(method.bases(facts(), done)) == 2
 
 
+def test_the_rows_that_decide_share_no_group_with_those_that_are_learnt_from() -> None:
+    groups = torch.arange(90) // 4
+    learnt, held = Stacking(folds=2).rows(facts(groups=groups))
+    assert 0 < len(held) < len(learnt)
+    assert not torch.isin(groups[held], groups[learnt]).any()
+    folds = Stacking(folds=2).next(facts(groups=groups), [])
+    assert {role(one)["draw"] for one in folds} == {3}
+
+
 def test_a_weight_decay_left_open_goes_by_the_rows() -> None:
     meta = {"optim": {"_target_": "torch.optim.Adam"}}
     (_, (member,)), _ = stages(Stacking(folds=2, refit=False, holdout=0), facts(meta=meta))

@@ -121,7 +121,9 @@ def same_bits(one: MemberResult, other: MemberResult) -> None:
 TIED = {"model": {"_target_": "tests.ensemble.networks.Tied"}}
 
 
-@pytest.mark.parametrize(("step", "model"), [(13, TIED), (20, {}), pytest.param(5, {}, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("step", "model"), [(13, TIED), *(pytest.param(step, {}, marks=pytest.mark.thorough) for step in (5, 20))]
+)
 def test_a_killed_run_goes_on_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, model: dict[str, Any], whole: list[MemberResult]
 ) -> None:

@@ -167,7 +167,7 @@ TIED = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("engine", ["vectorized", pytest.param("sequential", marks=pytest.mark.thorough)])
 def test_networks_with_shared_tensors_become_an_ensemble(engine: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = Runner(compose([*TIED, f"ensemble.engine={engine}"]).cfg, folder).run()
