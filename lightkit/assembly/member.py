@@ -238,7 +238,7 @@ def start_from(node: DictConfig, model: nn.Module, engine: Engine, folder: Path,
     Raises:
         UserError: One of these members has no checkpoint, or the weights are for another network.
     """
-    if node.computed_from:
+    if node.get("computed_from"):  # a node that a method gives has no more than it names
         states = [_weights(folder.parent / name, mode, key="computed_from") for name in node.computed_from]
         key = "ensemble.member.computed_by"
         compute = instantiate(node.computed_by, key=key, expected=Callable)
@@ -247,7 +247,7 @@ def start_from(node: DictConfig, model: nn.Module, engine: Engine, folder: Path,
         if not isinstance(weights, Mapping):
             expected = "a dict of tensors by the names of the model"
             raise UserError("these are no weights", key=key, expected=expected, received=type(weights).__name__)
-    elif node.weights_of:
+    elif node.get("weights_of"):
         weights = _weights(folder.parent / node.weights_of, mode, key="weights_of", goes_on=True)
     else:
         return

@@ -108,7 +108,7 @@ ensemble=bagging data.split.by=ordered ; ensemble.resample: a random draw
 ensemble=bagging ensemble.resample=folds ensemble.folds=1 ; ensemble.folds: out of range
 ensemble=snapshot ensemble.size=5 trainer.epochs=7 ; trainer.epochs: the cycles
 ensemble=snapshot ensemble.size=2 trainer.steps=4 ; trainer.steps: the cycles
-ensemble=fast_geometric ensemble.low=0.9 ; ensemble.low: the rate of a cycle
+ensemble=fast_geometric ensemble.low=0.9 ; ensemble.low: a cycle needs a smaller and a larger rate
 """
 LATER = """
 ensemble=voting ensemble.vote=hard data=diabetes ; ensemble.vote: numbers cannot be voted for
