@@ -69,18 +69,6 @@ def test_watching_on_a_terminal_gives_it_back(
     assert "line 2" not in out
 
 
-def test_elsewhere_each_has_its_time_unless_a_program_reads_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for stamped in (True, False):
-        monkeypatch.setattr(terminal, "time", Interrupted())
-        terminal.watch(lambda: "text", 1.0, live=False, stamped=stamped)
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.endswith("  text")
-    assert first[2] == ":"
-    assert last == "text"
-
-
 PLACE = "outputs/runs/2026-01-31/12-00-00-a"
 
 
