@@ -14,9 +14,7 @@ import torch
 from lightkit.checkpoint.delta import read_delta
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.checkpoint.weights import read_weights
-from lightkit.config import load_run
 from lightkit.models import CNN, TransformerClassifier
-from lightkit.runner import Runner
 from tests.conftest import Outcome
 from tests.finetune.spies import Watch, watching
 from tests.finetune.whole import HEADS, MODELS, OTHER_CLASSES, SHORT, options, plain, run, same_bits, tuned
@@ -177,13 +175,6 @@ def test_a_merged_model_is_the_plain_class_and_does_the_same(
     state = torch.load("run.pt", weights_only=True)
     own = make()
     own.load_state_dict(state, strict=True)
-    with torch.no_grad():
-        mine = {row["row"]: row for row in Runner(load_run(folder).cfg, folder).predict("test")}
-        again = {row["row"]: row for row in Runner(load_run(folder).cfg, folder).predict("test", "run.pt")}
-    assert len(mine) == 16
-    for number, row in mine.items():
-        for key, value in row.items():
-            assert again[number][key] == (pytest.approx(value, abs=1e-5) if isinstance(value, float) else value)
     assert measured(cli, folder, "best") == pytest.approx(measured(cli, folder, "run.pt"), abs=1e-5)
     assert any(
         not torch.equal(state[name], read_weights(bases[model]).state[name]) for name in state if "head" not in name
