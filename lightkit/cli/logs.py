@@ -16,7 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.detached import following
 from lightkit.detached.folders import find_folder, is_alive, is_sweep
-from lightkit.detached.following import ask_to_end, exit_status, forget_request
+from lightkit.detached.following import ask_to_end, exit_status
 from lightkit.detached.liveness import ALIVE, look, wait_until_free
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.runs.catalog import path_from, places_of, project, runs_below
@@ -153,7 +153,7 @@ def _wait_for_end(folder: Path) -> None:
     """Wait until a run has ended, and say how to go on with it."""
     place = path_from(project(), folder)
     patiently(lambda: wait_until_free(folder, 0.0), f"lightkit stop --now {place}")
-    forget_request(folder)
+    limits.forget_request(folder)
     standing = look(folder)
     words = ["lightkit", *(["sweep"] if is_sweep(folder) else []), "resume", *(["-d"] if standing.detached else [])]
     again = "" if standing.state == "finished" else f"; go on with:  {shlex.join([*words, place])}"

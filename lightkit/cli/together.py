@@ -17,12 +17,12 @@ from lightkit.common.signals import held
 from lightkit.config.schema.running import SweepConfig
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.lock import locked
+from lightkit.runs.on_end import STOPPED
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import TogetherEngine
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import find_job
 from lightkit.sweep.run_job import job_config, leave_result
-from lightkit.sweep.state import STOPPED
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

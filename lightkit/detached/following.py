@@ -166,12 +166,6 @@ def ask_to_end(standing: Standing, *, now: bool = False) -> bool:
         raise UserError(what, key=str(folder), exit_code=FAILED) from error
 
 
-def forget_request(folder: Path) -> None:
-    """Take away the note that a run was asked to end."""
-    with suppress(OSError):
-        (folder / run_files.SWEEP_STOP).unlink(missing_ok=True)
-
-
 def exit_status(standing: Standing) -> int:
     """Return the status that the process of a run has ended with, as far as that is known.
 

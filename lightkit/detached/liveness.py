@@ -24,7 +24,7 @@ from lightkit.runs.catalog import LAST_SECOND, has_members, path_from, started
 from lightkit.runs.lock import LockState, boot_id, read_lock, wait_for_lock
 from lightkit.runs.reading import read_config, read_result, row_of
 from lightkit.sweep.journal import Record, read_journal
-from lightkit.sweep.state import JobState
+from lightkit.sweep.state import JobState, is_locked
 from lightkit.sweep.state import look as look_at_job
 
 STATES = ("starting", "running", "finished", "paused", "pruned", "interrupted", "failed", "died", "lost", "damaged")
@@ -93,7 +93,7 @@ def look(folder: Path) -> Standing:
         locks = {name: lock for name in _LOCKS if (lock := read_lock(folder, name)) is not None}
         found = _standing(folder, locks)
         # Somebody may have gone on with it since we looked at the locks, and taken away the result.
-        if found.state not in ("died", "lost") or not any(_held(folder, name) for name in _LOCKS):
+        if found.state not in ("died", "lost") or not is_locked(folder):
             return found
 
 
@@ -108,17 +108,12 @@ def wait_until_free(folder: Path, timeout: float | None = None) -> bool:
         Whether it is free.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    while any(_held(folder, name) for name in _LOCKS):
+    while is_locked(folder):
         for name in _LOCKS:
             left = None if end is None else end - time.monotonic()
             if (left is not None and left <= 0) or not wait_for_lock(folder, name, left):
                 return False
     return True
-
-
-def _held(folder: Path, name: str) -> bool:
-    lock = read_lock(folder, name)
-    return lock is not None and lock.is_held
 
 
 def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:

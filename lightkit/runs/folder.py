@@ -53,20 +53,8 @@ _REPLACED = (
 _FILES = (*_REPLACED, run_files.LOG, run_files.OUTPUT_LOG, run_files.MODEL, run_files.ADAPTER)
 """Names of files in the folder of a run."""
 _WRITTEN = (
-    *_REPLACED,
-    *_SUBFOLDERS,
-    run_files.LOCK,
-    run_files.JOB_LOCK,
-    f"{run_files.SIGNATURES}*",
-    run_files.OUTPUT_LOG,
-    run_files.LOG,
-    f"{run_files.PROGRESS}*",
-    run_files.MODEL,
-    run_files.ADAPTER,
-    run_files.EVENTS_PATTERN,
-    "metrics.changed*",
-    "weights.*",
-    f".{run_files.CONFIG}.*",
+    *(*_FILES, *_SUBFOLDERS, run_files.LOCK, run_files.JOB_LOCK, f"{run_files.SIGNATURES}*", f"{run_files.PROGRESS}*"),
+    *(run_files.EVENTS_PATTERN, "metrics.changed*", "weights.*", f".{run_files.CONFIG}.*"),
 )
 """Names in the folder that are written to."""
 

@@ -18,7 +18,7 @@ from lightkit.runs.catalog import run_name
 from lightkit.runs.reading import read_result
 
 _LOG = logging.getLogger(__name__)
-_STOPPED = frozenset(of_signal(number) for number in numbers())
+STOPPED = frozenset(of_signal(number) for number in numbers())
 """Exit statuses of what was told to end."""
 
 
@@ -75,7 +75,7 @@ def facts_of(folder: Path, code: int) -> dict[str, str]:
     result = read_result(folder)
     status = str(result.get("status") or "finished")
     if code:
-        status = "interrupted" if code in _STOPPED else "failed"
+        status = "interrupted" if code in STOPPED else "failed"
     objective: Any = result.get("objective")
     objective = objective if isinstance(objective, Mapping) else {}
     value = objective.get("value")

@@ -6,7 +6,6 @@ All readers of the files of a run are here: of such as are written whole, and of
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import UserErrors
 from lightkit.common.reading import (
     NAMED_TEXTS,
     NUMBER,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 TORN = "torn at its end"
 """What is wrong with a last line that a process was about to write as it was killed."""
-_SEED = re.compile(r"^seed: (\d{1,18})\s*$", re.M)
 _LONGEST_CONFIG = 1 << 20
 """Bytes of a configuration; the longest ones have some ten thousand."""
 _VALUES: Shape = {"*": NUMBER}
@@ -117,28 +115,14 @@ def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Com
 
     try:
         return load_run(folder, overrides, **options)
-    except UserErrors as found:
+    except UserErrors as wrong:
         home = _other_project(folder)
         if home is None:
             raise
-        pointing = list[UserError]()
-        for error in found.errors:
-            if error.key is None or not error.key.endswith("_target_"):
-                pointing.append(error)
-                continue
-            same = UserError(
-                error.what,
-                key=error.key,
-                expected=error.expected,
-                received=error.received,
-                choices=error.choices,
-                fix=f"the run is from another project; if you know it, run the command in {home}",
-                origin=error.origin,
-                exit_code=error.exit_code,
-                family=error.families[0].slug,
-            )
-            pointing.append(same)
-        raise UserErrors(pointing) from found
+        for error in wrong.errors:
+            if error.key is not None and error.key.endswith("_target_"):
+                error.change_fix(f"the run is from another project; if you know it, run the command in {home}")
+        raise UserErrors(wrong.errors) from wrong
 
 
 def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
@@ -255,12 +239,6 @@ def checked_lines(path: Path, read: Callable[[bytes], object] = read_row) -> lis
     with suppress(FileNotFoundError), opened(path) as file:
         return [(line, problem(line)) for line in file]
     return []
-
-
-def read_seed(folder: Path) -> int | None:
-    """Return the seed in a run's `config.yaml`, found without reading all of it; None where it cannot be read."""
-    found = _SEED.search(read_config(folder))
-    return int(found[1]) if found else None
 
 
 def read_json(path: Path, shape: Shape = {}, damage: list[str] | None = None) -> dict[str, Any]:  # noqa: B006

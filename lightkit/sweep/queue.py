@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from lightkit.common import run_files
 from lightkit.common.exit_codes import of_signal
 from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import slug
+from lightkit.config.schema.running import SlurmConfig
 from lightkit.processes.children import run
 from lightkit.sweep.journal import Record
 
@@ -106,39 +107,16 @@ _SAVED = of_signal(10)
 """Exit status of a job that SIGUSR1 has told to save."""
 
 
-@dataclass(frozen=True)
-class SlurmOptions:
-    """What the queue is told of each job; the fields are those of `sweep.slurm`.
+@dataclass
+class SlurmOptions(SlurmConfig):
+    """What the queue is told of each job: `sweep.slurm`, and what follows from the sweep."""
 
-    Attributes:
-        time: Time limit, as `sbatch` takes it; a bare number counts minutes.
-        partition: Partition; None for that of the cluster.
-        account: Account; None for the user's own.
-        cpus: Processors.
-        gpus: GPUs.
-        memory: Memory, such as `16G`, a bare number counts megabytes; None for the cluster's default.
-        save_before: Seconds before the time limit at which a job is told to save.
-        requeues: How often it may go on after its time limit.
-        options: More options of `sbatch`.
-        setup: Lines of shell before the job.
-        poll_seconds: Seconds between looks at the queue.
-        slots: Jobs at once; None for as many as the cluster lets run.
-        ahead: Whether jobs are submitted before there is a slot for them, which the queue then keeps to.
-    """
-
-    time: int | str = "60"
-    partition: int | str | None = None
-    account: int | str | None = None
-    cpus: int = 1
     gpus: int = 0
-    memory: int | str | None = None
-    save_before: int = 90
-    requeues: int = 20
-    options: Sequence[str] = ()
-    setup: Sequence[str] = ()
-    poll_seconds: float = 10.0
-    slots: int | None = None
+    """GPUs of a job."""
+    slots: Optional[int] = None
+    """Jobs at once; None for as many as the cluster lets run."""
     ahead: bool = False
+    """Whether jobs are submitted before there is a slot for them, which the queue then keeps to."""
 
 
 def array_script(options: SlurmOptions, stem: Path, count: int, *, name: str, after: Sequence[str] = ()) -> str:

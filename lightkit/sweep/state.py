@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.exit_codes import of_signal
 from lightkit.common.ranking import improves
 from lightkit.common.reading import is_whole, read_tail
-from lightkit.common.signals import numbers
 from lightkit.processes.lines import Lines
 from lightkit.runs.lock import lock_holder
+from lightkit.runs.on_end import STOPPED
 from lightkit.runs.reading import read_result, row_of
 from lightkit.sweep.job import Job, JobOutcome, Start, content_of, section_of
 from lightkit.sweep.journal import Record
 from lightkit.sweep.queue import QUEUED, in_queue
 
-STOPPED = frozenset(of_signal(number) for number in numbers())
-"""Exit statuses of a job that was told to end."""
 ENDED = ("finished", "paused", "pruned", "stopped", "failed")
 """Statuses of jobs that are done with for now."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.detached import following
-from lightkit.detached.following import ask_to_end, exit_status, forget_request
+from lightkit.detached.following import ask_to_end, exit_status
 from lightkit.detached.liveness import look, wait_until_free
 from tests.detached.made import going_on, make_run
 
@@ -45,8 +45,6 @@ def test_a_run_is_asked_once_however_often_it_is_said(project: Path, monkeypatch
         assert ask_to_end(look(folder))
         assert wait_until_free(folder)
     assert result(folder)["reason"] == "SIGTERM at step 7"
-    forget_request(folder)
-    assert not (folder / ".stop").exists()
 
 
 def test_a_number_that_belongs_to_another_process_by_now_gets_no_signal(project: Path) -> None:

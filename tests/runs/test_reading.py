@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserErrors
-from lightkit.runs.reading import read_facts, read_metrics, read_overrides, read_result, read_run, read_seed
+from lightkit.runs.reading import read_facts, read_metrics, read_overrides, read_result, read_run
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -65,9 +65,6 @@ def rows() -> Iterator[tuple[Callable[[Path], object], str, str | None, object]]
     for text in (None, "[]\n", "- {"):
         yield read_overrides, "overrides.yaml", text, []
     yield read_overrides, "overrides.yaml", '- "data=wine"\n- "a=\'b\'"\n', ["data=wine", "a='b'"]
-    for text in (None, "name: a\n"):
-        yield read_seed, "config.yaml", text, None
-    yield read_seed, "config.yaml", "data:\n  seed: 3\nseed: 7\n", 7
 
 
 @pytest.mark.parametrize(("read", "name", "text", "expected"), [*rows()])
