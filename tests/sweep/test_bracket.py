@@ -50,56 +50,36 @@ def test_the_order_in_which_jobs_come_changes_nothing(order):
     assert sorted(bracket.out()) == ["a", "e", "f"]
 
 
-def test_a_job_goes_on_early_only_where_nothing_can_overtake_it():
-    bracket = Bracket("abcd", [1], eta=2)
-    for name, value in (("a", 0.9), ("b", 0.8)):
-        bracket.record(name, 1, value)
-    assert {name for rung, name in bracket.wanted() if rung} == set()
-    bracket.record("c", 1, 0.1)
-    assert {name for rung, name in bracket.wanted() if rung} == {"a"}
-    assert bracket.out() == ["c"]
-    bracket.lose("d")
-    assert {name for rung, name in bracket.wanted() if rung} == {"a", "b"}
+CASES = """
+# A job goes on early only where nothing can overtake it
+abcd [1] 2 ; 1: a=.9 b=.8 ; ;
+abcd [1] 2 ; 1: a=.9 b=.8 c=.1 ; 1a ; c
+abcd [1] 2 ; 1: a=.9 b=.8 c=.1 lost: d ; 1a 1b ; c
+# The place of a lost job is nobody's
+abc [1] 3 ; 1: a=1 b=.5 c=.1 lost: a ; ; b c
+# A job that ended early stands at all rungs
+abcd [1,3] 2 ; ended: a=.9 1: b=.8 c=.1 d=.2 ; 1b ; c d
+abcd [1,3] 2 ; ended: a=.9 1: b=.8 c=.1 d=.2 2: b=.85 ; ; c d b
+# A single job that is left runs to its end at once
+abc [1,3,9] 3 ; 1: a=1 b=2 c=3 ; 3c ; a b
+# Jobs that were left out stay out where the sweep grows, and those that went on before it grew stay in the race
+abcdef [1] 3 ; out: b c 1: a=.9 b=.8 c=.7 d=.1 e=.2 f=.3 ; 1a 1f ; b c d e
+abcdef [1,3] 3 ; 1: a=.2 b=.1 c=.1 d=.5 e=.6 f=.4 2: a=.7 ; 1d 1e ; b c f
+"""
+"""Jobs, rungs and eta; what is recorded at a rung, lost or left out; what is wanted then, and what is out."""
 
 
-def test_the_place_of_a_lost_job_is_nobodys():
-    bracket = at_first_rung({"a": 1.0, "b": 0.5, "c": 0.1})
-    bracket.lose("a")
-    assert [*bracket.wanted()] == []
-    assert bracket.out() == ["b", "c"]
-
-
-def test_a_job_that_ended_early_stands_at_all_rungs():
-    bracket = Bracket("abcd", [1, 3], eta=2)
-    bracket.record("a", 1, 0.9, ended=True)
-    for name, value in (("b", 0.8), ("c", 0.1), ("d", 0.2)):
-        bracket.record(name, 1, value)
-    assert [*bracket.wanted()] == [(1, "b")]
-    bracket.record("b", 2, 0.85)
-    assert [*bracket.wanted()] == []
-    assert bracket.out() == ["c", "d", "b"]
-    assert [stage.ranked for stage in bracket.stages()][-1] == ("a",)
-
-
-def test_a_single_job_left_runs_to_its_end_at_once():
-    bracket = Bracket("abc", [1, 3, 9])
-    for name in "abc":
-        bracket.record(name, 1, ord(name))
-    assert [*bracket.wanted()] == [(3, "c")]
-
-
-def test_jobs_that_were_left_out_stay_out_where_the_sweep_grows():
-    bracket = Bracket("abcdef", [1], eta=3)
-    bracket.leave_out(["b", "c"])
-    for name, value in zip("abcdef", (0.9, 0.8, 0.7, 0.1, 0.2, 0.3)):
-        bracket.record(name, 1, value)
-    assert {name for _, name in bracket.wanted()} == {"a", "f"}
-
-
-def test_jobs_that_went_on_before_the_sweep_grew_stay_in_the_race():
-    bracket = Bracket("abcdef", [1, 3], eta=3)
-    for name, value in zip("abcdef", (0.2, 0.1, 0.1, 0.5, 0.6, 0.4)):
-        bracket.record(name, 1, value)
-    bracket.record("a", 2, 0.7)
-    assert {name for _, name in bracket.wanted()} == {"d", "e"}
-    assert "a" not in bracket.out()
+@pytest.mark.parametrize("case", [line for line in CASES.split("\n") if ";" in line])
+def test_who_goes_on(case):
+    start, events, wanted, out = [part.split() for part in case.split(";")]
+    bracket, kind = Bracket(start[0], eval(start[1]), eta=int(start[2])), ""
+    for word in events:
+        name, _, value = word.partition("=")
+        if word.endswith(":"):
+            kind = word[:-1]
+        elif kind in ("lost", "out"):
+            bracket.lose(word) if kind == "lost" else bracket.leave_out([word])
+        else:
+            bracket.record(name, 1 if kind == "ended" else int(kind), float(value), ended=kind == "ended")
+    assert {f"{rung}{name}" for rung, name in bracket.wanted() if rung} == {*wanted}
+    assert {*bracket.out()} == {*out}

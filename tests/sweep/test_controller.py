@@ -131,48 +131,32 @@ def test_a_search_that_followed_from_a_failure_is_not_told_otherwise(tmp_path: P
     assert engine.log == ["closed"]
 
 
-def test_failed_jobs_are_retried(tmp_path: Path) -> None:
-    planned(tmp_path, "ab")
-    controller, seen = go(tmp_path, engine := Engine(codes={"a": [1, 1], "b": [1, 1, 1]}), retries=2)
-    assert engine.log == ["a", "a+b", "a", "a+b", "a", "a+b", "closed"]
-    assert statuses(controller) == "finished failed"
-    assert "a starts try 3 of 3" in seen.lines
-    assert [(outcome.name, outcome.status) for outcome in read_journal(tmp_path).told] == [
-        ("a", "finished"),
-        ("b", "failed"),
-    ]
+CASES = """
+ab ; codes={'a': [1, 1], 'b': [1, 1, 1]} ; retries=2 ; a a+b a a+b a a+b ; finished failed ; a starts try 3 of 3
+abc ; codes={'a': [4]} ; ; a a+b c a ; finished finished finished ; a starts alone, as memory ran out beside others
+a ; codes={'a': [4]} ; ; a ; failed
+abcd ; codes={'a': [1]} ; on_error='continue' ; a a+b c c+d ; failed finished finished finished
+abcd ; codes={'b': [1]} ; on_error='stop' ; a a+b ; finished failed waiting waiting ; no further job is started
+abcd ; codes={'a': [1]} ; on_error='stop_if_first' ; a a+b ; failed finished waiting waiting ; no further job is started
+abcd ; codes={'c': [1]} ; on_error='stop_if_first' ; a a+b c c+d ; finished finished failed finished
+abc ; slots=1, codes={'b': [143]} ; ; a b ; finished interrupted waiting
+"""
+"""Jobs, how their processes end, options of the sweep; what starts, how all end, and what is said of it."""
 
 
-def test_memory_that_runs_out_beside_others_is_tried_alone(tmp_path: Path) -> None:
-    planned(tmp_path)
-    controller, seen = go(tmp_path, engine := Engine(codes={"a": [4]}))
-    assert engine.log == ["a", "a+b", "c", "a", "closed"]
-    assert statuses(controller) == "finished finished finished"
-    assert "a starts alone, as memory ran out beside others" in seen.lines
-    second = tmp_path / "second"
-    second.mkdir()
-    planned(second, "a")
-    controller, _ = go(second, engine := Engine(codes={"a": [4]}))
-    assert engine.log == ["a", "closed"]  # it was alone already
-    assert statuses(controller) == "failed"
-
-
-@pytest.mark.parametrize(
-    ("on_error", "codes", "expected"),
-    [
-        ("continue", {"a": [1]}, "failed finished finished finished"),
-        ("stop", {"b": [1]}, "finished failed waiting waiting"),
-        ("stop_if_first", {"a": [1]}, "failed finished waiting waiting"),
-        ("stop_if_first", {"c": [1]}, "finished finished failed finished"),
-    ],
-)
-def test_what_a_failure_does_to_the_others(
-    tmp_path: Path, on_error: str, codes: dict[str, list[int]], expected: str
-) -> None:
-    planned(tmp_path, "abcd")
-    controller, seen = go(tmp_path, Engine(codes=codes), on_error=on_error)
+@pytest.mark.parametrize("case", CASES.split("\n")[1:-1])
+def test_what_follows_from_the_end_of_a_job(tmp_path: Path, case: str) -> None:
+    names, ends, options, starts, expected, *lines = [part.strip() for part in case.split(";")]
+    planned(tmp_path, names)
+    controller, seen = go(tmp_path, engine := eval(f"Engine({ends})"), **eval(f"dict({options})"))
+    assert engine.log == [*starts.split(), "closed"]
     assert statuses(controller) == expected
-    assert any("no further job is started" in line for line in seen.lines) == ("waiting" in expected)
+    shown = "\n".join(seen.lines)
+    assert all(line in shown for line in lines)
+    assert ("no further job" in shown) == ("no further job" in case)
+    told = [outcome.name for outcome in read_journal(tmp_path).told]
+    assert {*told} == {name for name, status in zip(names, expected.split()) if status in ("finished", "failed")}
+    assert len(told) == len({*told})
 
 
 def test_a_killed_job_leaves_a_reason(tmp_path: Path) -> None:
@@ -181,14 +165,6 @@ def test_a_killed_job_leaves_a_reason(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert (result["status"], result["reason"]) == ("failed", "killed by signal 9 (SIGKILL)")
     assert controller.states["a"].code == 137
-
-
-def test_a_job_that_is_told_to_end_ends_the_sweep(tmp_path: Path) -> None:
-    planned(tmp_path)
-    controller, _ = go(tmp_path, Engine(slots=1, codes={"b": [143]}))
-    assert statuses(controller) == "finished interrupted waiting"
-    controller, _ = go(tmp_path, engine := Engine(slots=1))
-    assert engine.log == ["b", "c", "closed"]
 
 
 def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:

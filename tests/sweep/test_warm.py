@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.sweep.engines.local import LocalEngine, Slot, build_local
-from lightkit.sweep.job import Job
 from lightkit.sweep.warm import Pulse
 from tests.conftest import ROOT
 from tests.waiting import until
@@ -22,8 +20,7 @@ SCENARIOS = (
     "a_server_that_is_killed",
     "a_server_that_forks_nothing",
     "a_job_that_hangs",
-    "code_of_the_project_is_read_anew",
-    "variables_are_those_of_the_slot",
+    "a_job_is_as_a_fresh_process_and_reads_the_project_anew",
 )
 
 
@@ -53,14 +50,6 @@ def test_a_forked_job_saves_when_the_sweep_is_killed(warm: Warm, project: Path) 
     assert list((folder / "checkpoints").glob("step-*.pt"))
     pid = int((project / "pid").read_text())
     until(lambda: not Path(f"/proc/{pid}").exists(), "the job to end")
-
-
-def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job("a", Path("a"), (), "device: {name: cpu, nproc: 1}\n")
-    assert build_local({"slots": 1, "warm": True}, [job])._warm
-    assert not build_local({"slots": 1, "warm": False}, [job])._warm
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert not LocalEngine([Slot("one")], warm=True)._warm
 
 
 def test_what_does_nothing_hangs(tmp_path: Path) -> None:

@@ -213,28 +213,18 @@ def a_job_that_hangs() -> None:
             raise AssertionError("what hung is still there")
 
 
-def code_of_the_project_is_read_anew() -> None:
-    text = f"{SAYS}print('says', {{}})\n"
-    given = ("trainer.epochs=1", "trainer.callbacks={says: {_target_: mine.Says}}")
-    Path("mine.py").write_text(text.format(1))
-    starts = [planned(name, *given) for name in ("one", "another")]
-    with opened() as engine:
-        for number, start in enumerate(starts):
-            Path("mine.py").write_text(text.format(10**number))
-            assert code_of(engine, start) == 0, output(start)
-            assert f"says {10**number}\n" in output(start)
-
-
-def variables_are_those_of_the_slot() -> None:
+def a_job_is_as_a_fresh_process_and_reads_the_project_anew() -> None:
     facts = "[os.environ['SLOT'], os.getpid() == os.getsid(0), sys.path, os.getcwd(), sys.stdin.read()]"
-    Path("mine.py").write_text(f"import os, sys\n{SAYS}print('says', {facts})\n")
     given = ("trainer.epochs=1", "trainer.callbacks={says: {_target_: mine.Says}}")
-    first, second = planned("first", *given), planned("second", *given)
-    for start in (first, second):
-        with opened(warm=start is first) as engine:
-            assert code_of(engine, start) == 0
-    assert "says ['0', True, [" in output(first)
-    assert output(first) == output(second)
+    path = Path("mine.py")
+    path.write_text(f"{SAYS}pass\n")
+    starts = [planned(name, *given) for name in ("before", "warm", "fresh")]
+    with opened() as engine, opened(warm=False) as other:
+        assert code_of(engine, starts[0]) == 0
+        path.write_text(f"import os, sys\n{SAYS}print('says', {facts})\n")
+        assert (code_of(engine, starts[1]), code_of(other, starts[2])) == (0, 0), output(starts[1])
+    assert "says ['0', True, [" in output(starts[1])
+    assert output(starts[1]) == output(starts[2])
 
 
 def forever() -> None:

@@ -75,6 +75,7 @@ def test_the_slots_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         {"OMP_WAIT_POLICY": "PASSIVE"}
     ] * 2
     assert [slot.name for slot in build_local({"slots": 8}, [cpu] * 3).slots] == ["slot 0", "slot 1", "slot 2"]
+    assert [build_local({"slots": 1, "warm": warm}, [cpu])._warm for warm in (True, False)] == [True, False]
     hidden = build_local({"slots": 1, "gpus_per_job": 0}, [auto])
     assert visible(hidden.slots) == [""]
 

@@ -118,8 +118,10 @@ class Stub:
         class AuthenticationError(Exception):
             pass
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.modes = error, list[str | None]()
+    error: Exception | None = None
+
+    def __init__(self) -> None:
+        self.modes = list[str | None]()
 
     def init(self, _address: str | None, **_options: Any) -> None:
         self.modes.append(os.environ.get("RAY_AUTH_MODE"))
@@ -127,26 +129,15 @@ class Stub:
             raise self.error
 
 
-@pytest.mark.parametrize(
-    ("address", "typed", "mode"),
-    [("auto", "disabled", "disabled"), ("auto", None, "token"), (None, "disabled", "token")],
-)
-def test_what_the_user_says_of_tokens_counts_on_a_cluster_of_others(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, typed: str | None, mode: str
-) -> None:
+def test_what_the_user_says_of_tokens_counts_on_a_cluster_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "x")
-    monkeypatch.setenv("RAY_AUTH_MODE", typed or "")
-    if typed is None:
-        monkeypatch.delenv("RAY_AUTH_MODE")
+    monkeypatch.setenv("RAY_AUTH_MODE", "x")
     monkeypatch.setitem(sys.modules, "ray", stub := Stub())
-    _connected(address)
-    assert stub.modes == [mode]
-
-
-def test_a_cluster_whose_token_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    stub = Stub(Stub.exceptions.AuthenticationError("Token authentication is enabled but no token was found"))
-    monkeypatch.setitem(sys.modules, "ray", stub)
+    for address, typed in (("auto", "disabled"), ("auto", None), (None, "disabled")):
+        monkeypatch.setenv("RAY_AUTH_MODE", typed) if typed else monkeypatch.delenv("RAY_AUTH_MODE")
+        _connected(address)
+    assert stub.modes == ["disabled", "token", "token"]
+    stub.error = Stub.exceptions.AuthenticationError("Token authentication is enabled but no token was found")
     with pytest.raises(UserError, match="cannot be joined without its token") as caught:
         _connected("auto")
     assert "export RAY_AUTH_MODE=disabled" in str(caught.value)
