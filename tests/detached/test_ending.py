@@ -40,25 +40,13 @@ def test_a_run_is_asked_once_however_often_it_is_said(project: Path, monkeypatch
         assert wait_until_free(folder)
     assert result(folder)["count"] == 1
     assert exit_status(look(folder)) == 143
+    assert not ask_to_end(standing)  # it has ended, and its number may be that of another process
+    assert not ask_to_end(replace(standing, pid=os.getpid()), now=True)
     monkeypatch.delattr(following.os, "pidfd_open", raising=False)  # a system without handles of processes
     with going_on(folder):  # the note of the last time is older than this process
         assert ask_to_end(look(folder))
         assert wait_until_free(folder)
     assert result(folder)["reason"] == "SIGTERM at step 7"
-
-
-def test_a_number_that_belongs_to_another_process_by_now_gets_no_signal(project: Path) -> None:
-    folder = make_run(project)
-    with going_on(folder) as process:
-        standing = look(folder)
-        assert ask_to_end(standing, now=True)
-        assert wait_until_free(folder)
-        process.wait()
-        # the same process ended, and its number is that of another one now
-        assert not ask_to_end(replace(standing, pid=os.getpid()))
-        assert not ask_to_end(standing)
-        ended = look(folder)
-    assert (process.returncode, ended.state, exit_status(ended)) == (-9, "died", 1)
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,8 @@ def age(folder: Path) -> None:
 
 
 def test_what_is_alive_and_what_ended_within_a_day(project: Path) -> None:
-    old, recent = (
-        make_run(project, "old", status="finished"),
-        make_run(project, "recent", status="failed", reason="why"),
-    )
-    alive = make_run(project, "alive")
+    old, alive = make_run(project, "old", status="finished"), make_run(project, "alive")
+    recent = make_run(project, "recent", status="failed", reason="why")
     age(old)
     age(alive)
     with locked(alive):
@@ -37,15 +34,6 @@ def test_what_is_alive_and_what_ended_within_a_day(project: Path) -> None:
     assert [entry.name for entry in everything] == ["alive", "old", "recent"]
     assert [entry.standing.state for entry in everything] == ["running", "finished", "failed"]
     assert (left_out, everything[2].standing.error) == (0, "why")
-
-
-def test_of_a_sweep_only_jobs_that_are_alive(project: Path) -> None:
-    sweep = make_sweep(project, "seed=0", "seed=1")
-    with locked(sweep / "seed=1"):
-        entries, left_out = list_entries(project)
-    assert [(entry.kind, entry.name) for entry in entries] == [("sweep", "grid"), ("job", "grid/seed=1")]
-    assert left_out == 1
-    assert [entry.kind for entry in list_entries(project, everything=True)[0]] == ["sweep", "job", "job"]
 
 
 def test_the_length_of_a_run_in_epochs_is_what_it_wrote_at_its_start(project: Path) -> None:

@@ -56,12 +56,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (SESSION, {}, "killed"),
         (SESSION, {"lingers": "yes"}, "scope"),
         (SESSION, {"excluded": f"x {USER}"}, "stays"),
-        (SESSION, {"only": "somebody"}, "stays"),
         (SESSION, {"only": f"somebody {USER}", "kills": "no"}, "killed"),
         (MANAGER, {"kills": "no"}, "killed with the last session"),
         (MANAGER, {"lingers": "yes"}, "stays"),
         (f"12:cpuset:/\n1:name=systemd:{SESSION[3:]}", {}, "killed"),
-        ("0::/system.slice/slurmstepd.scope/job_1/step_0\n", {}, "stays"),
         ("0::/\n", {}, "stays"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from lightkit.processes.children import NOTHING, PIPE, Child, Hung, lightkit_command, output_of, run
 from tests.conftest import ROOT
+from tests.faults.harness import alive
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -47,13 +48,6 @@ def test_the_end_of_a_child_is_that_of_all_that_it_has_started(tmp_path: Path) -
     child.end()
     assert child.returncode == -9
     until(lambda: not alive(pid), "its end")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_program_is_asked(tmp_path: Path) -> None:

@@ -27,19 +27,15 @@ def runs(tmp_path: Path) -> list[RunRecord]:
         ("optim.lr>0.01", "a"),
         ("optim.lr >= 1e-2", "ac"),
         ("optim.lr<0.01", "b"),
-        ("optim.lr<=0.01", "bc"),
         ("optim.lr=0.10", "a"),
-        ("optim.lr==0.1", "a"),
         ("optim.lr!=0.1", "bc"),
         ("model.hidden=[8]", "abc"),
-        ("model~*mlp", ""),
         ("model~*MLP", "abc"),
         ("model=MLP", "abc"),
-        ("model!=MLP", ""),
         ("name~[ab]", "ab"),
         ("name~re:^b", "b"),
         ("val/accuracy>0.6", "b"),
-        ("best!=0.5", "b"),
+        ("val/accuracy!=7", "ab"),  # a run without the key never matches
         ("status=unfinished", "c"),
         ("seed=1", "b"),
     ],
@@ -48,28 +44,21 @@ def test_conditions(runs: list[RunRecord], text: str, names: str) -> None:
     assert "".join(run.name for run in matching(runs, conditions=[Condition.parse(text)])) == names
 
 
-def test_a_run_without_the_key_never_matches(runs: list[RunRecord]) -> None:
-    assert [run.name for run in matching(runs, conditions=[Condition.parse("val/accuracy!=7")])] == ["a", "b"]
-
-
 def test_statuses(runs: list[RunRecord]) -> None:
     assert [run.name for run in matching(runs, statuses=read_statuses("failed,unfinished"))] == ["b", "c"]
     with pytest.raises(UserError, match=r"(?s)--status: no such status.*nearest: finished"):
         read_statuses("finish")
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("optim.lr", "not a condition"),
-        (">3", "not a condition"),
-        ("optim.lr>fast", "compares numbers"),
-        ("name~re:(", "not a regular expression"),
-    ],
-)
-def test_what_is_no_condition(text: str, what: str) -> None:
-    with pytest.raises(UserError, match=what):
-        Condition.parse(text)
+def test_what_is_no_condition() -> None:
+    wrong = {
+        "optim.lr": "not a condition",
+        "optim.lr>fast": "compares numbers",
+        "name~re:(": "not a regular expression",
+    }
+    for text, what in wrong.items():
+        with pytest.raises(UserError, match=what):
+            Condition.parse(text)
 
 
 def test_an_unknown_key_names_the_nearest(runs: list[RunRecord]) -> None:

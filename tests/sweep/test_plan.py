@@ -45,6 +45,8 @@ def test_a_grid_grows_and_shrinks(tmp_path: Path) -> None:
     again, record = planned(tmp_path / "s", "seed=1", "seed=2")
     assert names(again) == (["seed=1", "seed=2"], ["seed=1"])
     assert record.replanned == set()
+    same, _ = planned(tmp_path / "s", "++seed=1", "seed=0 data.batch_size=16")  # by its configuration
+    assert names(same)[0] == ["seed=1", "seed=0"]
 
 
 @pytest.mark.usefixtures("project")
@@ -57,15 +59,6 @@ def test_other_settings_under_a_known_name(tmp_path: Path) -> None:
     change, record = planned(tmp_path / "s", "seed=0 optim.lr=0.5 resume=auto", "seed=1 optim.lr=0.5 resume=auto")
     assert names(change) == (["seed=0", "seed=1"], ["seed=0", "seed=1"])
     assert record.replanned == {"seed=0", "seed=1"}
-
-
-@pytest.mark.usefixtures("project")
-def test_the_same_configuration_is_the_same_job(tmp_path: Path) -> None:
-    planned(tmp_path / "s", "seed=0", "seed=1")
-    change, _ = planned(tmp_path / "s", "seed=1 data.batch_size=16", "seed=0")
-    assert names(change)[0][1] == "seed=0"
-    same, _ = planned(tmp_path / "s", "++seed=1", "seed=0")
-    assert names(same)[0] == ["seed=1", "seed=0"]
 
 
 @pytest.mark.usefixtures("project")
