@@ -110,7 +110,7 @@ MECHANISMS = {
         processes/forks
     """,
     r"\bfcntl\b": """
-        processes/locks
+        processes/files
     """,
     r"\.replace\((self\.)?_?(path|target|folder / |run / )|os\.replace\(|mkstemp\(": """
         processes/files

@@ -21,7 +21,7 @@ from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import ALIVE, Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.files import read_progress_file
-from lightkit.processes.lines import Lines
+from lightkit.processes.files import Lines
 from lightkit.runs.catalog import has_members
 from lightkit.runs.reading import read_result, row_of
 

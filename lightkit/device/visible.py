@@ -32,8 +32,7 @@ from lightkit.monitor.gpus import (
     used_share,
 )
 from lightkit.monitor.nvml import open_source
-from lightkit.processes.files import make_user_state, user_state
-from lightkit.processes.locks import take
+from lightkit.processes.files import make_user_state, take, user_state
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 TO_CPU = "device=cpu runs on the CPU"

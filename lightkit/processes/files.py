@@ -1,13 +1,34 @@
-"""Files that a crash leaves as they were or whole, never half, what forces them to disk, and the user's own folder."""
+"""Files that processes share: written whole or not at all, forced to the disk, locked, and followed while they grow.
+
+The locks are the kernel's, of open files: free as soon as their holder is gone, however it went. Not `lockf`: such a
+lock ends as soon as anything in this process reads the file, a backup for instance.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from io import FileIO
 from pathlib import Path
+from typing import IO
+
+from lightkit.common.reading import UnreadableError, opened
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
+"""Whether this system has such locks."""
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_BLOCK = 65536
+"""Bytes that are read at once to find the last lines of a file."""
 
 
 @contextmanager
@@ -129,3 +150,110 @@ def make_user_state(state: Path) -> Path:
 def belongs_to_us(facts: os.stat_result) -> bool:
     """Tell whether this user owns a file or folder; where a system knows no owners, everybody does."""
     return not hasattr(os, "geteuid") or facts.st_uid == os.geteuid()
+
+
+def take(file: IO[bytes]) -> bool:
+    """Lock a file for this process alone, until it is closed; a process that is forked meanwhile gives it up.
+
+    Returns:
+        False where another process holds it; True also where system or file system have no locks.
+    """
+    if not HAS_LOCKS:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+    # In a worker that outlives the run the lock would live on.
+    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
+    return True
+
+
+def is_taken(file: IO[bytes] | FileIO) -> bool | None:
+    """Tell whether another process holds a lock, which is not kept; None where there are no locks."""
+    if not HAS_LOCKS:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return True if error.errno in _TAKEN else None
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def wait_until_free(file: IO[bytes] | FileIO) -> None:
+    """Let the kernel wake this process when nobody holds a lock any more; return at once where there are no locks.
+
+    Raises:
+        OSError: The file system has none.
+    """
+    if HAS_LOCKS:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _close(file: weakref.ref[IO[bytes]]) -> None:
+    if (held := file()) is not None:
+        with suppress(OSError):
+            held.close()
+
+
+class Lines:
+    """Reads a file that grows, in whole lines; one that is written anew is read from its beginning.
+
+    Args:
+        path: The file; it need not be there yet.
+        last: Lines at its end with which to begin; None for all.
+    """
+
+    def __init__(self, path: Path, last: int | None = None) -> None:
+        self.path = path
+        self._inode, self._offset, self._torn = 0, 0, b""
+        if last is not None:
+            try:
+                with opened(path) as file:
+                    self._inode, self._offset = os.fstat(file.fileno()).st_ino, _beginning(file, last)
+            except (OSError, UnreadableError):
+                pass
+
+    def new(self, *, torn: bool = False) -> list[str]:
+        """Return the lines since the last call.
+
+        Args:
+            torn: Also a last line that has no end, as nobody goes on with it.
+        """
+        data = self._read()
+        self._offset += len(data)
+        *whole, self._torn = (self._torn + data).split(b"\n")
+        if torn and self._torn:
+            whole.append(self._torn)
+            self._torn = b""
+        return [line.decode(errors="replace").removesuffix("\r") for line in whole]
+
+    def _read(self) -> bytes:
+        """Return what is new; a look at a file without news costs no opening."""
+        try:
+            facts = self.path.stat()
+            if (facts.st_ino, facts.st_size) == (self._inode, self._offset):
+                return b""
+            with opened(self.path) as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._inode or facts.st_size < self._offset:
+                    self._inode, self._offset, self._torn = facts.st_ino, 0, b""
+                file.seek(self._offset)
+                return file.read()
+        except (OSError, UnreadableError):
+            return b""
+
+
+def _beginning(file: IO[bytes], last: int) -> int:
+    """Return where the last lines of a file begin."""
+    size = place = file.seek(0, os.SEEK_END)
+    text = b""
+    while place > 0 and text.removesuffix(b"\n").count(b"\n") < last:
+        start = max(0, place - _BLOCK)
+        file.seek(start)
+        text, place = file.read(place - start) + text, start
+    body = text.removesuffix(b"\n")
+    kept = body.split(b"\n")[-last:] if last else []
+    return size - len(b"\n".join(kept)) - (len(text) - len(body) if kept else 0)

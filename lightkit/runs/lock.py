@@ -27,7 +27,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE
 from lightkit.common.reading import UnreadableError, parse_object
 from lightkit.processes.children import output_of
-from lightkit.processes.locks import HAS_LOCKS, is_taken, take, wait_until_free
+from lightkit.processes.files import HAS_LOCKS, is_taken, take, wait_until_free
 
 _TRIES, _TRY_SECONDS = 5, 0.01
 _LOOKERS_SECONDS = 60.0

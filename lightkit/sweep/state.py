@@ -16,7 +16,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
 from lightkit.common.reading import is_whole, read_tail
-from lightkit.processes.lines import Lines
+from lightkit.processes.files import Lines
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.on_end import STOPPED
 from lightkit.runs.reading import read_result, row_of

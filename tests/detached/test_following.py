@@ -15,7 +15,7 @@ from lightkit.detached import following
 from lightkit.detached.following import attach, follow, log_of
 from lightkit.detached.liveness import look
 from lightkit.loggers import ConsoleLogger
-from lightkit.processes.lines import Lines
+from lightkit.processes.files import Lines
 from lightkit.runs.lock import locked
 from tests.detached.made import make_run, write_progress
 
