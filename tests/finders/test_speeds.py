@@ -23,13 +23,8 @@ from lightkit.finders.speeds import (
 from lightkit.finders.steps import TrialSteps
 
 SLOW = [
-    "data=custom",
-    "data.dataset._target_=tests.finders.test_speeds.Slow",
-    "data.batch_size=4",
-    "model.hidden=[4]",
-    "device=cpu",
-    "logger=quiet",
-    "metrics.figures=[]",
+    *("data=custom", "data.dataset._target_=tests.finders.test_speeds.Slow", "data.batch_size=4"),
+    *("model.hidden=[4]", "device=cpu", "logger=quiet", "metrics.figures=[]"),
 ]
 
 

@@ -21,47 +21,22 @@ from tests.conftest import Outcome
 from tests.runs.damaging import ENSEMBLE, FILES, OTHER, RUN, SWEEP, clear, damages, make_project
 
 Cli = Callable[..., Outcome]
-OVERVIEWS = (
-    ("ps", "--all"),
-    ("runs", "--limit", "0"),
-    ("compare", "outputs"),
-    ("ps", "--all", "--json"),
-    ("runs", "--json", "--sort", "val/loss"),
-)
+
+
+def commands(text: str) -> list[tuple[str, ...]]:
+    return [tuple(command.split()) for line in text.splitlines() for command in line.split(" | ")]
+
+
+OVERVIEWS = commands("ps --all | runs --limit 0 | compare outputs | ps --all --json | runs --json --sort val/loss")
 """Commands about all runs."""
-OTHERS = (
-    ("sweep", "status", SWEEP),
-    ("sweep", "status", "last", "--json"),
-    ("resume", "-d", "--all-lost"),
-    ("logs", RUN),
-    ("stop", "last"),
-    ("attach", RUN),
-    ("wait", RUN),
-    ("doctor", RUN),
-    ("doctor", "outputs"),
-    ("stop", "a", "grid"),
-    ("wait", SWEEP),
-    ("ckpt", "list", RUN),
-    ("sweep", "stop", SWEEP),
-    ("compare", RUN, OTHER),
-    ("runs", "--where", "optim.lr>0"),
-    ("logs", SWEEP),
-    ("board", "--list"),
-)
-SLOW = (
-    ("show", "results", RUN),
-    ("params", RUN),
-    ("plan", "--from", RUN),
-    ("eval", RUN),
-    ("predict", RUN),
-    ("ensemble", RUN, OTHER),
-    ("resume", ENSEMBLE, "--help"),
-    ("config", "show", "--from", RUN),
-    ("train", "--from", RUN, "--cfg", "job"),
-    ("ckpt", "info", RUN),
-    ("doctor", ENSEMBLE),
-    ("eval", ENSEMBLE),
-)
+OTHERS = commands(f"""\
+sweep status {SWEEP} | sweep status last --json | resume -d --all-lost | logs {RUN} | stop last | attach {RUN}
+wait {RUN} | doctor {RUN} | doctor outputs | stop a grid | wait {SWEEP} | ckpt list {RUN} | sweep stop {SWEEP}
+compare {RUN} {OTHER} | runs --where optim.lr>0 | logs {SWEEP} | board --list""")
+SLOW = commands(f"""\
+show results {RUN} | params {RUN} | plan --from {RUN} | eval {RUN} | predict {RUN} | ensemble {RUN} {OTHER}
+resume {ENSEMBLE} --help | config show --from {RUN} | train --from {RUN} --cfg job | ckpt info {RUN}
+doctor {ENSEMBLE} | eval {ENSEMBLE}""")
 """Commands that import PyTorch, or build data and a model."""
 
 
@@ -93,8 +68,8 @@ def check(done: Outcome, case: str) -> None:
 def test_no_damage_takes_a_command_down(damaged: Path, cli: Cli, kind: str) -> None:
     """Some of all kinds of damage to each kind of file, each with another command; half of them are about all runs."""
     at = list(FILES).index(kind)
-    commands = islice(cycle(chain.from_iterable(zip(cycle(OVERVIEWS), OTHERS))), 5 * at, None)
-    for case, command in zip(cases(damaged / FILES[kind], len(kind), 10, first=5 * (at % 6)), commands):
+    tried = islice(cycle(chain.from_iterable(zip(cycle(OVERVIEWS), OTHERS))), 5 * at, None)
+    for case, command in zip(cases(damaged / FILES[kind], len(kind), 10, first=5 * (at % 6)), tried):
         done = cli(*command)
         check(done, f"{kind}, {case}: {command}")
         if command in OVERVIEWS:
@@ -106,7 +81,7 @@ def test_no_damage_takes_a_command_down(damaged: Path, cli: Cli, kind: str) -> N
 @pytest.mark.slow
 def test_no_damage_of_a_thousand_takes_a_reader_down(damaged: Path, cli: Cli) -> None:
     """A thousand kinds of damage to each kind of file: each is read directly, and every tenth by a command."""
-    commands = cycle(chain(OVERVIEWS, OTHERS, SLOW))
+    tried = cycle(chain(OVERVIEWS, OTHERS, SLOW))
     for kind, name in FILES.items():
         for number, case in enumerate(cases(damaged / name, 1000 + len(kind), 1000)):
             folder = (damaged / name).parent
@@ -117,7 +92,7 @@ def test_no_damage_of_a_thousand_takes_a_reader_down(damaged: Path, cli: Cli) ->
             with suppress(UserError):
                 read_journal(damaged / SWEEP)
             if number % 10 == 0:
-                command = next(commands)
+                command = next(tried)
                 check(cli(*command), f"{kind}, {case}: {command}")
 
 

@@ -32,25 +32,14 @@ def test_a_new_run_does_not_start_where_one_has_saved(tmp_path: Path, name: str)
         pass
 
 
-def test_a_first_save_that_was_cut_off_is_no_run(tmp_path: Path) -> None:
+def test_what_kills_have_left_is_no_run_and_is_cleared_away(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint.unfinished").write_text("")
-    with RunFolder(tmp_path).begun(fresh=True):
-        pass
-
-
-def test_what_kills_have_left_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "checkpoint.unfinished").touch()  # of a first save
     for name in (".result.json.ab12_xyz", ".overrides.yaml.12345678", ".result.json.backup-of-mine", ".notes"):
         (tmp_path / name).touch()
-    with RunFolder(tmp_path).begun():
-        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".result.json.backup-of-mine", ".notes"}
-
-
-def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    message = r"cannot write: Not a directory[\s\S]*hydra\.run\.dir=FOLDER writes elsewhere"
-    with pytest.raises(UserError, match=message), RunFolder(tmp_path / "file" / "run").begun():
-        pass
+    with RunFolder(tmp_path).begun(fresh=True):
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {".lock", ".result.json.backup-of-mine", ".notes", "checkpoints"}
 
 
 def test_the_record_repeats_the_run_and_forgets_the_result_of_an_earlier_part(tmp_path: Path) -> None:
@@ -64,7 +53,11 @@ def test_the_record_repeats_the_run_and_forgets_the_result_of_an_earlier_part(tm
     assert place.facts()["data"] == "f00"
 
 
-def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = r"cannot write: Not a directory[\s\S]*hydra\.run\.dir=FOLDER writes elsewhere"
+    with pytest.raises(UserError, match=message), RunFolder(tmp_path / "file" / "run").begun():
+        pass
     (tmp_path / "environment.json").mkdir()
     with pytest.raises(UserError, match="cannot write: Is a directory"):
         RunFolder(tmp_path).record(compose(["data=wine"]).cfg, [])
