@@ -47,19 +47,15 @@ class Display(Protocol):
 
     def started(self, state: JobState, again: str) -> None:
         """Show that a job was started; `again` says why it is once more."""
-        ...
 
     def ended(self, state: JobState) -> None:
         """Show how a job ended."""
-        ...
 
     def refresh(self, states: Mapping[str, JobState]) -> None:
         """Show where all jobs are."""
-        ...
 
     def message(self, text: str) -> None:
         """Show a line."""
-        ...
 
 
 @dataclass

@@ -105,20 +105,16 @@ class JobSearch(Protocol):
 
         A job is named again after it has paused, when it is to go on.
         """
-        ...
 
     def tell(self, outcome: JobOutcome) -> None:
         """Take how a job, or a part of it, ended. Failed jobs are told once they are not tried again."""
-        ...
 
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
         """Take a row of a running job's `metrics.jsonl`; return whether it promises so little that it is to stop."""
-        ...
 
     @property
     def ended(self) -> bool:
         """Tell whether nothing will be named any more."""
-        ...
 
 
 @runtime_checkable
@@ -127,11 +123,9 @@ class Race(Protocol):
 
     def out_of_race(self) -> Sequence[str]:
         """Return the jobs that have paused and never go on: their checkpoints are of no use any more."""
-        ...
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Never name jobs whose checkpoints are gone, after what they came to before was told."""
-        ...
 
 
 class Grid:
