@@ -60,6 +60,15 @@ def test_the_training_loss_is_the_mean_over_samples_whatever_the_batch_size(batc
     assert run.logger.series("train/loss") == [(-(-40 // batch_size), pytest.approx(expected, rel=1e-5))]
 
 
+def test_the_training_loss_of_an_epoch_is_of_it_alone() -> None:
+    one, two = (trainer(linear(), batch_size=40, timetable={"epochs": epochs}) for epochs in (1, 2))
+    one.fit()
+    two.fit()
+    x, y = points().take(one.learner.data.train.rows)
+    expected = nn.functional.mse_loss(one.model(x).squeeze(-1), y).item()
+    assert two.logger.series("train/loss")[1] == (2, pytest.approx(expected, rel=1e-5))
+
+
 @pytest.mark.parametrize(
     ("timetable", "validated"),
     [
@@ -93,6 +102,7 @@ def test_validation_uses_the_average_and_training_its_own_weights() -> None:
     run.fit()
     assert same_weights(plain, run)
     assert plain.logger.series("val/loss") != run.logger.series("val/loss")
+    assert run.average.state_dict()["steps"] == run.state.step
 
 
 def test_clipping_limits_the_norm_and_the_logged_norm_is_the_one_before() -> None:
@@ -148,6 +158,13 @@ def test_a_better_validation_in_mid_epoch_is_saved_at_once() -> None:
     run, saved = saving(trainer(timetable=times))
     run.fit()
     assert min(run.logger.series("val/loss"), key=lambda row: row[1]) in saved
+
+
+def test_the_end_is_saved_also_where_it_is_not_the_best() -> None:
+    run, saved = saving(trainer(linear(), lr=2.0, timetable={"steps": 6, "save_epochs": None}))
+    run.fit()
+    assert run.state.best_step == 4
+    assert [step for step, _ in saved] == [4, 6]
 
 
 @pytest.mark.parametrize("monitor", ["train/loss", "val/loss"])
