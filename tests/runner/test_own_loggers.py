@@ -47,7 +47,7 @@ class Rows(lightkit.Logger):
             self.path.write_text(json.dumps([*rows, row]))
 
     def start(self, step, kept=()):
-        self._note("start" if self.path.parent.name[:2] != "01" else "start of 01")
+        self._note("start of 01" if self.path.parent.name == "01" else "start")
         self.path.write_text(json.dumps(list(kept)))
 
     def hparams(self, params, overrides=()):
