@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import lightkit
-from lightkit.assembly import build_shared
-from lightkit.assembly.member import own_task
+from lightkit.assembly import build
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
@@ -25,7 +24,6 @@ from lightkit.ensemble.tasks import Residual
 from lightkit.runner import Runner
 from lightkit.runner.ensemble.trained import find_trained
 from lightkit.runs.folder import RunFolder
-from lightkit.trainer.tasks import Supervised
 from tests.ensemble.methods.running import QUICK, facts, train
 from tests.resume.ensembles import BASE, config
 
@@ -117,9 +115,7 @@ def test_snapshots_count_with_their_last_weights(tmp_path: Path) -> None:
 def test_rounds_learn_from_the_weights_that_count(tmp_path: Path) -> None:
     trained(tmp_path, "gradient_boosting", "ensemble.size=2", "ensemble.patience=null", "trainer.test=last")
     folder = tmp_path / "members" / "01-round"
-    cfg = load_run(folder).cfg
-    shared = build_shared(cfg, folder)
-    task = own_task(cfg, Supervised(), shared.data.info, shared.engine, folder)
+    task = build(load_run(folder).cfg, folder, pretrained=False, trains=False).task
     assert isinstance(task, Residual)
     last = newest(tmp_path / "members" / "00-round")
     (network,) = task.networks
