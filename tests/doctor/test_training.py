@@ -51,6 +51,7 @@ loss broadcasts a column of targets ; loss of rows ; warning loss: broadcast
 norm with a momentum of zero ; structure ; warning norm layers: `0` (BatchNorm1d) has momentum=0 | momentum=0.1
 norm is always in evaluation ; structure ; warning norm layers: is in evaluation mode while | self.norm.train()
 optimizer holds one of six ; structure ; error optimizer: holds 1 of the 6 tensors
+a parameter is part of another ; structure ; error shared memory of weights: `body.weight` and `scale`
 two parameters on one memory ; structure ; error shared memory of weights: `a.weight` and `b.weight`
 tensor that is no buffer ; structure ; warning tensors without a buffer: register_buffer("directions", directions)
 tied weights ; structure, loss of rows ; ok loss
@@ -252,6 +253,13 @@ OWN = {
     "targets changed": (
         BLOBS + CHANGING.format("target[target > 1] = 1\n        return F.cross_entropy(output, target)"), "",
         "loss of rows", "warning input changed in place: the targets",
+    ),
+    "loss of all calls": (
+        BLOBS + CHANGING.format(
+            "self.total = getattr(self, 'total', 0.0) + F.cross_entropy(output, target).detach()\n        "
+            "return F.cross_entropy(output, target) + self.total"
+        ),
+        "", "loss of rows", "error loss: adds up | `loss.total`",
     ),
     "sum over rows": (
         BLOBS + CHANGING.format("return F.cross_entropy(output, target, reduction='sum')"), "", "loss of rows",
