@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.harness import Bar, Results, Sample, figure, options
 from lightkit.common.randomness import mix
 from lightkit.data.tensors import TensorData
-from lightkit.device.precision import channels_last, weights_channels_last
+from lightkit.device.casting import channels_last, weights_channels_last
 from lightkit.trainer import Callback, Trainer
 
 CLASSES, SEED, RATE, LOG_STEPS = 10, 0, 1e-3, 50
