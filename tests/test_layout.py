@@ -63,7 +63,7 @@ ONLY_IN = {
         "lightkit/common/drawing.py",
         "lightkit/sweep/study.py",
     ),
-    "jinja2": ("lightkit/common/page.py",),
+    "jinja2": ("lightkit/common/drawing.py",),
     "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/monitor/", "lightkit/diagnostics/", "lightkit/doctor/"),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),

@@ -41,9 +41,8 @@ from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.learner import Learner, Shared
-from lightkit.trainer.state import State
+from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Distillation, Task
-from lightkit.trainer.timetable import Timetable
 
 
 def build_shared(

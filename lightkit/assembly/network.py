@@ -36,7 +36,7 @@ from lightkit.finetune.prepare import prepare
 from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")

@@ -35,8 +35,8 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
 from lightkit.trainer.overfit import KEY as OVERFIT
 from lightkit.trainer.overfit import Overfit
+from lightkit.trainer.state import Timetable
 from lightkit.trainer.tasks import Criterion, Supervised
-from lightkit.trainer.timetable import Timetable
 
 
 def role_of(cfg: DictConfig) -> MemberConfig:

@@ -17,8 +17,7 @@ from torch import nn
 
 import lightkit.checkpoint.optimizer_state as optimizer_state
 from lightkit.checkpoint.reading import read
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError, UserErrors
 from lightkit.common.modules import all_like, whole
 
 VERSION = 1

@@ -22,8 +22,7 @@ from lightkit.checkpoint.files import to_plain
 from lightkit.checkpoint.fitting import LoadReport, check_finite
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 
 FORMAT = "lightkit adapter"
 VERSION = 1

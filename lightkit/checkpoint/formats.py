@@ -13,8 +13,7 @@ import torch
 
 from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size, foreign_format
 from lightkit.checkpoint.reading import DamagedError, check_bytes, entry_of, reason
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.common.failures import is_out_of_memory
 
 SAFETENSORS, ARCHIVE, PICKLE = "safetensors", "archive", "pickle"

@@ -16,8 +16,7 @@ from lightkit.checkpoint.files import Draft
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import DamagedError, check_bytes, reason
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.processes.files import put_in_place
 
 _LOG = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_co
 from lightkit.checkpoint.files import sha256
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 
 _LOG = logging.getLogger(__name__)
 LABEL = "saved"

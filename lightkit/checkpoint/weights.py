@@ -33,8 +33,7 @@ from lightkit.checkpoint.names import renamed, unwrapped
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 
 __all__ = ["LoadReport", "Weights", "load_weights", "read_weights"]
 

@@ -26,8 +26,7 @@ from typing import NamedTuple, NoReturn
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import of_signal
+from lightkit.common.errors import UserError, of_signal
 from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, running_boards
 from lightkit.processes.children import Child
 from lightkit.runs.catalog import find_run, places_of, project

@@ -12,8 +12,7 @@ from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import number, report, say, table
 from lightkit.common import run_files
 from lightkit.common.doors import import_path
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.common.ledger import MACHINE
 from lightkit.common.reading import yaml_or_nothing
 from lightkit.runs.catalog import find_run, project

@@ -11,8 +11,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.ckpt import find_source
 from lightkit.cli.terminal import number, say, table
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.common.reading import UnreadableError, parse_mapping, refuse_blank
 from lightkit.common.text import counted
 from lightkit.config import load_run
@@ -23,7 +22,7 @@ from lightkit.runs.reading import read_run
 
 if TYPE_CHECKING:
     from lightkit.checkpoint.delta import Delta
-    from lightkit.checkpoint.soup import Member
+    from lightkit.checkpoint.export import Member
     from lightkit.checkpoint.weights import Weights
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
@@ -133,8 +132,8 @@ def average(args: list[str]) -> int:
     """
     options = _average_options(args)
     out, kind = _output(options)
+    from lightkit.checkpoint.export import average as mean
     from lightkit.checkpoint.fitting import fit
-    from lightkit.checkpoint.soup import average as mean
     from lightkit.checkpoint.weights import read_weights
     from lightkit.runner.models import plain_model
 
@@ -180,7 +179,7 @@ def _member(text: str, options: Namespace) -> tuple[Member, Path | None]:
     LoRA is merged before: the mean of its matrices is not the mean of what they do.
     """
     from lightkit.checkpoint.delta import read_delta
-    from lightkit.checkpoint.soup import Member
+    from lightkit.checkpoint.export import Member
     from lightkit.checkpoint.weights import AdapterFileError, read_weights
     from lightkit.runner.models import plain_model
 

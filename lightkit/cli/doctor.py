@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, report, say, table, width
 from lightkit.common import run_files
-from lightkit.common.errors import FAMILIES, Family, UserError
-from lightkit.common.exit_codes import DONE, FAILED
+from lightkit.common.errors import DONE, FAILED, FAMILIES, Family, UserError
 from lightkit.doctor import traceback
 from lightkit.runs.catalog import find_run, project
 

@@ -14,8 +14,7 @@ from lightkit import __version__
 from lightkit.cli.arguments import COMMAND_GROUPS, COMMANDS, help_of
 from lightkit.cli.terminal import complain, say
 from lightkit.common.doors import import_path
-from lightkit.common.errors import UserError, pointer
-from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY
+from lightkit.common.errors import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY, UserError, pointer
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 from lightkit.common.text import forget

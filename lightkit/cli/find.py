@@ -12,8 +12,7 @@ from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import complain, report, table
 from lightkit.common import run_files
 from lightkit.common.doors import SHIPPED, import_path
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.common.text import slug, three_digits
 from lightkit.runs.catalog import project
 

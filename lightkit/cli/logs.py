@@ -12,8 +12,7 @@ from pathlib import Path
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.detached import following
 from lightkit.detached.folders import find_folder, is_alive, is_sweep
 from lightkit.detached.following import ask_to_end, exit_status

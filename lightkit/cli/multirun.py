@@ -15,8 +15,7 @@ from lightkit.cli.sweep import SweepDisplay, report, tell_stopped
 from lightkit.cli.terminal import complain, say
 from lightkit.cli.together import build_together
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import FAILED, IN_USE
+from lightkit.common.errors import FAILED, IN_USE, UserError, UserErrors
 from lightkit.common.text import counted
 from lightkit.config import Composed, compose_jobs, run_hydra
 from lightkit.config.loader import make_loader, split_sweep

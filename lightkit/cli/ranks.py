@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.entry import launched
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
-from lightkit.common.errors import POINTER, family_named, pointer
-from lightkit.common.exit_codes import LOST_RANK, of_process
+from lightkit.common.errors import LOST_RANK, POINTER, family_named, of_process, pointer
 from lightkit.common.signals import handled, held
 from lightkit.processes.children import NOTHING, PIPE, Child, Hung, lightkit_command, lightkit_path
 

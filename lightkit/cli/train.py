@@ -16,8 +16,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import complain, report, say, table
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import of_process
+from lightkit.common.errors import UserError, UserErrors, of_process
 from lightkit.common.patterns import named
 from lightkit.common.text import counted
 from lightkit.config import Composed, compose, to_yaml

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 
 _LIBRARIES = ("peft", "timm", "torchmetrics", "torchvision")
 _BETWEEN = ("contextlib", "functools", "torch", "typing_extensions", "warnings")

@@ -1,4 +1,4 @@
-"""How all figures look, and how they become pixels and files.
+"""How all figures and pages look, and how they become pixels and files.
 
 Plain matplotlib figures: pyplot, its windows and its global state are never touched.
 """
@@ -6,8 +6,10 @@ Plain matplotlib figures: pyplot, its windows and its global state are never tou
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,3 +152,25 @@ def png(figure: Figure) -> bytes:
     written = io.BytesIO()
     figure.savefig(written, format="png", metadata={"Software": None})
     return written.getvalue()
+
+
+def render(template: Path, **values: Any) -> str:
+    """Return a page; text in it is escaped, unless the template says otherwise.
+
+    Args:
+        template: A template of jinja2 that extends `shell.html`, which lies beside this module.
+        **values: What stands in it, among it `title`.
+    """
+    from jinja2 import Environment, FileSystemLoader  # takes its time, and few commands make a page
+
+    places = FileSystemLoader([template.parent, Path(__file__).parent])
+    text: str = Environment(loader=places, autoescape=True).get_template(template.name).render(values)
+    return text
+
+
+def embedded(content: Any) -> str:
+    """Return plain values as JSON that may stand in an element of HTML, and cannot end it."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

@@ -1,8 +1,8 @@
-"""The one error a user sees: what is wrong, where, and how to mend it; and the families of errors.
+"""The one error a user sees: what is wrong, where, and how to mend it; the families of errors, and exit statuses.
 
 Each family has a code: `lightkit explain CODE` prints what `docs/reference/errors.md` says of it. The first digit tells
 where to look: 1 the command line and the configuration, 2 the data, 3 the model and its fine-tuning, 4 the machine and
-the training itself, 5 runs, checkpoints and files.
+the training itself, 5 runs, checkpoints and files. `docs/reference/exit-status.md` tells users of the exit statuses.
 """
 
 from __future__ import annotations
@@ -11,17 +11,46 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lightkit.common.exit_codes import (
-    AUDIT_FAILED,
-    FAILED,
-    LOST_RANK,
-    NOT_FINITE,
-    OUT_OF_MEMORY,
-    UNREADABLE,
-    WRONG_INPUT,
-)
 from lightkit.common.suggest import nearest
 from lightkit.common.text import without_secrets
+
+DONE = 0
+"""All went well."""
+FAILED = 1
+"""Something else failed: a full disk, a loader process that died, an error in code; `doctor` found an error."""
+WRONG_INPUT = 2
+"""Configuration, data or command line are wrong; what a `UserError` has that names no other."""
+NOT_FINITE = 3
+"""The loss is no longer finite."""
+OUT_OF_MEMORY = 4
+"""Memory ran out, on the GPU or the host."""
+UNREADABLE = 5
+"""A checkpoint or file of weights cannot be read."""
+AUDIT_FAILED = 6
+"""The audit of a fine-tuning found that it does not train what it says."""
+LOST_RANK = 7
+"""This process ended because another one of its run did, or does not answer."""
+IN_USE = 75
+"""Another process runs in the folder: the same command may do in a while (EX_TEMPFAIL of sysexits.h)."""
+INTERRUPTED = 130
+"""Ctrl-C, which is signal 2."""
+BROKEN_PIPE = 141
+"""Who reads the output has gone (`| head`), which is signal 13."""
+
+
+def of_signal(number: int) -> int:
+    """Return the status of a process that a signal ended, as shells count it."""
+    return 128 + number
+
+
+def of_process(code: int) -> int:
+    """Return the status of a child process as shells count it.
+
+    Args:
+        code: As `subprocess` gives it: negative where a signal ended the process.
+    """
+    return of_signal(-code) if code < 0 else code
+
 
 _MOST = 60
 """Choices beyond which only the nearest are shown."""

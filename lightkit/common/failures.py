@@ -7,8 +7,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, INTERRUPTED, OUT_OF_MEMORY
+from lightkit.common.errors import FAILED, INTERRUPTED, OUT_OF_MEMORY, UserError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DEBUG = "LIGHTKIT_DEBUG=1 shows the traceback"

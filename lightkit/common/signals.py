@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from lightkit.common.exit_codes import of_signal
+from lightkit.common.errors import of_signal
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Ctrl-C, `kill` and `scancel`, a closed terminal, and what schedulers send some time before they kill."""

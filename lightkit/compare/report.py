@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.common.page import embedded, render
+from lightkit.common.drawing import embedded, render
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
 from lightkit.compare.seeds import SeedTest

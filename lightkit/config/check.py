@@ -18,13 +18,13 @@ from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.annotations import UNKNOWN, fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
-from lightkit.config.cut_down import cut_down
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.doors import names, problems_of
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
 from lightkit.config.judging import violations
+from lightkit.config.member_values import cut_down
 from lightkit.config.missing import check_imports
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted

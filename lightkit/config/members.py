@@ -16,12 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete
-from lightkit.config.cut_down import limit_copies
 from lightkit.config.defaults import unknown_option
 from lightkit.config.fields import valid_keys
 from lightkit.config.judging import targets_in
 from lightkit.config.loader import ConfigLoader
-from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
+from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label, limit_copies
 from lightkit.config.origins import Key, Sources, as_typed, command_line, dotted
 from lightkit.config.policy import user_only_keys
 from lightkit.config.signatures import read_known

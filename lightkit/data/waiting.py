@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.data.prepare import LoaderOptions
 from lightkit.processes.children import is_stopped
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.processes.children import output_of
 from lightkit.processes.forks import fork_away
 from lightkit.runs.folder import unwritable

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import DONE, FAILED, INTERRUPTED, of_signal
+from lightkit.common.errors import DONE, FAILED, INTERRUPTED, UserError, of_signal
 from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import ALIVE, Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger

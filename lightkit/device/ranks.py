@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError, keys_under
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError, keys_under
 from lightkit.common.strategies import WITH_PROCESSES, Strategy, own_part
 from lightkit.device.visible import show_only
 

@@ -29,8 +29,7 @@ from torchensemble.utils import set_module
 
 from lightkit.checkpoint.export import write_state_dict
 from lightkit.checkpoint.reading import reason
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import NOT_FINITE
+from lightkit.common.errors import NOT_FINITE, UserError
 from lightkit.ensemble.module import Ensemble, Joint, Rule
 
 TASKS = {"multiclass": "Classifier", "regression": "Regressor"}

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.checkpoint.reading import reason
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
 from lightkit.ensemble.oof import read_tensors, write_tensors

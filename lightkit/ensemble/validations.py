@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lightkit.metrics import Gathered
 from lightkit.processes.files import write_whole
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 
 MOST_BYTES = 64 << 20
 """What the validations of one member may take; of a member that would need more none is kept."""

@@ -17,8 +17,7 @@ from typing import IO, Any
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.doors import import_path
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
+from lightkit.common.errors import FAILED, OUT_OF_MEMORY, UserError
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values

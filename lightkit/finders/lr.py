@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.config import with_values
 from lightkit.finders.child import finder_process, single_process
 

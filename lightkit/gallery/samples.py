@@ -13,10 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lightkit.common.drawing import png
+from lightkit.common.drawing import png, render
 from lightkit.common.errors import UserError
 from lightkit.common.modules import mapped, tensors
-from lightkit.common.page import render
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.gallery.views import InputView, TableView, TextView, view_of
 from lightkit.trainer.evaluate import in_unit

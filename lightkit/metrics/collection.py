@@ -15,7 +15,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.modules import shape_of
-from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
+from lightkit.metrics.results import CONVERTERS, convert, kind_of, wrapped
 
 _LOG = logging.getLogger(__name__)
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}

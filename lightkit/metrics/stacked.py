@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lightkit.common.modules import mapped
 from lightkit.metrics.collection import MetricGroup, load, share, state_of
-from lightkit.metrics.inputs import convert
-from lightkit.metrics.results import Shaped, flatten
+from lightkit.metrics.results import Shaped, convert, flatten
 from lightkit.metrics.split import BLOCK_ELEMENTS, LossMean, SplitMetrics
 
 _COUNTED = tuple(f"Multiclass{name}" for name in ("Accuracy", "Precision", "Recall", "F1Score", "FBetaScore"))

@@ -13,8 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
+from lightkit.common.errors import FAILED, OUT_OF_MEMORY, UserError
 from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values
 from lightkit.device.ranks import Ranks

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build
-from lightkit.common.exit_codes import OUT_OF_MEMORY
+from lightkit.common.errors import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader

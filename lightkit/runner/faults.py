@@ -15,8 +15,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, LOST_RANK, OUT_OF_MEMORY
+from lightkit.common.errors import FAILED, LOST_RANK, OUT_OF_MEMORY, UserError
 from lightkit.common.failures import is_dead_worker, is_out_of_memory
 from lightkit.common.strategies import strategy_of
 from lightkit.common.text import counted

@@ -18,8 +18,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import build_engine, build_splits, build_timetable
-from lightkit.common.errors import POINTER, UserError, keys_under
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, POINTER, UserError, keys_under
 from lightkit.common.randomness import mix
 from lightkit.config import compose, load_run
 from lightkit.data import Data
@@ -29,7 +28,7 @@ from lightkit.processes.children import Child, lightkit_command, lightkit_path
 from lightkit.runner.batches import Batch, resolve_batch_size
 from lightkit.runner.comparison import Comparison, compare_runs, explain, first_mismatch, read_trace
 from lightkit.runner.trace import PHASES, Moment, traced_runner
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 
 _BLOCKS = 10
 _SHARE, _MEMBER_EPOCHS, _MOST_MEMBERS = 3, 2, 3

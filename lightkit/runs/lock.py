@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import IN_USE
+from lightkit.common.errors import IN_USE, UserError
 from lightkit.common.reading import UnreadableError, parse_object
 from lightkit.processes.children import output_of
 from lightkit.processes.files import HAS_LOCKS, is_taken, take, wait_until_free

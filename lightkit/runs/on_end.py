@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.exit_codes import of_process, of_signal
+from lightkit.common.errors import of_process, of_signal
 from lightkit.common.failures import exit_status
 from lightkit.common.signals import numbers
 from lightkit.processes.children import Child

@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
+from lightkit.common.errors import FAILED, IN_USE, OUT_OF_MEMORY, UserError, of_signal
 from lightkit.common.signals import handled
 from lightkit.common.text import counted
 from lightkit.loggers.files import write_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit.common import run_files
-from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.common.errors import FAILED, of_signal
 from lightkit.common.lengths import read_duration
 from lightkit.sweep.job import JobOutcome, Status
 

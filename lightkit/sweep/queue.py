@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from lightkit.common import run_files
-from lightkit.common.exit_codes import of_signal
+from lightkit.common.errors import of_signal
 from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import slug
 from lightkit.config.schema.running import SlurmConfig

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import IN_USE, of_signal
+from lightkit.common.errors import IN_USE, UserError, of_signal
 from lightkit.common.text import without_secrets
 from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import find_job

@@ -4,9 +4,8 @@ from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
-from lightkit.trainer.state import State
+from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task
-from lightkit.trainer.timetable import Timetable
 
 __all__ = [
     "Callback",

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import NOT_FINITE
+from lightkit.common.errors import NOT_FINITE, UserError
 from lightkit.common.modules import is_shard, tensors
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from lightkit.common.exit_codes import of_signal
+from lightkit.common.errors import of_signal
 from lightkit.common.signals import respected, swallowed
 
 _SHOW_CURSOR = b"\x1b[?25h\n"

@@ -18,9 +18,8 @@ from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.state import State
+from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Criterion, Task
-from lightkit.trainer.timetable import Timetable
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, UserError
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback, Training
 

@@ -13,8 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from lightkit.loggers.base import Logger, Progress
-from lightkit.trainer.state import State
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import State, Timetable
 
 SECONDS_BETWEEN_PROGRESS = 0.1
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.common.exit_codes import NOT_FINITE
+from lightkit.common.errors import NOT_FINITE
 from lightkit.device.ranks import is_lost
 from lightkit.trainer.callbacks import overriding
 from lightkit.trainer.guard import KEPT, copied

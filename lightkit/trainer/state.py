@@ -1,12 +1,14 @@
-"""The only counters of a run."""
+"""The only counters of a run, and what is due at which of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lightkit.common.ledger import Ledger
+from lightkit.common.lengths import Length
 from lightkit.common.ranking import improves
 
 
@@ -76,3 +78,95 @@ class State:
             if entry.name in values and entry.name != "logged":
                 setattr(self, entry.name, values[entry.name])
         self.logged = Ledger(values.get("logged", ""))
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The lengths and intervals of a run, all counted in optimizer steps.
+
+    Args:
+        epoch_samples: Training samples per epoch.
+        batch_size: Samples per batch.
+        epochs: Passes over the training split; ignored when `steps` is given.
+        steps: Optimizer steps to take in all.
+        accumulate: Batches per optimizer step.
+        validate_every: Epochs or steps between two validations.
+        validate_unit: What `validate_every` counts, `epoch` or `step`.
+        save_epochs: Epochs between two checkpoints; None saves at the end only.
+        save_steps: Steps between two checkpoints in an epoch.
+        log_steps: Steps between two logged training values.
+        extra_steps: Steps the run has taken more than its epochs would at this batch size; fewer where negative.
+        stop_at: Where this part of the run ends, to go on later; None takes it to its end. Nothing else depends on it.
+    """
+
+    epoch_samples: int
+    batch_size: int
+    epochs: int | None = 10
+    steps: int | None = None
+    accumulate: int = 1
+    validate_every: int = 1
+    validate_unit: str = "epoch"
+    save_epochs: int | None = 1
+    save_steps: int | None = None
+    log_steps: int = 50
+    extra_steps: int = 0
+    stop_at: Length | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a whole epoch, the last partial window included."""
+        return math.ceil(self.epoch_samples / (self.batch_size * self.accumulate))
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs or 0) * self.steps_per_epoch + self.extra_steps
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the whole run, a last partial one counted as one."""
+        return math.ceil((self.total_steps - self.extra_steps) / self.steps_per_epoch)
+
+    def continued(self, *, step: int, epoch: int, samples_done: int) -> Timetable:
+        """Go on from where a run stands that may have come there with another batch size: epochs stay whole.
+
+        Args:
+            step: Optimizer steps taken.
+            epoch: Epochs finished.
+            samples_done: Samples done in the one under way.
+        """
+        left = max(0, self.epoch_samples - samples_done)
+        usual = (epoch + 1) * self.steps_per_epoch - math.ceil(left / (self.batch_size * self.accumulate))
+        return replace(self, extra_steps=step - usual)
+
+    def pauses_at(self, *, step: int, epoch: int) -> bool:
+        """Tell whether this part of the run is over after so many steps and finished epochs."""
+        stop = self.stop_at
+        return stop is not None and (step if stop.unit == "step" else epoch) >= stop.count
+
+    @property
+    def pauses(self) -> bool:
+        """Tell whether this part of the run is over no later than the whole run."""
+        return self.pauses_at(step=self.total_steps, epoch=self.total_epochs)
+
+    def validates_after_step(self, step: int) -> bool:
+        """Tell whether a validation is due at this step because steps are counted."""
+        return self.validate_unit == "step" and step % self.validate_every == 0
+
+    def validates_after_epoch(self, epoch: int) -> bool:
+        """Tell whether a validation is due after this many finished epochs."""
+        return self.validate_unit == "epoch" and epoch % self.validate_every == 0
+
+    def saves_after_step(self, step: int) -> bool:
+        """Tell whether a checkpoint is due at this step."""
+        return self.save_steps is not None and step % self.save_steps == 0
+
+    def saves_after_epoch(self, epoch: int) -> bool:
+        """Tell whether a checkpoint is due after this many finished epochs."""
+        return self.save_epochs is not None and epoch % self.save_epochs == 0
+
+    def window(self, samples_done: int) -> int:
+        """Count the samples of the optimizer step that starts after `samples_done` samples of the epoch."""
+        return min(self.accumulate * self.batch_size, self.epoch_samples - samples_done)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.checkpoint.export import write_state_dict
-from lightkit.checkpoint.soup import Member, average
+from lightkit.checkpoint.export import Member, average, write_state_dict
 from lightkit.common.errors import UserError
 from tests.checkpoint.parts import net
 

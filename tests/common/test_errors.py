@@ -11,12 +11,20 @@ from pathlib import Path
 import pytest
 
 import lightkit
-from lightkit.common import exit_codes
-from lightkit.common.errors import FAMILIES, Problems, UserError, UserErrors, family_named, keys_under
-from lightkit.common.exit_codes import of_process, of_signal
+from lightkit.common import errors
+from lightkit.common.errors import (
+    FAMILIES,
+    Problems,
+    UserError,
+    UserErrors,
+    family_named,
+    keys_under,
+    of_process,
+    of_signal,
+)
 
 PACKAGE = Path(lightkit.__file__).parent
-CODES = {name: value for name, value in vars(exit_codes).items() if name.isupper()}
+CODES = {name: code for name, code in vars(errors).items() if name[0].isupper() and isinstance(code, int)}
 
 
 def constants(argument: str) -> Iterator[tuple[str, object]]:
@@ -132,7 +140,7 @@ def test_each_status_has_one_name_and_a_line_in_the_manual() -> None:
     assert [*constants("exit_code")] == []
     table = (PACKAGE.parent / "docs" / "reference" / "exit-status.md").read_text(encoding="utf-8")
     cells = [cell for line in re.findall(r"^\| ([\d, +n]+) \|", table, re.M) for cell in line.split(", ")]
-    by_signal = {of_signal(number) for number in signal.Signals} - {exit_codes.INTERRUPTED}
+    by_signal = {of_signal(number) for number in signal.Signals} - {errors.INTERRUPTED}
     assert sorted(int(cell) for cell in cells if cell.isdecimal()) == sorted(set(CODES.values()) - by_signal)
-    assert (of_signal(signal.SIGINT), of_signal(signal.SIGPIPE)) == (exit_codes.INTERRUPTED, exit_codes.BROKEN_PIPE)
+    assert (of_signal(signal.SIGINT), of_signal(signal.SIGPIPE)) == (errors.INTERRUPTED, errors.BROKEN_PIPE)
     assert [of_process(code) for code in (0, 3, -9, 130)] == [0, 3, 137, 130]

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose, load_run, to_yaml
-from lightkit.config.cut_down import cut_down
+from lightkit.config.member_values import cut_down
 from lightkit.config.saved import save
 
 

@@ -22,7 +22,7 @@ from lightkit.doctor.training import trials
 from lightkit.doctor.training.probing import own_rates
 from lightkit.doctor.training.saving import disk, kept_at_once
 from lightkit.doctor.training.trials import Try, attempt, lowest_loss
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 from tests.doctor.judging import judge
 from tests.doctor.strangers import faults_data, faults_training, healthy
 from tests.doctor.strangers.cases import Case

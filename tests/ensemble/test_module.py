@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lightkit.assembly.ensemble import members_only
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.device.casting import weights_as
 from lightkit.ensemble.combining import soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, assembled, nested, read_ensemble, write_ensemble

@@ -13,8 +13,7 @@ from torchmetrics import classification, regression, retrieval
 from lightkit.common.errors import UserError
 from lightkit.metrics import SplitMetrics
 from lightkit.metrics.collection import Collection
-from lightkit.metrics.inputs import kind_of
-from lightkit.metrics.results import flatten
+from lightkit.metrics.results import flatten, kind_of
 from tests.metrics.test_split import CLASSES, feed, multiclass, outputs
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.exit_codes import AUDIT_FAILED
+from lightkit.common.errors import AUDIT_FAILED
 from lightkit.common.modules import part
 from lightkit.runner import Runner
 from lightkit.trainer import Callback

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import UNREADABLE
+from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.detached.folders import entry_of
 from lightkit.doctor.after_run import History
 from lightkit.runs.index import all_records

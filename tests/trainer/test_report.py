@@ -14,8 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from lightkit.loggers.events import read_scalars
 from lightkit.trainer import report
 from lightkit.trainer.report import Clock, Reporter
-from lightkit.trainer.state import State
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import State, Timetable
 from tests.conftest import Outcome
 from tests.trainer.parts import trainer
 

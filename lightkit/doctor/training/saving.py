@@ -21,7 +21,7 @@ from lightkit.doctor.finding import Finding, able, named
 from lightkit.doctor.training.probing import alike, compute, differing, some_steps, state_of, train_step
 from lightkit.runner.restore import stateful
 from lightkit.runs.catalog import project
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 
 _STEPS = 2
 _TIGHT = 0.5

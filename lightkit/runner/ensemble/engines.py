@@ -17,8 +17,7 @@ import torch
 
 from lightkit.assembly import Shared, build_learner, build_own
 from lightkit.common import run_files
-from lightkit.common.errors import POINTER, UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.errors import FAILED, POINTER, UserError
 from lightkit.common.reading import TEXTS, UnreadableError, parse_json, read_file
 from lightkit.config import to_yaml
 from lightkit.ensemble.methods.base import MemberResult, RunMember

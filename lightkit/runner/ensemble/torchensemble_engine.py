@@ -46,8 +46,8 @@ from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_json
 from lightkit.trainer.learner import Network
 from lightkit.trainer.report import Clock, Reporter
+from lightkit.trainer.state import Timetable
 from lightkit.trainer.tasks import fit_shape
-from lightkit.trainer.timetable import Timetable
 
 _TIED = ("Snapshot", "FastGeometric", "GradientBoosting")
 """Methods whose members follow each other, so that torchensemble trains all of them or none."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lightkit.common import run_files
-from lightkit.common.exit_codes import of_signal
+from lightkit.common.errors import of_signal
 from lightkit.processes.children import lightkit_command
 from lightkit.sweep.job import Job, Start
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import OUT_OF_MEMORY, of_process
+from lightkit.common.errors import OUT_OF_MEMORY, UserError, of_process
 from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source

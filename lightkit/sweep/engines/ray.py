@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, IN_USE
+from lightkit.common.errors import FAILED, IN_USE, UserError
 from lightkit.processes import guard
 from lightkit.processes.children import Child, Hung
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command

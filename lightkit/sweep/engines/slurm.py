@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.common.errors import FAILED, UserError, of_signal
 from lightkit.common.text import in_one_line
 from lightkit.processes.children import run
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import AUDIT_FAILED
+from lightkit.common.errors import AUDIT_FAILED, UserError
 from lightkit.common.modules import has_statistics, is_shard, parameter_aliases, part
 from lightkit.common.text import counted
 from lightkit.device.ranks import Ranks

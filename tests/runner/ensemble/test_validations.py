@@ -18,7 +18,7 @@ from lightkit.loggers.events import read_events
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Trainer
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.state import Timetable
 
 QUICK = [
     *["data=wine", "trainer.epochs=3", "data.batch_size=16", "model.hidden=[8]", "optim.lr=0.01", "ensemble=voting"],
