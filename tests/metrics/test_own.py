@@ -18,7 +18,8 @@ from torchmetrics.retrieval import (
 from torchmetrics.text import Perplexity as Reference
 
 from lightkit.metrics import SplitMetrics, retrieval
-from lightkit.metrics.retrieval import BitsPerCharacter, EmbeddingRetrieval, Perplexity, TokenAccuracy
+from lightkit.metrics.language import BitsPerCharacter, Perplexity, TokenAccuracy
+from lightkit.metrics.retrieval import EmbeddingRetrieval
 
 
 def make():
