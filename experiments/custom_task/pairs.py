@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lightkit.common.randomness import mix
-from lightkit.data.info import DataInfo, fingerprint
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tables import digits
+from lightkit.data.tensors import DataInfo, fingerprint
 
 
 class DigitPairs:

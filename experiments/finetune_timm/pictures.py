@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from lightkit.data.info import DataInfo
 from lightkit.data.tables import digits
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import DataInfo, TensorData
 
 
 def large_digits(*, size: int = 32, channels: int = 3) -> TensorData:

@@ -209,13 +209,9 @@ def check_joint(joint: str | None, finetune: DictConfig) -> None:
     """
     if joint is None or finetune_options(finetune, teacher=False) is None:
         return
-    raise UserError(
-        "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune",
-        key="finetune",
-        received=f"ensemble={joint}",
-        fix="ensemble=voting or bagging fine-tunes each member; without: finetune=none",
-        family="ensemble",
-    )
+    what = "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune"
+    fix = "ensemble=voting or bagging fine-tunes each member; without: finetune=none"
+    raise UserError(what, key="finetune", received=f"ensemble={joint}", fix=fix, family="ensemble")
 
 
 def check_base(path: str | None) -> None:

@@ -37,8 +37,8 @@ def facts() -> dict[str, Any]:
     """Collect the report as plain values."""
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
-    from lightkit.loggers.environment import environment, versions
     from lightkit.monitor.nvml import open_source
+    from lightkit.runs.record import environment, versions
 
     source, torch = open_source(), torch_facts()
     try:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightkit.data.build import Data, build_data
-    from lightkit.data.info import DataInfo
     from lightkit.data.loaders import Loader
     from lightkit.data.splits import SplitSpec
-    from lightkit.data.tensors import TensorData
+    from lightkit.data.tensors import DataInfo, TensorData
 
 __all__ = ["Data", "DataInfo", "Loader", "SplitSpec", "TensorData", "build_data"]
 _PLACES = {

@@ -18,14 +18,13 @@ from lightkit.common.randomness import mix
 from lightkit.common.text import counted
 from lightkit.data.groups import join_equal, marks_of, row_groups
 from lightkit.data.impute import Filling
-from lightkit.data.info import DataInfo
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
-from lightkit.data.tensors import Taker, TensorData
+from lightkit.data.tensors import DataInfo, Taker, TensorData
 from lightkit.processes.children import usable_cpus
 
 PROGRESS_SECONDS = 10.0

@@ -12,9 +12,8 @@ from lightkit.common.errors import UserError
 from lightkit.data.csv_reader import Table
 from lightkit.data.csv_table import TableSpec, read_tables
 from lightkit.data.impute import Gaps, Imputer
-from lightkit.data.info import DataInfo
 from lightkit.data.missing import MissingPolicy
-from lightkit.data.tensors import TensorData, check_scale
+from lightkit.data.tensors import DataInfo, TensorData, check_scale
 
 
 def csv(

@@ -21,7 +21,7 @@ from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.data.class_folders import class_files, find_splits
-from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.tensors import DataInfo, fingerprint
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,9 +20,9 @@ from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.data.info import DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.sources import kept_generators, seed_generators
+from lightkit.data.tensors import DataInfo
 
 
 class Transform(Protocol):

@@ -16,7 +16,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.tensors import DataInfo, fingerprint
 
 _PIECE = 256
 _ANGLES = 4096

@@ -14,8 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
-from lightkit.data.info import DataInfo, fingerprint
-from lightkit.data.tensors import Taker, TensorData, check_classes, check_inputs, check_targets
+from lightkit.data.tensors import DataInfo, Taker, TensorData, check_classes, check_inputs, check_targets, fingerprint
 
 _SCAN_LIMIT = 10_000
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.info import DataInfo
-from lightkit.data.tensors import TensorData, check_scale
+from lightkit.data.tensors import DataInfo, TensorData, check_scale
 
 ATTRIBUTES: dict[str, Callable[[int], bool]] = {
     "even": lambda digit: digit % 2 == 0,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.tensors import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"
 ASCII = "\t\n" + "".join(map(chr, range(32, 127)))

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.images import check_image_size, image_to_tensor
-from lightkit.data.info import DataInfo, fingerprint
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import DataInfo, TensorData, fingerprint
 
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 

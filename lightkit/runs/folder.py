@@ -27,13 +27,13 @@ from lightkit.common.reading import UnreadableError
 from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.config.provenance import key_problem
-from lightkit.loggers.environment import environment
 from lightkit.loggers.files import write_json
 from lightkit.loggers.runlog import run_log
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import has_checkpoints, has_members
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import TORN, checked_lines, read_facts, read_metrics, read_overrides
+from lightkit.runs.record import environment
 
 _LOG = logging.getLogger(__name__)
 _SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS)

@@ -13,8 +13,8 @@ import pytest
 import torchmetrics
 
 from lightkit.loggers import Logger, Loggers, LogLogger, Progress, files
-from lightkit.loggers.environment import DIFF_LIMIT, environment, git_state
 from lightkit.loggers.runlog import run_log
+from lightkit.runs.record import DIFF_LIMIT, environment, git_state
 
 
 def test_run_log_takes_records_and_warnings_and_then_lets_go(tmp_path, monkeypatch):
