@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Data", "DataInfo", "Loader", "SplitSpec", "TensorData", "build_data"]
 _PLACES = {
     "Data": "build",
-    "DataInfo": "info",
+    "DataInfo": "tensors",
     "Loader": "loaders",
     "SplitSpec": "splits",
     "TensorData": "tensors",
