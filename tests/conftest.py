@@ -104,12 +104,13 @@ def _choose(config: pytest.Config, items: list[pytest.Item], chosen: Iterator[py
 
 
 def _short(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """All tests, but of those that take long the first case where there are several, and none where there is one."""
-    seen: set[str] = set()
+    """All tests, but of those that take long the first case, or the first cases that their mark says."""
+    kept: Counter[str] = Counter()
     for item in items:
         name, _, case = item.nodeid.partition("[")
-        if not item.get_closest_marker("thorough") or (case and name not in seen):
-            seen.add(name)
+        first = [mark.kwargs.get("first", 1) for mark in item.iter_markers("thorough")]
+        if not first or (case and kept[name] < min(first)):
+            kept[name] += 1
             yield item
 
 

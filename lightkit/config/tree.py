@@ -305,8 +305,8 @@ def rules_in(module: Mapping[str, Any]) -> tuple[Rule, ...]:
 
 
 def apply_rules(rules: Iterable[Rule], cfg: Config, report: Report) -> None:
-    """Hand each rule the sections that it names; one whose sections are not all there has nothing to say."""
+    """Hand each rule the sections that it names; it is over where it reads something of one that is not there."""
+    sections = {**vars(cfg), "report": report}
     for rule in rules:
         with suppress(UnusableError):
-            names = signature(rule).parameters
-            rule(**{name: report if name == "report" else getattr(cfg, name) for name in names})
+            rule(**{name: sections.get(name, Node()) for name in signature(rule).parameters})

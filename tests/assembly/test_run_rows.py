@@ -120,6 +120,7 @@ def test_eval_and_predict_use_the_rows_of_the_run(cli: Cli, caplog: pytest.LogCa
     assert "the split is drawn anew: the run trained on" in caplog.text
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("kind", ["own", pytest.param("text", marks=pytest.mark.thorough)])
 def test_rows_that_cannot_be_told_apart_are_refused(cli: Cli, kind: str) -> None:
     if kind == "own":
@@ -180,6 +181,7 @@ def test_a_damaged_file_is_named(cli: Cli) -> None:
         read_rows(Path("run"))
 
 
+@pytest.mark.thorough(first=0)
 def test_fewer_training_rows_than_an_epoch_has_seen(cli: Cli) -> None:
     table([*range(60)])
     assert cli("train", *CSV, "hydra.run.dir=run", "trainer.steps=9", "data.batch_size=4").code == 0
@@ -231,6 +233,7 @@ def test_an_ensemble_of_finished_runs_keeps_their_rows(cli: Cli) -> None:
     assert cli("eval", str(folder)).code == 0
 
 
+@pytest.mark.thorough(first=0)
 def test_jobs_of_a_sweep_keep_their_rows(cli: Cli) -> None:
     table([*range(60)])
     done = cli("train", "-m", *CSV, "seed=0,1", "hydra.sweep.dir=sweep", "hydra/launcher=vectorized")
@@ -280,6 +283,7 @@ def test_other_classes_than_those_that_a_run_has_learnt_are_refused(cli: Cli, ki
     assert not Path("now.csv").exists()
 
 
+@pytest.mark.thorough(first=0)
 def test_new_names_of_classes_can_be_taken(cli: Cli) -> None:
     own_of(["even", "odd"])
     assert cli("train", *OWN, "hydra.run.dir=run").code == 0

@@ -82,7 +82,7 @@ def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch
     assert len(re.findall(r" samples 192, mean 0\.\d+$", told, re.M)) == 12
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("module", "lines"), [(gpu_throughput, 1), (gpu_graphs, 2)])
 def test_a_benchmark_for_a_gpu_runs_on_a_cpu_where_it_is_told_to(
     module: ModuleType, lines: int, capsys, monkeypatch: pytest.MonkeyPatch

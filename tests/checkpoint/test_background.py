@@ -157,7 +157,7 @@ def ended(folder: Path, end: str, begin: str = "") -> subprocess.CompletedProces
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("end", "code"), [("raise SystemExit(143)", 143), ("", 0)])
 def test_the_process_ends_only_when_the_file_is_there(tmp_path, end, code):
     assert ended(tmp_path, end).returncode == code

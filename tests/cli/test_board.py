@@ -173,6 +173,7 @@ def page(port: int) -> str | None:
     return None
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: Cli, outputs: Path) -> None:
     ours, theirs = pty.openpty()
@@ -199,6 +200,7 @@ def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: C
     assert (page(there.port), files.board()) == (None, None)
 
 
+@pytest.mark.thorough(first=0)
 def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, outputs: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

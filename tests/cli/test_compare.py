@@ -62,6 +62,7 @@ def test_rows_are_compared_where_predictions_are_there(cli: Cli, sweep: Path) ->
     assert found["row_tests"][0]["test"]["mean"] == pytest.approx(-7 / 30)
 
 
+@pytest.mark.thorough(first=0)
 def test_rows_of_a_run_that_was_trained_are_predicted(cli: Cli, project: Path) -> None:
     common = ("data=wine", "model.hidden=[8]", "trainer.epochs=1", "device.name=cpu")
     for lr in ("0.1", "0.001"):

@@ -90,6 +90,7 @@ def test_data_as_page_and_picture(cli: Cli, project: Path) -> None:
     assert "no runs" in cli("runs").out  # a page is no run
 
 
+@pytest.mark.thorough(first=0)
 def test_finished_runs_are_shown_and_become_one(cli: Cli, project: Path) -> None:
     sweep = project / "outputs" / "sweeps" / "2026-01-31" / "12-00-00-run"
     folder = finished(sweep / "seed=0", "seed=0")

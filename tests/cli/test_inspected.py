@@ -181,6 +181,7 @@ def test_all_but_one_parameter_is_not_all(cli: Cli) -> None:
     assert "parameters train (99.9" in done.out
 
 
+@pytest.mark.thorough(first=0)
 def test_the_plan_of_a_member_is_that_of_its_own_configuration(cli: Cli, project: Path) -> None:
     stack = ("ensemble=stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.refit=false", "ensemble.holdout=0")
     trained(project / "outputs" / "run", *stack, "ensemble.meta.trainer.steps=20")
@@ -222,6 +223,7 @@ def test_weights_of_a_checkpoint(cli: Cli, run: Path) -> None:
         assert one["gradient"] is None
 
 
+@pytest.mark.thorough(first=0)
 def test_gradients(cli: Cli, run: Path) -> None:
     before = sorted(run.rglob("*"))
     found = json.loads(cli("params", "mine", "--grads", "--json").out)

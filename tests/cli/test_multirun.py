@@ -246,6 +246,7 @@ def test_what_nothing_would_come_of_is_refused(cli: Cli, job: type[Job]) -> None
     assert job.started == []
 
 
+@pytest.mark.thorough(first=0)
 def test_jobs_of_joblib(cli: Cli, process: Cli, project: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     small = ("data=wine", "model.hidden=[8]", "trainer.epochs=1", "logger=quiet", "extra.at='${now:%S%f}'")

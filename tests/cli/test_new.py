@@ -49,7 +49,7 @@ def run(warm: Warm, folder: Path, module: str, *args: str) -> tuple[int, str]:
         return code, log.read()
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["own", *OTHERS[1:], "csv"])
 def test_a_project_trains_deploys_and_predicts_by_its_own_test(cli: Cli, project: Path, warm: Warm, kind: str) -> None:

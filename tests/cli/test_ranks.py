@@ -47,7 +47,7 @@ def test_one_run_folder_one_log_and_a_resume_in_one_process(process: Cli, projec
         assert (again.code, f"result after {8 * epochs} steps" in again.out) == (0, True), again.err
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_to_one_process_ends_the_run(

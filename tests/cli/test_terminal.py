@@ -67,6 +67,8 @@ def run(project: Path) -> Path:
         ("ckpt", "inspect", "{run}/weights1.pt", "--tensors"),
         ("ckpt", "diff", "{run}/weights1.pt", "{run}/weights2.pt"),
         ("ckpt", "convert", "{run}/weights1.pt", "{run}/none/out.pt"),
+        ("resume", "{run}"),
+        ("eval", "{run}"),
         ("plan", "data=wine", f"finetune.weights.path={{run}}/{EVIL}"),
         ("config", "data=wine", f"name={EVIL!r}"),
         ("train", "data=wine", f"--cfg={EVIL}"),

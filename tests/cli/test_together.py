@@ -68,6 +68,7 @@ def test_interrupted_and_grown_and_repeated(cli: Cli, project: Path, monkeypatch
     assert before == {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
 
 
+@pytest.mark.thorough(first=0)
 def test_killed_in_the_last_moments(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli(*AT_ONCE, "seed=0,1", "hydra.sweep.dir=whole").code == 0
     written = MemberFiles.finish

@@ -148,6 +148,7 @@ NO_LAUNCHERS = {
 }
 
 
+@pytest.mark.thorough(first=0)
 def test_a_plugin_that_is_none_is_told(toy: Path, write: Write) -> None:
     for number, (content, received) in enumerate(NO_LAUNCHERS.items()):
         kind = ("launcher", "sweeper")[number % 2]

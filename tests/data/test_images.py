@@ -142,6 +142,7 @@ def test_all_are_in_one_message_and_a_class_of_which_nothing_can_be_read_is_refu
     refused(lambda: ImageFolder(str(photos), 8, on_error="skip"), "no image of class 'dog' can be read")
 
 
+@pytest.mark.thorough(first=0)
 def test_what_is_left_out_is_told_kept_and_left_out_by_a_resume(cli: Callable[..., Outcome], photos: Path) -> None:
     small = ["data=image_folder", "data.dataset.root=photos", "data.dataset.size=8", "data.num_workers=0", "model=mlp"]
     small += ["trainer.epochs=1", "device=cpu"]

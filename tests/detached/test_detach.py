@@ -115,6 +115,7 @@ def test_from_a_terminal_that_is_closed_to_the_end(terminal: Start, cli: Run, pr
     assert "\x1b" not in printed
 
 
+@pytest.mark.thorough(first=0)
 def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing_was(
     terminal: Start, cli: Run, project: Path, whole: Path
 ) -> None:

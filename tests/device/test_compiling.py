@@ -70,7 +70,7 @@ def failing(part):
     return aot_autograd(**chosen)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("part", ["backward", "forward", ""])
 def test_compiled_code_computes_the_same_and_what_cannot_be_compiled_runs_as_it_is(monkeypatch, part):
     if part:

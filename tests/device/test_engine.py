@@ -74,7 +74,7 @@ def picture_network() -> nn.Module:
     return nn.Sequential(*body, nn.Linear(2 * 4 * 4, 5))
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "fp16", "bf16-true", "fp64"])
 def test_everything_together_keeps_the_names_and_trains(monkeypatch, precision):
     torch._dynamo.reset()

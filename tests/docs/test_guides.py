@@ -7,6 +7,7 @@ import pytest
 from tests.docs.conftest import CheckPage
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",

@@ -103,6 +103,7 @@ def tools(warm: Warm, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs pseudo-terminals")
 @pytest.mark.timeout(1500)

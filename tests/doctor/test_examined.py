@@ -47,6 +47,7 @@ def test_a_run_that_would_be_refused_is_refused(project: Path) -> None:
         pass
 
 
+@pytest.mark.thorough(first=0)
 def test_slow_rows_are_few(project: Path) -> None:
     slow = """
 import time

@@ -50,7 +50,7 @@ def test_no_alarm_on_a_fine_tuning(cli: Callable[..., Outcome], project: Path) -
         assert alarms(["experiment=transfer_digits", f"finetune={method}", "data.split.per_class=5"]) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",

@@ -82,6 +82,7 @@ def test_every_member_is_the_run_it_would_be_alone(alone: Path, tmp_path: Path) 
     assert Runner(load_run(folder / "members" / "01-b").cfg, folder / "members" / "01-b").evaluate()["test/loss"] > 0
 
 
+@pytest.mark.thorough(first=0)
 def test_a_killed_run_goes_on_with_the_member_it_was_at(alone: Path, tmp_path: Path) -> None:
     class Killed(TwoModels):
         def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:

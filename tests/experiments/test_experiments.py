@@ -79,7 +79,7 @@ def test_distribution_of_sum_is_certain_where_both_digits_are() -> None:
     assert distribution_of_sum(left, right).argmax(1).tolist() == [7, 18]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(
     ("name", "base", "method", "tensors"),
     [("transfer_text", "char_lm", "full", 7), ("transfer_text/transformer", "char_lm/transformer", "lora", 15)],
@@ -103,7 +103,7 @@ def test_a_paragraph_is_kept_where_it_stands_first() -> None:
     assert sum(map(len, language_reference().values())) > 200_000
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [

@@ -86,7 +86,7 @@ def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None
 WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("name", "persistent"), [("INT", True), ("TERM", False)])
 def test_a_signal_to_all_processes_spares_the_workers(
     ran: Run, project: Path, whole: Path, name: str, persistent: bool
@@ -144,7 +144,7 @@ def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path
     until(lambda: not any(map(alive, workers)), "the workers to end")
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("what", "status"), [("cuda", FAILURE), ("hold", UNKNOWN), (":TERM", UNKNOWN)])
 def test_in_the_board_a_run_that_was_cut_off_has_its_settings_and_is_one_session_when_it_has_gone_on(
     lightkit: Run, ran: Run, project: Path, what: str, status: int

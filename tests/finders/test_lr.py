@@ -99,6 +99,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
+@pytest.mark.thorough(first=0)
 def test_the_run_has_the_rate_in_place_of_the_question(found: list[Any], tmp_path: Path) -> None:
     asked = config("trainer.find_lr=true")
     run, plain, cut = (tmp_path / name for name in ("run", "plain", "cut"))

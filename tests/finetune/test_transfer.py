@@ -266,6 +266,7 @@ def tensors(value: Any) -> list[Tensor]:
     return [tensor for item in items for tensor in tensors(item)]
 
 
+@pytest.mark.thorough(first=0)
 def test_a_fine_tuned_run_teaches_a_fine_tuning(tmp_path: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     first = tuned(tmp_path / "first", "cnn", "lora", path)

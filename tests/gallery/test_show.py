@@ -112,6 +112,7 @@ def test_a_loss_that_compares_samples_has_none_of_its_own(tmp_path: Path) -> Non
         assert all(sample.loss is None for sample in results_page(learner, "x").samples)
 
 
+@pytest.mark.thorough(first=0)
 def test_numbers_are_drawn_over_their_targets(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", "data=diabetes")
     with runner_of(folder).trained() as learner:

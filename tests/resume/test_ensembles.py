@@ -110,7 +110,7 @@ def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[]
     return patch
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
@@ -211,6 +211,7 @@ def test_a_damaged_round_is_trained_again_and_later_rounds_stay(tmp_path: Path) 
     assert last.stat().st_mtime_ns == before
 
 
+@pytest.mark.thorough(first=0)
 def test_a_finished_ensemble_takes_more_members_and_fewer(voting: Path, tmp_path: Path) -> None:
     train(config("voting", ALONE, "ensemble.size=2"), tmp_path / "run")
     first = tmp_path / "run" / "members" / "00" / "result.json"

@@ -109,6 +109,7 @@ def test_a_changed_rate_is_kept_out_unless_it_is_named(case: Case, cut: Path) ->
     assert "resume.override=[optim.weight_decay]" in log
 
 
+@pytest.mark.thorough(first=0)
 def test_a_named_rate_is_taken(case: Case, cut: Path) -> None:
     place = copied(case, "taken", cut)
     case.resume(place, "optim.lr=0.5", "optim.weight_decay=0.3", "resume.override=[optim.lr,optim.weight_decay]")
@@ -133,6 +134,7 @@ def test_the_rate_of_a_scheduler_of_torch_cannot_be_changed(tmp_path: Path) -> N
     assert "keep the learning rate in their own state" in (case.place / "refused-resumed.log").read_text()
 
 
+@pytest.mark.thorough(first=0)
 def test_callbacks_and_early_stopping_come_and_go(case: Case, cut: Path) -> None:
     place = copied(case, "callbacks", cut)
     counts = "trainer.callbacks.counts={_target_: tests.resume.sets.Counts}"

@@ -60,6 +60,7 @@ def test_losses_with_class_weights_do_not_depend_on_the_batch_size(tmp_path: Pat
     assert logged[-1] == pytest.approx(again["val/loss"], rel=1e-6)
 
 
+@pytest.mark.thorough(first=0)
 def test_new_images_are_all_predicted_with_the_classes_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough(first=0)
 def test_curves_and_matrices_are_files_and_figures_of_the_run(cli: Cli, project: Path) -> None:
     done = cli("train", *SMALL, *SHAPED, "hydra.run.dir=run")
     assert done.code == 0, done.err

@@ -253,7 +253,7 @@ def test_a_report_that_cannot_be_made_says_less(tmp_path: Path, monkeypatch: pyt
     assert "data.batch_size=16 trainer.accumulate=2" in report
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(
     "more",
     [["trainer.epochs=1"], [TASK], [TASK, "trainer.task.where=backward"], [TASK, "trainer.task.where=evaluation"],

@@ -46,6 +46,7 @@ def run(folder: Path, *overrides: str, slowly: bool = True) -> dict[str, Any]:
     return Runner(compose(texts).cfg, folder, overrides=texts).run()
 
 
+@pytest.mark.thorough(first=0)
 def test_what_was_seen_stands_in_the_rows_of_the_loop_and_nowhere_in_its_state(tmp_path: Path) -> None:
     result = run(tmp_path / "run")
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")

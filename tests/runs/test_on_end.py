@@ -35,6 +35,7 @@ def calls(folder: Path) -> list[dict[str, str]]:
     return [dict(rows[at : at + size]) for at in range(0, len(rows), size)]
 
 
+@pytest.mark.thorough(first=0)
 def test_it_is_told_what_became_of_the_run_also_of_one_that_goes_on(cli: Run, project: Path) -> None:
     assert cli(*RUN, telling(project)).code == 0
     (call,) = calls(project)  # once, and not by the Runner, too

@@ -52,6 +52,7 @@ def test_a_forked_job_saves_when_the_sweep_is_killed(warm: Warm, project: Path) 
     until(lambda: not Path(f"/proc/{pid}").exists(), "the job to end")
 
 
+@pytest.mark.thorough(first=0)
 def test_what_does_nothing_hangs(tmp_path: Path) -> None:
     idle = [sys.executable, "-c", "import time; time.sleep(600)"]
     parent = [sys.executable, "-c", "import subprocess as s; s.run(['sh', '-c', 'while :; do :; done'])"]

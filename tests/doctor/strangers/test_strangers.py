@@ -29,6 +29,7 @@ def examine(case: Case, project: Path, cli: Callable[..., Outcome]) -> None:
     assert right, json.dumps([f"expected: {case.expects or 'nothing'}", f"status {outcome.code}", *loud], indent=2)
 
 
+@pytest.mark.thorough(first=0)
 def test_a_row_that_cannot_be_read_is_named(project: Path, cli: Callable[..., Outcome]) -> None:
     examine(FAULTS[CHEAP[0]], project, cli)
 
@@ -41,7 +42,7 @@ def test_the_fault_is_named(project: Path, cli: Callable[..., Outcome], name: st
     examine(FAULTS[name], project, cli)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("name", sorted({*HEALTHY} - KNOWN_ACCUSED, key=lambda name: (name not in CHEAP, name)))
 def test_a_healthy_project_is_not_accused(project: Path, cli: Callable[..., Outcome], name: str) -> None:
     examine(HEALTHY[name], project, cli)

@@ -264,6 +264,7 @@ def test_the_first_run_is_no_part_of_the_ensemble() -> None:
     assert [one.member.name for one in method.counted(done(start, first, second))] == ["01-cycle", "02-cycle"]
 
 
+@pytest.mark.thorough(first=0)
 def test_the_rate_of_a_cycle_is_a_triangle(tmp_path: Path) -> None:
     high, low = 0.5, 0.01
     more = [f"ensemble.high={high}", f"ensemble.low={low}", "ensemble.size=1", "ensemble.cycle_epochs=2"]
@@ -275,6 +276,7 @@ def test_the_rate_of_a_cycle_is_a_triangle(tmp_path: Path) -> None:
     assert taken == pytest.approx(expected)
 
 
+@pytest.mark.thorough(first=0)
 def test_one_member_holds_all_networks_and_they_count_as_one(tmp_path: Path) -> None:
     (fused,) = Fusion(size=4).next(facts(), [])
     assert role(fused) == {"joint": "fusion", "networks": 4}

@@ -25,6 +25,7 @@ from tests.waiting import until
 SIDE_BY_SIDE = ("ensemble.engine=processes", "ensemble.size=2")
 
 
+@pytest.mark.thorough(first=0)
 def test_processes_give_what_one_gives(process: Callable[..., Outcome], project: Path) -> None:
     typed = [*BASE, *METHODS["voting"], "ensemble.size=2", "ensemble.slots=2"]
     for engine in ("sequential", "processes"):

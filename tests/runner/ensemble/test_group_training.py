@@ -142,6 +142,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(
         same_bits(one, other)
 
 
+@pytest.mark.thorough(first=0)
 def test_a_signal_ends_the_run_with_everything_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[MemberResult]
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_signal_ends_the_run_with_everything_saved(
         same_bits(one, other)
 
 
+@pytest.mark.thorough(first=0)
 def test_members_that_were_written_before_a_kill_are_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[MemberResult]
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         train(tmp_path / "run")
 
 
+@pytest.mark.thorough(first=0)
 def test_members_train_at_once_as_far_as_they_are_alike(cli: Callable[..., Outcome]) -> None:
     kinds = (
         "[{name: a, seed: 4, optim.lr: 0.01}, {name: b, seed: 5, optim.lr: 0.01}, {name: c, seed: 6, optim.lr: 0.02}"

@@ -85,6 +85,7 @@ def test_predictions_that_are_not_kept_are_made_as_before(runs: Path, tmp_path: 
         assert torch.allclose(one.predictions, other.predictions, atol=1e-6)
 
 
+@pytest.mark.thorough(first=0)
 def test_when_nothing_is_left_it_is_said_why(tmp_path: Path) -> None:
     halves = ("data.split.by=fold", "data.split.folds=2", "data.split.val=0", "metrics.monitor=train/loss")
     one, two = (
@@ -99,6 +100,7 @@ def test_when_nothing_is_left_it_is_said_why(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "config.yaml").exists()
 
 
+@pytest.mark.thorough(first=0)
 def test_runs_that_do_not_go_together_are_refused(runs: Path, tmp_path: Path) -> None:
     other = trained(tmp_path / "other", "data=diabetes", "loss=mse", "metrics=regression")
     with pytest.raises(UserError, match="the members are of different data"):
@@ -120,6 +122,7 @@ def test_unfinished_and_damaged_runs_are_refused(runs: Path, tmp_path: Path) -> 
             combined(tmp_path / "out", run, run)
 
 
+@pytest.mark.thorough(first=0)
 def test_rows_that_weights_of_a_bare_file_have_seen_are_named_as_unknown(runs: Path, tmp_path: Path) -> None:
     bare = runs / "bare.pt"
     tuned = trained(tmp_path / "tuned", f"finetune.weights.path={bare}")

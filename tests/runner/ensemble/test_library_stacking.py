@@ -53,6 +53,7 @@ def stack(out: Path, *runs: Path, own: tuple[str, ...] = ()) -> dict[str, Any]:
     return combine_runs([member(f"{i:02}-{run.name}", run) for i, run in enumerate(runs)], out, method=method, name="s")
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("strictness", "used"), [(-1e6, True), pytest.param(1e6, False, marks=pytest.mark.thorough)])
 def test_a_stack_predicts_as_its_result_says(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strictness: float, used: bool
@@ -91,6 +92,7 @@ def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_
     assert Runner(read_run(meta).cfg, meta).evaluate("test", "last") == pytest.approx(own, abs=1e-6)
 
 
+@pytest.mark.thorough(first=0)
 def test_a_stack_that_was_killed_goes_on_bit_for_bit(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_stack_that_was_killed_goes_on_bit_for_bit(
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), file
 
 
+@pytest.mark.thorough(first=0)
 def test_a_vote_of_finished_runs_has_nothing_to_go_on_with(runs: Path, tmp_path: Path) -> None:
     method, out = {"_target_": "lightkit.ensemble.methods.Voting", "members": [], "member": {}}, tmp_path / "out"
     combine_runs([member("00", runs / "a"), member("01", runs / "c")], out, method=method, name="x")

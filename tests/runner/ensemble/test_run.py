@@ -112,6 +112,7 @@ def test_snapshots_count_with_their_last_weights(tmp_path: Path) -> None:
     agrees(run, result, "test")
 
 
+@pytest.mark.thorough(first=0)
 def test_rounds_learn_from_the_weights_that_count(tmp_path: Path) -> None:
     trained(tmp_path, "gradient_boosting", "ensemble.size=2", "ensemble.patience=null", "trainer.test=last")
     folder = tmp_path / "members" / "01-round"
@@ -130,6 +131,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.thorough(first=0)
 def test_fine_tuned_members_share_one_base(base: Path, tmp_path: Path) -> None:
     tuned = ("finetune=lora", "finetune.lora.rank=2", f"finetune.weights.path={base}")
     run, result = trained(tmp_path, "voting", "ensemble.size=2", *tuned)
@@ -163,6 +165,7 @@ TIED = [
 ]
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("engine", ["vectorized", pytest.param("sequential", marks=pytest.mark.thorough)])
 def test_networks_with_shared_tensors_become_an_ensemble(engine: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

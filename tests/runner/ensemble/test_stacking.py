@@ -192,6 +192,7 @@ def test_a_stack_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, monkeypatch:
         assert comparable(cut / "members" / member.name) == comparable(member)
 
 
+@pytest.mark.thorough(first=0)
 def test_members_are_used_by_weight_where_the_stack_does_not_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def containers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "data"),
     [
@@ -98,6 +99,7 @@ def test_every_method_becomes_an_ensemble_like_all(
     assert not [record for record in caplog.records if record.name == "root"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method",
     ["bagging", "gradient_boosting", pytest.param("fusion", marks=thorough), pytest.param("voting", marks=thorough)],
@@ -154,6 +156,7 @@ ensemble=stacking ensemble.size=null ; ensemble.engine: torchensemble has no suc
 """
 
 
+@pytest.mark.thorough(first=0)
 def test_what_it_cannot_do_is_refused_before_training(cli: Cli, project: Path) -> None:
     for typed, part in (line.split(" ; ") for line in REFUSED.strip().splitlines()):
         outcome = cli(*words("voting", *typed.split()))
@@ -165,6 +168,7 @@ def test_what_it_cannot_do_is_refused_before_training(cli: Cli, project: Path) -
     assert (outcome.code, "the loss is no longer finite in epoch" in outcome.err) == (3, True)
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("method", ["gradient_boosting", pytest.param("voting", marks=thorough)])
 def test_an_interrupted_training_begins_anew(
     method: str, cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +208,7 @@ def test_it_is_used_like_every_other_and_takes_more_members(cli: Cli, project: P
     assert len(read_result(project / "run")["members"]) == 3
 
 
+@pytest.mark.thorough(first=0)
 def test_rounds_cannot_be_added_but_by_our_own_engine(cli: Cli, project: Path) -> None:
     assert cli(*words("gradient_boosting")).code == 0
     outcome = cli("resume", "run", "ensemble.size=3")
@@ -214,6 +219,7 @@ def test_rounds_cannot_be_added_but_by_our_own_engine(cli: Cli, project: Path) -
     assert len(read_result(project / "run")["members"]) == 3
 
 
+@pytest.mark.thorough(first=0)
 def test_there_by_the_lines_it_prints_and_back(tmp_path: Path) -> None:
     run, names = trained(tmp_path / "run", "ensemble=voting", "ensemble.size=2"), dict[str, object]()
     cfg = read_run(run).cfg

@@ -43,6 +43,7 @@ def voting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough(first=0)
 def test_the_ensemble_has_a_point_where_its_members_have_one(voting: Path) -> None:
     *points, end = curve(voting)
     assert [(step, epoch) for step, epoch, _ in points] == [(8, 1), (16, 2), (24, 3)]
@@ -72,7 +73,8 @@ class Killed(Exception):
     """Ends the process, as far as a test can."""
 
 
-@pytest.mark.parametrize(("engine", "moment"), [("sequential", 23), ("vectorized", 14)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("engine", "moment"), [("vectorized", 14), ("sequential", 23)])
 def test_after_a_kill_the_rows_are_those_of_a_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, moment: int
 ) -> None:
@@ -98,6 +100,7 @@ def test_after_a_kill_the_rows_are_those_of_a_run_without(
     assert curve(tmp_path / "run") == curve(tmp_path / "whole")
 
 
+@pytest.mark.thorough(first=0)
 def test_it_is_the_same_whichever_engine_trains_and_goes_with_large_files(
     voting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +196,7 @@ def test_members_that_train_at_once_get_their_own(tmp_path: Path) -> None:
 def test_nothing_is_kept_where_it_would_be_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     kept = ValidationOutputs(tmp_path / "file", TABLE, tell=told.append)
-    monkeypatch.setattr(subject, "MOST_BYTES", 3 * 4 * 6)
+    monkeypatch.setattr("lightkit.ensemble.validations.MOST_BYTES", 3 * 4 * 6)
     validate(kept, 4, torch.zeros(3, 2))
     assert len(read_validations(tmp_path / "file")) == 1
     validate(kept, 8, torch.zeros(3, 2), torch.zeros(1, 2))

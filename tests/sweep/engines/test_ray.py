@@ -41,6 +41,7 @@ def listening() -> set[str]:
     return {address for address in addresses if not address.startswith(("127.", "[::1]", "[::ffff:127."))}
 
 
+@pytest.mark.thorough(first=0)
 def test_jobs_run_end_stop_and_leave_nothing_listening_outside(
     tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
