@@ -71,6 +71,7 @@ def test_a_signal_to_one_process_ends_the_run(
     assert again.code == 0, again.err
 
 
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 def test_torchrun(project: Path, warm: Warm) -> None:
     variables = {**os.environ, "PYTHON_EXEC": str(warm.client(project / "python"))}

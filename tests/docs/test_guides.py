@@ -17,7 +17,7 @@ def test_page(page: str, check: CheckPage) -> None:
     check(page)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",

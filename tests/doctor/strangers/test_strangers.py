@@ -34,7 +34,7 @@ def test_a_row_that_cannot_be_read_is_named(project: Path, cli: Callable[..., Ou
     examine(FAULTS[CHEAP[0]], project, cli)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(
     "name", sorted({*FAULTS} - KNOWN_MISSES - {CHEAP[0]}, key=lambda name: (name not in CHEAP, name))
 )

@@ -42,6 +42,7 @@ def run(folder: Path, near: float, *options: str) -> dict[str, Any]:
     return Runner(compose(texts).cfg, folder).run()
 
 
+@pytest.mark.thorough(first=0)
 def test_near_copies_in_several_folds_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path / "run", 0.001, *FOLDS, "trainer.epochs=60")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["contradictions"] == result["contradictions"]

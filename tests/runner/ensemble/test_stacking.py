@@ -171,6 +171,7 @@ def test_a_stack_is_one_model_and_its_members_are_runs(whole: Path) -> None:
     assert sum("val/loss" in row for row in read_jsonl(whole / "metrics.jsonl")) == 1, "no curve over epochs"
 
 
+@pytest.mark.thorough(first=0)
 def test_a_stack_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["checkpoint.every_steps=2", "ensemble.holdout=0.2", "ensemble.solver=gradient"]
     options += ["ensemble.meta.trainer.steps=120", *ONE]
