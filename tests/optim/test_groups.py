@@ -47,6 +47,7 @@ class Custom(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.linear, self.token = TableNorm(), nn.Linear(2, 2), nn.Parameter(torch.ones(1, 2))
+        self.gain = nn.Parameter(torch.ones(3))
         self.wide = nn.LayerNorm((2, 2))
         self.plain = nn.Embedding(3, 2)
 
@@ -63,7 +64,7 @@ def test_no_decay_spares_biases_of_any_shape():
 def test_no_decay_knows_custom_norms_and_the_models_own_list():
     groups = table(parameter_groups(Custom(), weight_decay=0.1, no_decay=True))
     assert groups["decay"][2] == ["linear.weight", "plain.weight"]
-    assert groups["no_decay"][2] == ["token", "norm.scale", "linear.bias", "wide.weight", "wide.bias"]
+    assert groups["no_decay"][2] == ["token", "gain", "norm.scale", "linear.bias", "wide.weight", "wide.bias"]
 
 
 @pytest.mark.parametrize("model", [mlp(), CNN((1, 8, 8), 3, depth=2), TransformerLM(9, 4, dim=8, depth=2, heads=2)])
