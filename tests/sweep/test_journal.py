@@ -71,6 +71,21 @@ def test_a_configuration_from_elsewhere_is_known_as_such(tmp_path: Path) -> None
     assert find_job(tmp_path / "1") == (job(tmp_path, "1", "seed: 1\n"), False)
 
 
+def test_an_environment_that_was_changed_is_from_elsewhere(tmp_path: Path) -> None:
+    """A variable of a job may be a library to load or a path to import from: it runs code as its configuration does."""
+    with Journal(tmp_path) as journal:
+        journal.head(command={}, options={})
+        journal.plan([Job("1", tmp_path / "1", (), "seed: 0\n", {"SIDE": "left"}), job(tmp_path, "2")])
+    assert all(map(read_journal(tmp_path).has_planned, ("1", "2")))
+    text = journal.path.read_text()
+    for changed in (text.replace("left", "right"), text.replace('"environment": {"SIDE": "left"}, ', "")):
+        assert changed != text
+        journal.path.write_text(changed)
+        record = read_journal(tmp_path)
+        assert not record.has_planned("1")
+        assert record.has_planned("2")
+
+
 def test_no_journal(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sweep here"):
         read_journal(tmp_path)
