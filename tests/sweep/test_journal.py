@@ -71,6 +71,7 @@ def test_a_configuration_from_elsewhere_is_known_as_such(tmp_path: Path) -> None
     assert find_job(tmp_path / "1") == (job(tmp_path, "1", "seed: 1\n"), False)
 
 
+@pytest.mark.usefixtures("project")
 def test_an_environment_that_was_changed_is_from_elsewhere(tmp_path: Path) -> None:
     """A variable of a job may be a library to load or a path to import from: it runs code as its configuration does."""
     with Journal(tmp_path) as journal:
