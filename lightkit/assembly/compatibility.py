@@ -25,7 +25,7 @@ METRIC_TASKS = {
     "torchmetrics.classification.Binary": "binary",
     "torchmetrics.regression.": "regression",
     "torchmetrics.text.": "language_modeling",
-    "lightkit.metrics.retrieval.": "language_modeling",
+    "lightkit.metrics.language.": "language_modeling",
 }
 """The kind of target that metrics whose path begins so are for."""
 OPTIONS = {

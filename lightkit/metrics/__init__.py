@@ -1,7 +1,7 @@
 """What is measured: torchmetrics per split, metrics of our own, and the figures of the final evaluation.
 
 torchmetrics takes seconds to import, so nothing here imports it before the first values are needed; the metric classes
-that derive from it live in `lightkit.metrics.retrieval` and `lightkit.metrics.retrieval`.
+that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.retrieval`.
 """
 
 from lightkit.metrics.figures import Figures, write_figures
