@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lightkit.assembly.compatibility import LOSS_TASKS, OPTIONS, check_hooks, check_monitor, check_targets
 from lightkit.common.errors import UserError, UserErrors
@@ -42,6 +44,24 @@ def test_what_suits_or_is_unknown_passes() -> None:
     check_targets("multiclass", loss=CROSS_ENTROPY, metrics=METRICS)
     check_targets("multiclass", loss="mine.Loss", metrics={"train": {"mine": "mine.Metric"}})
     assert all(set(tasks) <= set(OPTIONS) for tasks in LOSS_TASKS.values())
+
+
+@pytest.mark.parametrize(
+    ("option", "task"), [*((metrics, task) for task, (_, metrics) in OPTIONS.items()), ("retrieval", "multiclass")]
+)
+def test_each_shipped_option_of_metrics_is_for_its_targets_alone(option: str, task: str) -> None:
+    text = (Path(__file__).parents[2] / "conf" / "metrics" / f"{option}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    metrics = {
+        split: {name: node["_target_"] for name, node in content[split].items() if isinstance(node, dict)}
+        for split in ("train", "val", "test")
+        if isinstance(content.get(split), dict)
+    }
+    assert any(metrics.values())
+    check_targets(task, loss="mine.Loss", metrics=metrics)
+    for other in {*OPTIONS} - {task} if option != "retrieval" else ():
+        with pytest.raises(UserError, match=f"this metric is for {task} targets"):
+            check_targets(other, loss="mine.Loss", metrics=metrics)
 
 
 def test_without_a_validation_split_nothing_of_it_can_be_monitored() -> None:
