@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.lightkit-installed
-EXTRAS ?= dev,vision,sweep,ray,graph
+EXTRAS ?= dev,vision,sweep,ray,graph,wandb,mlflow,onnx,text,optim
 # Arguments for the command behind a target: make train ARGS="data=wine", make test ARGS="-k loader"
 ARGS ?=
 # The tests of a file share what is expensive to make, so one process runs them all; long files come first.
