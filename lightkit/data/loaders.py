@@ -16,7 +16,7 @@ from lightkit.common.randomness import mix
 from lightkit.common.strategies import own_part
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
 from lightkit.data.sources import SampleData
-from lightkit.data.tensors import Taker
+from lightkit.data.tensors import Taker, page_locked
 from lightkit.data.workers import SampleReader
 
 Batches = Generator[Any, None, None]
@@ -141,15 +141,12 @@ class Loader:
         before = len(self._own_rows(self.rows[:entered])[0]) if entered else 0
         for block in filter(len, (rows[: size - entered], *rows[size - entered :].split(size))):
             own, sizes = self._own_rows(block)
-            batch = self.source.take(own)
+            batch = self._taken(own)
             if before:
                 # Aligned in memory as in the whole block, with zeros for what is not read: the last bits of a matrix
                 # product depend on that.
-                whole = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
-                batch = tuple(part[before:] for part in self.prepare(whole, epoch=epoch, first=0))
-            else:
-                batch = self.prepare(batch, epoch=epoch, first=0)
-            x, y = self._pinned(batch)
+                batch = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
+            x, y = (part[before:] for part in self._pinned(self.prepare(batch, epoch=epoch, first=0)))
             if len(block) <= self.batch_size:
                 yield x, y
             else:
@@ -167,7 +164,12 @@ class Loader:
         # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
         # tensor an element stands.
         for first, piece in self._parts(rows, start):
-            yield self._pinned(self.prepare(self.source.take(piece), epoch=epoch, first=first))
+            yield self._pinned(self.prepare(self._taken(piece), epoch=epoch, first=first))
+
+    def _taken(self, rows: Tensor) -> Any:
+        """Take rows of the data set, into page-locked memory where nothing else is made of them."""
+        with page_locked(self.options.pin_memory and self.prepare.idle):
+            return self.source.take(rows)
 
     def _pinned(self, batch: Any) -> Any:
         return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch

@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,10 +99,10 @@ class TensorData:
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs `(B, ...)` and targets of `rows`, `(B,)` int64."""
-        x = self.x.index_select(0, rows)
+        x = gathered(self.x, rows)
         if x.dtype == torch.uint8:
             x = x.to(torch.float32).div_(255.0)
-        return x, self.y.index_select(0, rows)
+        return x, gathered(self.y, rows)
 
     def with_inputs(self, x: Tensor, *, notes: Sequence[str] = (), added: Sequence[str] = ()) -> TensorData:
         """Return these rows with other inputs, none missing, such as scaled ones; the fingerprint stays.
@@ -116,6 +118,26 @@ class TensorData:
             changed.feature_names = (*self.feature_names, *added)
         changed.info = dataclasses.replace(self.info, input_shape=tuple(x.shape[1:]))
         return changed
+
+
+_PAGE_LOCKED: ContextVar[bool] = ContextVar("page-locked", default=False)
+
+
+@contextmanager
+def page_locked(on: bool) -> Iterator[None]:
+    """Let `gathered` take page-locked memory inside, from which a GPU fetches while it computes."""
+    token = _PAGE_LOCKED.set(on)
+    try:
+        yield
+    finally:
+        _PAGE_LOCKED.reset(token)
+
+
+def gathered(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Gather rows of a tensor `(N, ...)`, straight into memory as it is wanted (see `page_locked`)."""
+    if not _PAGE_LOCKED.get():
+        return tensor.index_select(0, rows)
+    return torch.index_select(tensor, 0, rows, out=tensor.new_empty((len(rows), *tensor.shape[1:]), pin_memory=True))
 
 
 def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInfo:

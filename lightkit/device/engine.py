@@ -90,7 +90,9 @@ class Engine:
         self.parallel = make_parallel(parallel, device, self.ranks, parallel_options)
         self.precision = make_precision(precision, device)
         self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)
-        self._prefetch = PrefetchToDevice(self.move, device) if device.type == "cuda" else None
+        self._prefetch = (
+            PrefetchToDevice(self.placement.move, device, self.precision.batch) if device.type == "cuda" else None
+        )
         idle = (*self.parallel.idle(), *self.switches.idle(device))
         for line in (*self.placement.notes, *check_support(precision, device), *idle):
             self.notes.add(line)
@@ -205,36 +207,80 @@ _END = object()
 class PrefetchToDevice:
     """Copies one batch ahead on a stream of its own. Which batches come, and in which order, is the same.
 
+    Batches that are cut from one page-locked block (see `lightkit.data.loaders.Loader`) are copied as that block, once:
+    for a small network, giving a GPU a copy takes as long as giving it a layer.
+
     A batch that was copied and is not asked for any more is dropped: it counts as not read.
 
     Args:
-        move: The way of a batch to the device.
+        place: The way of a batch to the device.
         device: A CUDA device.
+        form: What is made of a batch there, on the stream that computes.
     """
 
-    def __init__(self, move: Callable[[Any], Any], device: torch.device) -> None:
-        self._move, self._device = move, device
+    def __init__(
+        self, place: Callable[[Any], Any], device: torch.device, form: Callable[[Any], Any] = lambda batch: batch
+    ) -> None:
+        self._place, self._device, self._form = place, device, form
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, batches: Batches) -> Batches:
         """Yield the batches, each on the device when it comes out; `batches` is closed when this is."""
+        copies = _Copies(self._place, self._device, self._stream)
         with closing(batches):
-            ahead = self._copied(batches)
+            ahead = copies.of(next(batches, _END))
             while ahead is not _END:
-                # What computes next must wait for this copy.
-                torch.cuda.current_stream(self._device).wait_stream(self._stream)
-                batch, ahead = ahead, self._copied(batches)
-                yield batch
+                copies.awaited()
+                batch, ahead = ahead, copies.of(next(batches, _END))
+                yield self._form(batch)
                 del batch
 
-    def _copied(self, batches: Batches) -> Any:
-        batch = next(batches, _END)
-        if batch is _END:
-            return batch
+
+class _Copies:
+    """Copies of batches that come one after the other, on a stream of their own."""
+
+    def __init__(self, place: Callable[[Any], Any], device: torch.device, stream: torch.cuda.Stream) -> None:
+        self._place, self._device, self._stream = place, device, stream
+        self._begun = False
+        self._blocks: Any = ()  # kept, so that no other block is taken for these
+        self._marks: list[tuple[int, int]] = []
+        self._moved: Any = ()
+
+    def of(self, batch: Any) -> Any:
+        """Return the copy of a batch, which is on its way."""
+        if batch is _END or not _is_cut(batch):
+            return batch if batch is _END else self._copy(batch)
+        blocks = tuple(part._base for part in batch)
+        marks = [(id(block), block._version) for block in blocks]
+        if marks != self._marks:
+            self._blocks, self._marks, self._moved = blocks, marks, self._copy(blocks)
+        cuts = zip(self._moved, batch)
+        return tuple(moved.as_strided(part.shape, part.stride(), part.storage_offset()) for moved, part in cuts)
+
+    def awaited(self) -> None:
+        """Let what is computed from now on wait for the copies."""
+        if self._begun:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        self._begun = False
+
+    def _copy(self, batch: Any) -> Any:
         # The copy may get the memory of a batch that was let go of, but is in use until what computes now is done.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._begun = True
         with torch.cuda.stream(self._stream):
-            return self._move(batch)
+            return self._place(batch)
+
+
+_LARGEST_BLOCK = 4 << 20
+"""Bytes of a block that is copied as a whole for one of its parts."""
+
+
+def _is_cut(batch: Any) -> bool:
+    """Tell whether a batch is a plain one whose tensors are parts of small page-locked blocks."""
+    if type(batch) is not tuple or not all(type(part) is Tensor and part._base is not None for part in batch):
+        return False
+    blocks = [part._base for part in batch]
+    return all(block.nbytes <= _LARGEST_BLOCK and block.is_contiguous() and block.is_pinned() for block in blocks)
 
 
 _AMPERE = (8, 0)

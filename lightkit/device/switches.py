@@ -131,6 +131,7 @@ class Compiler(NoCompiler):
 
     def __init__(self, mode: str, *, graphs: bool, fixed_shapes: bool, tell: Callable[[str], None]) -> None:
         self.graphs, self._tell = graphs, tell
+        fixed_shapes = fixed_shapes or mode == "none"  # recorded kernels alone know nothing of a size that changes
         self._options: dict[str, Any] = {"dynamic": False if fixed_shapes else None, **_backend(mode, graphs)}
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -321,6 +321,7 @@ class Recorder(Spans):
             record_shapes=details.shapes,
             profile_memory=details.memory,
             with_stack=details.stacks,
+            acc_events=True,  # there is one cycle only; PyTorch warns without
         )
         profiler.start()
         self._profile = profiler

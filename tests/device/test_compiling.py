@@ -160,7 +160,7 @@ def test_recorded_kernels_hand_out_copies(begun):
     [
         (Switches(), GPU, False, None),
         (Switches(cuda_graphs=True), CPU, False, None),
-        (Switches(cuda_graphs=True), GPU, False, {"backend": "cudagraphs", "dynamic": None}),
+        (Switches(cuda_graphs=True), GPU, False, {"backend": "cudagraphs", "dynamic": False}),
         (Switches(compile="default"), CPU, True, {"mode": "default", "dynamic": False}),
         (Switches(compile="default", cuda_graphs=True), CPU, False, {"mode": "default", "dynamic": None}),
         (Switches(compile="default", cuda_graphs=True), GPU, False, {"mode": "reduce-overhead", "dynamic": None}),

@@ -198,6 +198,29 @@ def test_the_next_batch_is_copied_while_one_is_computed(events):
         list(prefetched(events, 1, OSError("the disk is gone")))
 
 
+def test_a_block_of_batches_is_copied_once_and_again_when_it_changed(events, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    large, small = torch.zeros(1 << 20, 5), torch.arange(24.0).view(8, 3).clone()
+
+    def batches():
+        yield from zip(small.split(2), small.flip(0).split(2))  # four batches of two blocks
+        small.add_(100)  # a data set that fills its memory anew
+        yield small[:2], small[6:]
+        yield large[:2], small[:2]
+
+    def move(batch):
+        sizes.append([len(part) for part in batch])
+        return tuple(part.clone() for part in batch)
+
+    sizes: list[list[int]] = []
+    expected = [tuple(part.clone() for part in batch) for batch in batches()]
+    small.sub_(100)
+    moved = list(PrefetchToDevice(move, torch.device("cuda", 0))(batches()))
+    assert all(torch.equal(a, b) for pair in zip(moved, expected, strict=True) for a, b in zip(*pair))
+    assert sizes == [[8, 8], [8, 8], [2, 2]], "two blocks, the changed one, and not ten megabytes for two rows"
+    assert events.count("main waits for side") == 3
+
+
 def test_a_missing_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     refused(lambda: Engine("cuda"), "name: ")

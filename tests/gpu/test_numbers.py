@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lightkit.data.loaders import Loader
+from lightkit.data.prepare import LoaderOptions
+from lightkit.data.tensors import TensorData
 from lightkit.device import configure_process
 from lightkit.device.switches import Switches
 from tests.device.engines import configured
@@ -28,8 +32,10 @@ def no_waiting() -> Iterator[None]:
     """Whatever waits for the GPU inside is an error."""
     torch.cuda.synchronize()
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says of itself that it is young
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
@@ -210,6 +216,22 @@ def test_prefetched_batches_arrive_whole_while_others_are_computed() -> None:
         assert x.device == rest["graph"].nodes.device == engine.device
     expected = torch.tensor([[row[0] * len(row), row[0], row[0] * 2] for row in rows])
     assert torch.equal(torch.stack(sums).cpu(), expected)
+
+
+@pytest.mark.parametrize("start", [0, 34, 51])
+def test_batches_of_a_loader_arrive_in_blocks_and_whole(start: int) -> None:
+    x, y = torch.randn(1000, 7), torch.arange(1000) % 3
+    options = LoaderOptions(batch_size=17, shuffle=True, pin_memory=True)
+    loader = Loader(TensorData(x, y), torch.arange(1000), options)
+    rows, engine = loader.order(1)[start:], configured("cuda")
+    work = torch.randn(2048, 2048, device="cuda")
+    found = []
+    for batch in engine.prefetch(loader.epoch(1, start)):
+        work = (work @ work).clamp(-1, 1)
+        found.append([part.clone() for part in batch])
+        assert all(part.is_cuda for part in batch)
+    for part, whole in zip(zip(*found, strict=True), (x, y), strict=True):
+        assert torch.equal(torch.cat(part).cpu(), whole[rows])
 
 
 def test_batches_are_prefetched_without_waiting() -> None:
