@@ -16,7 +16,7 @@ export PIP_ROOT_USER_ACTION = ignore
 export NO_MKDOCS_2_WARNING = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-fast check format conf docs board clean
+.PHONY: help install train test test-all test-fast test-gpu check format conf docs board clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ test-all: $(STAMP) ## run all of them
 
 test-fast: $(STAMP) ## run one case of each test that starts no run and no process: two minutes
 	@$(BIN)/python -m pytest $(PYTEST) --fast $(ARGS)
+
+test-gpu: $(STAMP) ## run those that need an NVIDIA GPU
+	@$(BIN)/python -m pytest -q -n 4 tests/gpu $(ARGS)
 
 check: $(STAMP) ## format, lint and types, without changing anything
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run \`make format\`"; exit 1; }

@@ -19,6 +19,10 @@ from types import ModuleType
 # bit by bit and tests run side by side.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+# Runs whose words and bits are compared are those of a CPU, also on a machine with a GPU; `make test-gpu` uses that.
+os.environ.setdefault("LIGHTKIT_TESTS_ON", "gpu" if any("tests/gpu" in word for word in sys.argv) else "cpu")
+if os.environ["LIGHTKIT_TESTS_ON"] == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import everything to compile a few lines
 
 import pytest

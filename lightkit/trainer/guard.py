@@ -19,6 +19,8 @@ KEPT = "trainer.nonfinite"
 """Name of the kept states among the callbacks; with its dot it can be nobody else's."""
 
 
+_TOGETHER = 64
+"""Losses that are added up at once: giving a GPU one addition a step takes as long as giving it a small layer."""
 _IN_VAIN = 3
 """Times a run goes back and comes to the same step again: lower rates do not help there."""
 
@@ -48,23 +50,24 @@ class Guard:
         self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None
     ) -> None:
         waits = device.type != "cpu" or agree is not None
-        self._sum = torch.zeros((), device=device) if waits and not eager else None
+        self._losses: list[Tensor] | None = [] if waits and not eager else None
         self._agree = agree or bool
 
     def passes(self, loss: Tensor) -> bool:
         """Tell whether training may go on with this loss, as far as can be said without waiting."""
-        if self._sum is None:
+        if self._losses is None:
             return self._agree(math.isfinite(loss.item()))
-        self._sum += loss.detach().reshape(())  # of shape (1,) too, as `item` takes it
+        self._losses.append(loss.detach().reshape(()))  # of shape (1,) too, as `item` takes it
+        if len(self._losses) == _TOGETHER:
+            self._losses = [_zero_or_nan(self._losses)]
         return True
 
     def losses_finite(self) -> bool:
         """Tell whether all losses since the last call were finite; waits for the device."""
-        if self._sum is None:
+        if self._losses is None:
             return True
-        fine = self._agree(math.isfinite(self._sum.item()))
-        self._sum.zero_()
-        return fine
+        losses, self._losses = self._losses, []
+        return self._agree(not losses or math.isfinite(_zero_or_nan(losses).item()))
 
     def on_step(self, learner: Learner) -> None:
         """At every step boundary."""
@@ -129,6 +132,11 @@ class Guard:
             fix=self.fix,
             exit_code=NOT_FINITE,
         )
+
+
+def _zero_or_nan(losses: list[Tensor]) -> Tensor:
+    """Return 0 where all losses are finite, else NaN, whatever their number format holds."""
+    return torch.stack(losses).mul(0.0).sum()
 
 
 class SkipGuard(Guard):

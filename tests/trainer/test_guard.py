@@ -43,7 +43,7 @@ def bad_run(task: Bad, guard: Guard | None = None, **changes: Any) -> Any:
 
 def lazy(guard: Guard) -> Guard:
     """As on a GPU, where losses are added up and looked at now and then."""
-    guard._sum = torch.zeros(())
+    guard._losses = []
     return guard
 
 
@@ -270,3 +270,15 @@ def test_bad_parameters_are_found_by_name() -> None:
         model[1].weight[0] = -INF
     assert bad_parameter(model) == "1.weight", "also where infinities cancel out"
     assert bad_parameter(nn.ReLU()) is None
+
+
+@pytest.mark.parametrize("number", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("at", [None, 0, 0.5, 1])
+def test_losses_that_are_looked_at_late_never_overflow_and_hide_nothing(number: int, at: float | None) -> None:
+    guard = lazy(Guard(CPU))
+    losses = torch.full((number, 1), 60000.0, dtype=torch.float16)
+    if at is not None:
+        losses[int(at * (number - 1))] = torch.inf if number % 2 else torch.nan
+    assert all(guard.passes(loss) for loss in losses)
+    assert guard.losses_finite() == (at is None)
+    assert guard.losses_finite(), "what was looked at is over"
