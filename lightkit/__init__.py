@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from lightkit.config.compose import compose as compose
     from lightkit.loggers import Logger as Logger
     from lightkit.runner import Runner as Runner
-    from lightkit.runner.models import load_ensemble as load_ensemble
+    from lightkit.runner.predictor import load as load
+    from lightkit.runner.trained_ensemble import load_ensemble as load_ensemble
     from lightkit.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
-__all__ = ["Logger", "Runner", "Trainer", "UserError", "__version__", "compose", "load_ensemble"]
+__all__ = ["Logger", "Runner", "Trainer", "UserError", "__version__", "compose", "load", "load_ensemble"]
 
 _HOME = {
     "Logger": "lightkit.loggers",
@@ -26,7 +27,8 @@ _HOME = {
     "Trainer": "lightkit.trainer",
     "UserError": "lightkit.common.errors",
     "compose": "lightkit.config",
-    "load_ensemble": "lightkit.runner.models",
+    "load": "lightkit.runner.predictor",
+    "load_ensemble": "lightkit.runner.trained_ensemble",
 }
 
 

@@ -20,6 +20,7 @@ from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
+from lightkit.data.preprocessing import Preprocessing, reader_of
 from lightkit.data.text import UNKNOWN
 from lightkit.finetune.head import Head, guess_head
 from lightkit.optim.layers import layer_depths
@@ -200,13 +201,24 @@ def depths_of_run(run: Path, model: nn.Module) -> dict[str, int] | None:
 
 
 def facts_of(data: Data) -> dict[str, Any]:
-    """Collect what a run records of its data, for runs that will be fine-tuned from it."""
+    """Collect what a run records of its data, for new inputs and for runs that will be fine-tuned from it."""
     info = data.info
-    found: dict[str, Any] = {"vocabulary": info.vocabulary} if info.vocabulary else {}
+    found: dict[str, Any] = {"inputs": preprocessing_of(data).state_dict()}
+    found |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
     found |= {"classes": info.class_names} if info.class_names else {}
     found |= {"filling": data.filling.state_dict()} if data.filling else {}
     state = data.normalizer.state_dict() if data.normalizer else None
     return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
+
+
+def preprocessing_of(data: Data) -> Preprocessing:
+    """Return what a run does to inputs before its network sees them."""
+    return Preprocessing(data.info, reader_of(data.source), data.filling, data.normalizer)
+
+
+def recorded_preprocessing(folder: Path) -> Preprocessing | None:
+    """Return what a run recorded of its inputs; None where an earlier version did not record enough."""
+    return Preprocessing.restored(_facts(folder))
 
 
 def notes_on_base(cfg: DictConfig, data: Data) -> list[str]:

@@ -144,7 +144,9 @@ class CsvFile:
         )
 
 
-def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argument: str = "path") -> CsvFile:
+def open_csv(
+    path: str | Path, *, delimiter: str, encoding: str = "utf-8", argument: str = "path", content: bytes | None = None
+) -> CsvFile:
     """Find out the columns of a CSV file.
 
     Args:
@@ -152,6 +154,7 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argum
         delimiter: What stands between two cells, one character; a backslash and a `t` mean a tab.
         encoding: How the text is written down.
         argument: Name of the argument that gives the path, for errors.
+        content: All of it, where it was read already; the path is then only its name.
 
     Raises:
         UserError: It cannot be read, has no rows, or names a column twice.
@@ -164,7 +167,8 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argum
         found = sorted(str(item) for item in path.glob("*.csv"))
         what, expected = "a folder, not a file", "a CSV file"
         raise UserError(what, argument=argument, expected=expected, received=str(path), choices=found)
-    file = CsvFile(path, delimiter, encoding, argument, content=_content(path, argument))
+    content = _content(path, argument) if content is None else content
+    file = CsvFile(path, delimiter, encoding, argument, content=content)
     first = [row for _, row in islice(file.lines(), 2)]
     if len(first) < 2:
         expected = "a line of column names and rows"

@@ -60,7 +60,7 @@ def class_files(
     found: dict[str, list[tuple[Path, int]]] = {split: [] for split in folders}
     for split, folder in folders.items():
         for name in names[split]:
-            images, number = _images(folder / name), numbers.get(name)
+            images, number = image_files(folder / name), numbers.get(name)
             if number is None:
                 what = f"{folder} has a class that the training part lacks"
                 problems.append(UserError(what, argument=given[split], received=name, choices=classes))
@@ -174,7 +174,7 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
-def _images(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
     """Return the image files in a folder and below it, sorted, without hidden ones."""
     found = (file for file in folder.rglob("*") if _is_image(file.name) and file.is_file())
     return sorted(file for file in found if not _is_hidden(file, folder))

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.csv_reader import Table
-from lightkit.data.csv_table import TableSpec, read_tables
+from lightkit.data.csv_table import Tables, TableSpec, class_words, read_tables
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.missing import MissingPolicy
+from lightkit.data.table_reader import TableReader, encode
 from lightkit.data.tensors import DataInfo, TensorData, check_scale
 
 
@@ -75,7 +74,7 @@ def csv(
     tables = read_tables(spec)
     y, kinds, names = torch.from_numpy(tables.y), tables.kinds, tables.features
     y = y / scale if tables.task == "regression" else y
-    x = _inputs([*tables.parts.values()], names, kinds)
+    x = torch.cat([encode(table.columns, names, kinds) for table in tables.parts.values()])
     count = y.shape[1] if y.ndim > 1 else len(tables.classes) if tables.task == "multiclass" else 1
     return TensorData(
         x,
@@ -88,25 +87,22 @@ def csv(
         notes=tables.notes,
         feature_names=[f"{name}={kind}" if kind else name for name in names for kind in kinds.get(name, [""])],
         groups=tables.groups,
+        reader=_reader(tables, spec),
     )
 
 
-def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, list[str]]) -> Tensor:
-    """Make features `(N, F)`, categorical columns one-hot, in the order of the columns; NaN for missing values."""
-    widths = [len(kinds[name]) if name in kinds else 1 for name in names]
-    x = torch.empty(sum(map(len, tables)), sum(widths))
-    for table, rows in zip(tables, x.split([len(table) for table in tables]), strict=True):
-        for name, features in zip(names, rows.split(widths, 1), strict=True):
-            if name not in kinds:
-                features[:, 0] = torch.from_numpy(table.numbers(name).values)
-                continue
-            column = table.names(name)
-            number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds[name])}))
-            known = (number >= 0).nonzero()[:, 0]
-            features.zero_()
-            features[known, number[known]] = 1.0
-            features[torch.from_numpy(column.missing)] = torch.nan
-    return x
+def _reader(tables: Tables, spec: TableSpec) -> TableReader:
+    """Return what reads new rows of such tables."""
+    words = class_words(tables.parts["train"], spec.targets[0]) if tables.task == "binary" else []
+    spelling = {"delimiter": spec.delimiter, "encoding": spec.encoding}
+    return TableReader(
+        tables.features,
+        tables.kinds,
+        [name for name in tables.features if tables.policy.filled(name)],
+        spec.targets,
+        words,
+        spelling | {"decimal": spec.decimal, "thousands": spec.thousands},
+    )
 
 
 def _imputer(

@@ -288,9 +288,14 @@ def read_targets(tables: list[Table], targets: list[str], *, task: str) -> tuple
     return y[:, 0] if len(targets) == 1 else y, ()
 
 
+def class_words(table: Table, target: str) -> list[str]:
+    """Return the classes of a target as they are written, in order."""
+    found = table.names(target).found()
+    return sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
+
+
 def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    found = tables[0].names(target).found()
-    names = sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
+    names = class_words(tables[0], target)
     if len(names) == 1:
         raise UserError(
             f"column {target!r} holds one class only",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
-from lightkit.data.class_folders import class_files, find_splits
+from lightkit.data.class_folders import SUFFIXES, class_files, find_splits, image_files
+from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.tensors import DataInfo, fingerprint
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class ImageFolder:
                 raise UserError(what, argument=argument, received=str(place), family="data-not-found")
         parts = find_splits(folder, split_folders)
         parts |= {} if test is None else {"test": test}
-        self.size, self.channels = size, channels
+        self.size, self.channels, self.reader = size, channels, ImageReader(size, channels)
         self.classes, found = class_files(parts, {} if test is None else {"test": "test_root"})
         found = self._readable(found, folder, on_error)
         pairs = [pair for own in found.values() for pair in own]
@@ -261,3 +263,50 @@ def _end_of(file: Path) -> bytes:
     with file.open("rb") as stream:
         stream.seek(-min(_END_BYTES, file.stat().st_size), os.SEEK_END)
         return stream.read()
+
+
+@dataclass(frozen=True)
+class ImageReader(Reader):
+    """Reads image files as `lightkit.data.images.ImageFolder` does: scaled, cut to the middle square, in [0, 1].
+
+    Args:
+        size: Pixels a side.
+        channels: 3 for colour, 1 for grey.
+    """
+
+    size: int
+    channels: int
+    kind = "images"
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Reader.state_dict`."""
+        return asdict(self)
+
+    def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
+        """Yield the images of a folder and the folders in it, or one image; see `Reader.read`."""
+        files, root = self._files(given)
+        for first in range(0, len(files), most):
+            numbers, images, names = list[int](), list[Tensor](), list[str]()
+            for number, file in enumerate(files[first : first + most], first):
+                try:
+                    images.append(read_image(file, size=self.size, channels=self.channels))
+                except UserError as error:
+                    faults.take([(str(file), error.what)])
+                    continue
+                numbers.append(number)
+                names.append(file.relative_to(root).as_posix())
+            if images:
+                yield NewRows(numbers, torch.stack(images), {"file": names})
+
+    def _files(self, given: Any) -> tuple[list[Path], Path]:
+        path = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
+        named = isinstance(given, (str, Path)) and str(given) != "-"
+        if named and path.is_file() and path.suffix.lower() in SUFFIXES:
+            return [path], path.parent
+        files = image_files(path) if named and path.is_dir() else []
+        if not files:
+            what = "there are no images in the folder" if named and path.is_dir() else "this run looks at images"
+            what = what if not named or path.exists() else "there is no such file or folder"
+            expected = f"a folder of images, or an image: {', '.join(sorted(SUFFIXES))}"
+            raise UserError(what, expected=expected, received=called(given), family="data-not-found")
+        return files, path

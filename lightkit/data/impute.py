@@ -157,4 +157,18 @@ class Filling:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was fitted, as plain values."""
-        return {"values": self.values, "indicators": self.indicators}
+        first = {gaps.name: gaps.first for gaps in self.columns}
+        return {"values": self.values, "indicators": self.indicators, "first": first}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Filling:
+        """Return what fills in values as `state_dict` says, without the data set.
+
+        Raises:
+            LookupError: An earlier version has written it, which did not keep the places of the columns.
+        """
+        sizes = {name: len(values) for name, values in state["values"].items()}
+        gaps = [
+            Gaps(name, "", state["first"][name], ("",) * size if size > 1 else None) for name, size in sizes.items()
+        ]
+        return cls(gaps, state["values"], state["indicators"])

@@ -55,6 +55,7 @@ class TensorData:
         feature_names: Names of the features of a table, in order; empty where they are not known.
         groups: The group of each row, numbers or names: rows of a group, such as those of a patient, stay together in
             splits and folds. None where there are none.
+        reader: Says how new inputs are read from files, see `lightkit.data.reader.Reader`; None for arrays alone.
 
     Raises:
         UserError: Lengths differ, a value is NaN or infinite, or a label is out of range; the row is named.
@@ -75,6 +76,7 @@ class TensorData:
         notes: Sequence[str] = (),
         feature_names: Sequence[str] = (),
         groups: Tensor | Sequence[Any] | None = None,
+        reader: Any = None,
     ) -> None:
         check_lengths(x, y, name=name)
         info = info or infer_info(x, y)
@@ -83,6 +85,7 @@ class TensorData:
         self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
         if groups is not None or not hasattr(self, "groups"):  # a subclass may have some of its own
             self.groups = groups
+        self.reader = reader
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, {} if splits is None else splits

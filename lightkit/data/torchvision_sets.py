@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.images import check_image_size, image_to_tensor
+from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
 from lightkit.data.tensors import DataInfo, TensorData, fingerprint
 
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
@@ -69,7 +69,8 @@ def torchvision_dataset(
     names = tuple(map(str, getattr(next(iter(parts.values())), "classes", ())))
     names = names or tuple(map(str, range(int(y.max()) + 1)))
     info = DataInfo("multiclass", tuple(x.shape[1:]), len(names), names)
-    return TensorData(x, y, info, splits=_pieces(parts), name=name)
+    square = ImageReader(x.shape[2], x.shape[1]) if x.shape[2] == x.shape[3] else None
+    return TensorData(x, y, info, splits=_pieces(parts), name=name, reader=square)
 
 
 class _Images:
@@ -78,6 +79,7 @@ class _Images:
     def __init__(self, name: str, parts: Mapping[str, Any], *, size: int | None, channels: int) -> None:
         self.parts, self.size, self.channels = list(parts.values()), size, channels
         self.ends = np.cumsum([len(part) for part in self.parts])
+        self.reader = None if size is None else ImageReader(size, channels)
         self.classes = tuple(map(str, getattr(self.parts[0], "classes", ())))
         self.splits = _pieces(parts)
         found = [_all_targets(part) for part in self.parts]

@@ -6,19 +6,23 @@ import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from torch import nn
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.device import Engine
 from lightkit.metrics import Figures, Gathered, Shaped, write_figures
 from lightkit.processes.files import write_whole
 from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
+from lightkit.trainer.tasks import Criterion, Task
 
 
 def load_weights(learner: Learner, checkpoint: str, folder: Path) -> None:
@@ -32,17 +36,21 @@ def load_weights(learner: Learner, checkpoint: str, folder: Path) -> None:
     Raises:
         UserError: There is no such checkpoint, or its weights do not fit the model.
     """
-    weights = content.load_model_state(_path(learner, checkpoint, folder))
+    weights = content.load_model_state(checkpoint_path(learner.store, checkpoint, folder))
     problems = content.model_problems(weights, learner.model)
     if problems:
         raise problems[0]
     content.load_model(learner.model, weights)
 
 
-def _path(learner: Learner, checkpoint: str, folder: Path) -> Path:
+def checkpoint_path(store: CheckpointStore | None, checkpoint: str, folder: Path) -> Path:
+    """Return the file of a checkpoint: `best`, where there is none the newest, `last`, or a path.
+
+    Raises:
+        UserError: The run has no checkpoint.
+    """
     if checkpoint not in ("best", "last"):
         return Path(checkpoint)
-    store = learner.store
     path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
     if path is None:
         raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
@@ -89,8 +97,28 @@ def rows_of(learner: Learner, split: str) -> Any:
     return loader
 
 
+class Runnable(Protocol):
+    """A model with what runs it over batches; a `Learner` is one."""
+
+    @property
+    def network(self) -> nn.Module:
+        """What is called."""
+
+    @property
+    def task(self) -> Task:
+        """How a batch becomes outputs and a loss."""
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss."""
+
+    @property
+    def engine(self) -> Engine:
+        """The device."""
+
+
 def pass_over(
-    learner: Learner, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
+    learner: Runnable, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
 ) -> None:
     """Run the model's present weights over a loader; see `evaluate_split`."""
     learner.engine.seed_validation(0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
 
-import numpy as np
-import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
@@ -16,7 +13,6 @@ from lightkit.assembly import Learner, Network, build_engine, build_network, bui
 from lightkit.assembly.ensemble import build_ensemble, is_ensemble
 from lightkit.assembly.network import base_state, build_base, build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
-from lightkit.assembly.parts import build_loss, build_metrics
 from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.checkpoint.fitting import fit
@@ -26,16 +22,13 @@ from lightkit.common.errors import UserError
 from lightkit.common.modules import is_shard
 from lightkit.config import to_plain, to_yaml
 from lightkit.config.project import located
-from lightkit.data import Data, DataInfo
+from lightkit.data import DataInfo
 from lightkit.device import Engine
-from lightkit.ensemble.combining import as_logits, as_probabilities
 from lightkit.ensemble.module import Ensemble
 from lightkit.finetune.new_head import replace_head
 from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
 from lightkit.runner.evaluation import load_weights as load_checkpoint
-from lightkit.runs.catalog import find_run, has_checkpoints, has_members, project
-from lightkit.runs.reading import read_run
-from lightkit.trainer.tasks import fit_shape
+from lightkit.runs.catalog import has_checkpoints, has_members
 
 
 def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
@@ -232,129 +225,3 @@ def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
     mergeable = not unmergeable(parts.model)
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
     export(kind, folder, model, protocol=cfg.checkpoint.pickle_protocol)
-
-
-_AT_ONCE = 1024  # samples
-
-
-class TrainedEnsemble:
-    """The ensemble of a run: `len`, indexing and iteration give its members, `predict` and `evaluate` take new inputs.
-
-    Inputs are as they are in the data set: missing values are filled in and inputs are scaled as in the run.
-
-    Args:
-        module: The networks, as one.
-        data: The data of the run, which know their scaling.
-        engine: The device.
-        cfg: The configuration of the run.
-    """
-
-    def __init__(self, module: Ensemble, data: Data, engine: Engine, cfg: DictConfig) -> None:
-        placed = engine.place_model(module).eval()
-        assert isinstance(placed, Ensemble)
-        self.module, self._engine, self._cfg = placed, engine, cfg
-        self.info, self._filling, self._normalizer = data.info, data.filling, data.normalizer
-        self._unit = data.info.target_scale if data.info.task == "regression" else 1.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the members."""
-        return self.module.names
-
-    @property
-    def weights(self) -> list[float]:
-        """Return how much each member counts."""
-        weights: list[float] = self.module.weights.tolist()
-        return weights
-
-    def __len__(self) -> int:
-        return len(self.module)
-
-    def __getitem__(self, index: int) -> nn.Module:
-        return self.module[index]
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter(self.module)
-
-    @overload
-    def predict(self, x: Tensor) -> Tensor: ...
-    @overload
-    def predict(self, x: np.ndarray) -> np.ndarray: ...
-    def predict(self, x: Tensor | np.ndarray) -> Tensor | np.ndarray:
-        """Return the probabilities of inputs `(N, ...)`, in regression the values, `(N, C)`: a tensor for a tensor.
-
-        Values are in the unit from before `data.dataset.target_scale`, as in the files of `lightkit predict`.
-
-        Raises:
-            UserError: The inputs are of another shape than those of the run.
-        """
-        predictions = self._predict(x if isinstance(x, Tensor) else torch.as_tensor(x)) * self._unit
-        return predictions.to(x.device) if isinstance(x, Tensor) else predictions.numpy()
-
-    def _predict(self, given: Tensor) -> Tensor:
-        """Predict in the unit that the networks learnt in, on the CPU."""
-        shape = self.info.input_shape
-        if given.dtype == torch.float64:
-            given = given.float()
-        if self._filling is not None:
-            given = self._filling(given.cpu())
-        if shape and tuple(given.shape[1:]) != tuple(shape):
-            expected, received = str(("N", *shape)), tuple(given.shape)
-            raise UserError("these are no inputs of the run", argument="x", expected=expected, received=received)
-        outputs = []
-        with torch.no_grad():
-            for part in given.split(_AT_ONCE):
-                moved = part.to(self._engine.device)
-                moved = moved if self._normalizer is None else self._normalizer(moved)
-                with self._engine.autocast():
-                    outputs.append(as_probabilities(self.module(moved), self.info.task).cpu())
-        return torch.cat(outputs) if outputs else torch.zeros(0, self.info.num_classes)
-
-    def evaluate(self, x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:
-        """Return loss and metrics of the run's test split for other samples, by name.
-
-        Args:
-            x: Inputs `(N, ...)`.
-            y: Targets as in the data set: numbers of classes, labels, or values, in the unit of `predict`.
-
-        Raises:
-            UserError: The inputs are of another shape than those of the run, or are none.
-        """
-        predictions = self._predict(torch.as_tensor(x))
-        target = torch.as_tensor(y)
-        if not len(target) or len(target) != len(predictions):
-            raise UserError("as many targets as inputs are needed", argument="y", received=len(target))
-        target = target.long() if self.info.task == "multiclass" else target.float() / self._unit
-        target, device = target.to(self._engine.device), self._engine.device
-        metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
-        criterion = build_loss(self._cfg.loss, self.info, self._engine)
-        output = fit_shape(as_logits(predictions.to(device), self.info.task), target)
-        metrics.update(output, target, criterion(output, target), len(target))
-        return {name.partition("/")[2]: value for name, value in metrics.compute().items()}
-
-
-def load_ensemble(run: str | Path, *, device: str = "cpu") -> TrainedEnsemble:
-    """Load the ensemble of a run, one that was trained or one of finished runs.
-
-    Args:
-        run: Folder of the run, or its name.
-        device: Where to compute: `cpu`, `cuda`, `auto`.
-
-    Raises:
-        UserError: There is no such run, it is no ensemble, or its file is damaged.
-
-    Example:
-        ```python
-        ensemble = lightkit.load_ensemble("outputs/runs/2026-01-31/12-00-00-run")
-        probabilities = ensemble.predict(inputs)
-        ```
-    """
-    folder = find_run(str(run), project())
-    if not is_ensemble(folder):
-        fix = "a run with `ensemble=...`, or one that `lightkit ensemble` wrote"
-        raise UserError("this run is no ensemble", key=str(folder), fix=fix, family="ensemble")
-    cfg = read_run(folder, [f"device.name={device}", "device.parallel=none"]).cfg
-    engine = build_engine(cfg)
-    data = build_splits(cfg, engine, folder)
-    data.close()
-    return TrainedEnsemble(build_ensemble(folder, data.info, engine, trust=to_plain(cfg.trust)), data, engine, cfg)

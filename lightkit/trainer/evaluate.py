@@ -197,13 +197,18 @@ class Predictions:
         task = task_of(self._task, self._names, outputs, known)
         if task == "multiclass" and self._names:
             targets = [self._names[target] if isinstance(target, int) else target for target in targets]
-        columns = self._columns(outputs, task)
+        columns = self._named(outputs, task)
         return [
             {"row": row, "target": target, **{name: values[i] for name, values in columns.items()}}
             for i, (row, target) in enumerate(zip(numbers.tolist(), targets, strict=True))
         ]
 
-    def _columns(self, outputs: Tensor, task: str) -> dict[str, list[Any]]:
+    def columns(self, outputs: Tensor) -> dict[str, list[Any]]:
+        """Return what outputs `(N, ...)` without targets predict, a column each: `prediction`, and probabilities."""
+        known = torch.zeros(len(outputs), dtype=torch.int64) if self._task == "custom" else None
+        return self._named(in_unit(outputs, self._unit), task_of(self._task, self._names, outputs, known))
+
+    def _named(self, outputs: Tensor, task: str) -> dict[str, list[Any]]:
         """Turn outputs `(N, ...)` into predictions, and probabilities where there are some."""
         if task == "binary":
             probabilities = outputs.reshape(len(outputs)).sigmoid()

@@ -1,0 +1,141 @@
+"""How the new inputs of a data set are read for a trained model: the base of all readers, and what they give.
+
+Shapes: N rows, `...` the shape of one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+
+_SHOWN = 10
+NUMBERS = "fiub"
+"""Kinds of arrays of NumPy that hold numbers."""
+
+
+class NewRows(NamedTuple):
+    """Some of the rows that were given."""
+
+    numbers: list[int]
+    """The place of each row in what was given, from 0."""
+    inputs: Tensor
+    """`(N, ...)`, as in the data set; NaN where a value is missing that the run fills in."""
+    kept: dict[str, list[Any]]
+    """Columns that the model does not look at, such as ids, and the names of files."""
+
+
+class Faults:
+    """Rows that cannot be used: an error, or left out and remembered.
+
+    Args:
+        skip: Whether to leave them out.
+    """
+
+    def __init__(self, *, skip: bool = False) -> None:
+        self.skip = skip
+        self.lines: list[str] = []
+        """What is wrong with each row that was left out, with its place."""
+        self.notes: dict[str, None] = {}
+        """What else is worth telling about the rows."""
+
+    def take(self, found: Sequence[tuple[str, str]]) -> None:
+        """Note rows that cannot be used.
+
+        Args:
+            found: The place of each, and what is wrong with it.
+
+        Raises:
+            UserError: They are not to be left out.
+        """
+        lines = [f"{place}: {why}" for place, why in found]
+        if lines and not self.skip:
+            more = f"\n{len(lines) - _SHOWN:,} more rows cannot be read" if len(lines) > _SHOWN else ""
+            what = lines[0] if len(lines) == 1 else f"{len(lines):,} rows cannot be read:\n" + "\n".join(lines[:_SHOWN])
+            fix = "mend them, or leave them out: --skip-bad (in Python skip_bad=True)"
+            raise UserError(what + more, fix=fix, family="data-unreadable")
+        self.lines += lines
+
+
+class Reader:
+    """Says how the new inputs of a data set are read from files; this one reads none.
+
+    A data set has it as its attribute `reader`. Derive a class of your own for another kind of files.
+    """
+
+    kind = ""
+    """Under what name a run keeps it; a class of your own is built anew with its data set."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run keeps of it, in plain values."""
+        return {}
+
+    def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
+        """Yield the rows of a file, folder or table, at most so many at once.
+
+        Args:
+            given: A path, `-` for the standard input, or a table in memory.
+            most: Rows at once, about.
+            faults: Takes the rows that cannot be used.
+
+        Raises:
+            UserError: It is nothing that can be read.
+        """
+        raise UserError(
+            "the data set of this run does not say how new inputs are read from files or tables",
+            received=called(given),
+            expected="an array of inputs: a tensor, one of NumPy, or a file .npy",
+            fix="a data set of your own may have an attribute `reader` (lightkit.data.reader.Reader)",
+            family="data-setting",
+        )
+
+
+def called(given: Any) -> str:
+    """Return what messages call what was given."""
+    return str(given) if isinstance(given, (str, Path)) else type(given).__name__
+
+
+def in_pieces(found: Iterator[NewRows], size: int) -> Iterator[NewRows]:
+    """Join and cut rows into pieces of a size, but for the last one."""
+    held = list[NewRows]()
+    for piece in found:
+        held.append(piece)
+        while sum(len(one.numbers) for one in held) >= size:
+            whole = _joined(held)
+            yield _cut(whole, slice(size))
+            held = [_cut(whole, slice(size, None))]
+    rest = _joined(held) if held else None
+    if rest is not None and rest.numbers:
+        yield rest
+
+
+def _joined(pieces: Sequence[NewRows]) -> NewRows:
+    kept = {name: [cell for piece in pieces for cell in piece.kept[name]] for name in pieces[0].kept}
+    numbers = [number for piece in pieces for number in piece.numbers]
+    return NewRows(numbers, torch.cat([piece.inputs for piece in pieces]), kept)
+
+
+def _cut(piece: NewRows, part: slice) -> NewRows:
+    return NewRows(piece.numbers[part], piece.inputs[part], {name: cells[part] for name, cells in piece.kept.items()})
+
+
+def array_in(path: Path) -> np.ndarray:
+    """Read a file of NumPy, in which no code is run.
+
+    Raises:
+        UserError: It cannot be read, or holds no array of numbers.
+    """
+    try:
+        found = np.load(path.expanduser(), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        what = f"the file cannot be read: {error}"
+        raise UserError(what, received=str(path), family="data-unreadable") from error
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in NUMBERS:
+        raise UserError("the file holds no array of numbers", received=str(path), family="data-unreadable")
+    return found

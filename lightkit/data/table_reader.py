@@ -1,0 +1,175 @@
+"""New rows of a table for a trained model, by the names of their columns.
+
+Shapes: N rows, F features.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.csv_lines import open_csv
+from lightkit.common.errors import UserError
+from lightkit.common.text import counted
+from lightkit.data.class_folders import SUFFIXES
+from lightkit.data.csv_columns import NameColumn, NumberColumn, Spelling, is_missing
+from lightkit.data.reader import Faults, NewRows, Reader, called
+from lightkit.data.table_sources import (
+    Block,
+    Source,
+    csv_source,
+    frame_source,
+    name_column,
+    number_column,
+    parquet_source,
+)
+
+_SHOWN, _NAMED = 10, 50
+_SPELLING = ("delimiter", "encoding", "decimal", "thousands")
+_PARQUET = (".parquet", ".pq")
+_NO_TABLES = (*SUFFIXES, ".xlsx", ".xls", ".zip", ".gz", ".json", ".npz")
+
+
+@dataclass(frozen=True)
+class TableReader(Reader):
+    """Reads tables by the names of their columns: CSV and Parquet files, data frames of pandas, polars and Arrow.
+
+    Args:
+        features: Columns that the model looks at, in order.
+        kinds: Values of each categorical column, one 0/1 input each.
+        filled: Columns whose missing values the run fills in.
+        targets: Columns that it predicts.
+        words: Both values of a binary target, the one that stands for 0 first; empty where they are 0 and 1.
+        spelling: How files are written: `delimiter`, `encoding`, `decimal`, `thousands`.
+    """
+
+    features: Sequence[str]
+    kinds: Mapping[str, list[str]] = field(default_factory=dict)
+    filled: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    words: Sequence[str] = ()
+    spelling: Mapping[str, str] = field(default_factory=dict)
+    kind = "table"
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Reader.state_dict`."""
+        return asdict(self)
+
+    def spelt(self, settings: Mapping[str, Any]) -> TableReader:
+        """Return a reader of files that are written as these settings of a data set say."""
+        return replace(self, spelling={**self.spelling, **{n: settings[n] for n in _SPELLING if n in settings}})
+
+    def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
+        """Yield the rows of a table; see `Reader.read`."""
+        source = self._source(given, most)
+        lacking = [name for name in self.features if name not in source.names]
+        if lacking:
+            shown = ", ".join(lacking[:_NAMED]) + (f", … ({len(lacking)} in all)" if len(lacking) > _NAMED else "")
+            what = f"{source.label} lacks {counted(len(lacking), 'column')} that the run predicts from: {shown}"
+            raise UserError(what, received=lacking[0], choices=source.names, family="data-setting")
+        strange = {name: dict[str, None]() for name in self.kinds}
+        for block in source.blocks():
+            faults.take(block.uneven)
+            yield from self._rows(block, source, faults, strange)
+        for name, seen in strange.items():
+            if seen:
+                shown = ", ".join(map(repr, [*seen][:_SHOWN])) + (", …" if len(seen) > _SHOWN else "")
+                faults.notes[f"column {name!r} holds names that the run has not seen ({shown}): they count as none"] = (
+                    None
+                )
+
+    def _source(self, given: Any, most: int) -> Source:
+        """Open what was given."""
+        if not isinstance(given, (str, Path)):
+            source = frame_source(given)
+            if source is None:
+                expected = "a data frame, the path of a .csv or .parquet file, or an array of numbers"
+                raise UserError("this run predicts from tables", expected=expected, received=called(given))
+            return source
+        path = Path(given).expanduser()
+        if path.is_dir() or path.suffix.lower() in _NO_TABLES:
+            expected = "a .csv or .parquet file with its columns, or - for the standard input"
+            what = "this run predicts from tables"
+            raise UserError(what, expected=expected, received=str(given), family="data-setting")
+        if path.suffix.lower() in _PARQUET:
+            return parquet_source(path, most)
+        how = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
+        how = {name: how[name] for name in ("delimiter", "encoding")}
+        content = sys.stdin.buffer.read() if str(given) == "-" else None
+        return csv_source(
+            open_csv("standard input" if content is not None else path, argument="input", content=content, **how)
+        )
+
+    def _rows(
+        self, block: Block, source: Source, faults: Faults, strange: dict[str, dict[str, None]]
+    ) -> Iterator[NewRows]:
+        """Yield the rows of a block that can be used."""
+        spelling = Spelling(self.spelling.get("decimal", "."), self.spelling.get("thousands", ""))
+        columns = dict[str, Any]()
+        for name in self.features:
+            cells, kinds = block.columns[name], self.kinds.get(name)
+            columns[name] = number_column(cells, spelling) if kinds is None else name_column(cells, kinds)
+            if kinds is not None:
+                found = columns[name].found()
+                strange[name] |= {text: None for text in found if text not in kinds and not is_missing(text)}
+        wrong = self._wrong(block, columns)
+        if wrong:
+            places = source.places([int(block.numbers[row]) for row in wrong])
+            faults.take([*zip(places, wrong.values(), strict=True)])
+        fine = np.array([row for row in range(len(block.numbers)) if row not in wrong], dtype=np.int64)
+        if len(fine):
+            inputs = encode({name: column.take(fine) for name, column in columns.items()}, self.features, self.kinds)
+            kept = {name: _cells(block.columns[name], fine) for name in source.names if name not in self.features}
+            yield NewRows(block.numbers[fine].tolist(), inputs, kept)
+
+    def _wrong(self, block: Block, columns: Mapping[str, Any]) -> dict[int, str]:
+        """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
+        wrong = dict[int, list[str]]()
+        for name, column in columns.items():
+            text = column.text if name not in self.kinds else np.zeros(len(block.numbers), dtype=bool)
+            missing = column.missing if name not in self.filled else np.zeros(len(block.numbers), dtype=bool)
+            for row in np.flatnonzero(text).tolist():
+                wrong.setdefault(row, []).append(f"column {name!r} holds {str(block.columns[name][row])!r}, no number")
+            for row in np.flatnonzero(missing).tolist():
+                wrong.setdefault(row, []).append(f"column {name!r} has no value")
+        return {row: ", ".join(wrong[row]) for row in sorted(wrong)}
+
+
+def _cells(cells: Any, rows: np.ndarray) -> list[Any]:
+    found = cells.to_pylist()
+    return [found[row].strip() if isinstance(found[row], str) else found[row] for row in rows.tolist()]
+
+
+def encode(
+    columns: Mapping[str, NumberColumn | NameColumn], names: Sequence[str], kinds: Mapping[str, Sequence[str]]
+) -> Tensor:
+    """Make features `(N, F)` of columns, those of names one-hot, in the order of the columns; NaN for missing values.
+
+    Args:
+        columns: The columns by name.
+        names: Which of them, in order.
+        kinds: Values of each column of names, in order; another value is none of them.
+    """
+    widths = [len(kinds[name]) if name in kinds else 1 for name in names]
+    first = next(iter(columns.values()))
+    x = torch.empty(len(first.codes if isinstance(first, NameColumn) else first.values), sum(widths))
+    for name, features in zip(names, x.split(widths, 1), strict=True):
+        column = columns[name]
+        if name not in kinds:
+            numbers = column.numbers if isinstance(column, NameColumn) else column
+            features[:, 0] = torch.from_numpy(numbers.values)
+            continue
+        assert isinstance(column, NameColumn), "it was read as names"
+        number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds[name])}))
+        known = (number >= 0).nonzero()[:, 0]
+        features.zero_()
+        features[known, number[known]] = 1.0
+        features[torch.from_numpy(column.missing)] = torch.nan
+    return x

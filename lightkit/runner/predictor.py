@@ -1,0 +1,419 @@
+"""`lightkit.load`: the trained model of a run as an object that predicts from new inputs, without a configuration.
+
+Shapes: N rows, C classes, labels or targets, `...` the shape of one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from lightkit.assembly import build_engine, build_network, build_splits, build_store
+from lightkit.assembly.ensemble import build_ensemble
+from lightkit.assembly.learner import build_task
+from lightkit.assembly.member import own_task
+from lightkit.assembly.origin import preprocessing_of, recorded_preprocessing, run_of
+from lightkit.assembly.parts import build_loss, build_metrics, role_of
+from lightkit.checkpoint.content import load_model, load_model_state
+from lightkit.checkpoint.fitting import fit
+from lightkit.checkpoint.weights import read_weights
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
+from lightkit.data import Loader
+from lightkit.data.prepare import LoaderOptions
+from lightkit.data.preprocessing import Preprocessing
+from lightkit.data.reader import NUMBERS, Faults, NewRows, array_in, in_pieces
+from lightkit.data.sources import kept_generators
+from lightkit.data.table_reader import TableReader
+from lightkit.data.tensors import DataInfo, TensorData
+from lightkit.device import Engine
+from lightkit.ensemble.diversity import MemberOutputs
+from lightkit.ensemble.module import Ensemble
+from lightkit.runner.evaluation import checkpoint_path, pass_over
+from lightkit.runner.models import holds_ensemble, plain_version
+from lightkit.runner.run import Runner
+from lightkit.runs.catalog import find_run, project
+from lightkit.runs.reading import read_run
+from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.tasks import Criterion, Task
+
+_AT_ONCE = 1 << 16
+"""Rows of a table that are in memory at once, about."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and how it is run over batches."""
+
+    network: nn.Module
+    """What is called: the model with what its precision needs."""
+    task: Task
+    """How a batch becomes outputs."""
+    criterion: Criterion
+    """The loss."""
+    engine: Engine
+    """The device."""
+
+
+class Predictor:
+    """The trained model of a run, with all that the run does to inputs and outputs.
+
+    What it predicts from is an array of inputs as they are in the data set (a tensor, or one of NumPy), a table (a data
+    frame of pandas, polars or Arrow, the path of a CSV or Parquet file) with the columns of the data set in any order,
+    or images (the path of one, or of a folder of them).
+
+    Args:
+        network: The model, on its device: one network, or an ensemble.
+        preprocessing: What the run does to inputs.
+        engine: The device.
+        cfg: The configuration of the run.
+        folder: Its folder.
+        checkpoint: Which weights they are.
+        members: Which members of the ensemble; empty for all.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing,
+        engine: Engine,
+        cfg: DictConfig,
+        folder: Path,
+        *,
+        checkpoint: str = "best",
+        members: Sequence[str] = (),
+    ) -> None:
+        self.network = network.eval()
+        """The network, or the ensemble as one module; it sees inputs that are preprocessed."""
+        self.preprocessing, self.folder = preprocessing, folder
+        self._engine, self._cfg, self._weights = engine, cfg, (checkpoint, members)
+        task = build_task(cfg.trainer.task, None, self.info, engine, trust=to_plain(cfg.trust))
+        if not isinstance(network, Ensemble):
+            how: dict[str, Any] = {"last": cfg.trainer.test == "last", "mode": cfg.metrics.mode}
+            task = own_task(role_of(cfg), task, self.info, engine, folder, **how, trust=to_plain(cfg.trust))
+        self._trained = Trained(engine.wrap(network), task, _no_loss, engine)
+
+    @property
+    def info(self) -> DataInfo:
+        """Facts about the data that the run was trained on."""
+        return self.preprocessing.info
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """The classes as they stand in the data, in the order of `predict_proba`; names of labels; empty for values."""
+        words: Sequence[str] = self.info.class_names
+        if self.info.task == "binary":
+            reader = self.preprocessing.reader
+            words = (reader.words if isinstance(reader, TableReader) else ()) or ("0", "1")
+        return _natural(words)
+
+    def inputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
+        """Return what the network sees of new inputs, `(N, ...)`, on the CPU: filled in and scaled.
+
+        Args:
+            given: See the class.
+            skip_bad: Leave out rows that cannot be used.
+
+        Raises:
+            UserError: It is nothing that the run can predict from, or a row cannot be used.
+        """
+        pieces = [self._prepared(piece.inputs) for piece in self._pieces(given, Faults(skip=skip_bad))]
+        return torch.cat(pieces) if pieces else torch.zeros(0, *self.info.input_shape)
+
+    def outputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
+        """Return what the network puts out for new inputs, `(N, ...)` float32 on the CPU: logits, or values learnt.
+
+        Args:
+            given: See the class.
+            skip_bad: Leave out rows that cannot be used.
+
+        Raises:
+            UserError: It is nothing that the run can predict from, or a row cannot be used.
+        """
+        found = [outputs for _, outputs, _ in self._outputs(given, Faults(skip=skip_bad))]
+        wide = self.info.task in ("multiclass", "multilabel")
+        return torch.cat(found) if found else torch.zeros(0, *([self.info.num_classes] if wide else []))
+
+    def predict(self, given: Any, *, skip_bad: bool = False) -> np.ndarray:
+        """Return what is predicted for each row: the class in the words of the data, labels, or values in their unit.
+
+        Args:
+            given: See the class.
+            skip_bad: Leave out rows that cannot be used.
+
+        Raises:
+            UserError: It is nothing that the run can predict from, or a row cannot be used.
+        """
+        found = self._columns(given, skip_bad)["prediction"]
+        if self.info.task == "binary":
+            return self.classes[np.array(found, dtype=np.int64)]
+        if found and isinstance(found[0], str):  # of classes their names
+            places = {name: place for place, name in enumerate(self.info.class_names)}
+            return self.classes[[places[name] for name in found]] if places else np.array(found)
+        return np.array(found)
+
+    def predict_proba(self, given: Any, *, skip_bad: bool = False) -> np.ndarray:
+        """Return the probability of each of `classes`, `(N, C)`; see `predict`.
+
+        Raises:
+            UserError: See `predict`; or the run predicts values, which have none.
+        """
+        columns = self._columns(given, skip_bad)
+        if "p" in columns:
+            yes = np.array(columns["p"]).reshape(-1, 1)
+            return np.concatenate([1 - yes, yes], 1)
+        chances = [values for name, values in columns.items() if name != "prediction"]
+        if not chances:
+            what = "only classes and labels have probabilities"
+            raise UserError(what, received=self.info.task, fix="predict", family="data-setting")
+        return np.array(chances).T
+
+    def rows(self, given: Any, faults: Faults | None = None) -> Iterator[dict[str, Any]]:
+        """Yield for each row its number, what else was given of it, and what is predicted, as `lightkit predict` does.
+
+        Args:
+            given: See the class.
+            faults: Takes the rows that cannot be used; None makes them an error.
+
+        Raises:
+            UserError: See `predict`.
+        """
+        for piece, outputs, more in self._outputs(given, faults or Faults(), observed=True):
+            columns = {**self._collected().columns(outputs), **more}
+            taken = {"row", *columns}
+            kept = {f"input:{name}" if name in taken else name: values for name, values in piece.kept.items()}
+            for i, number in enumerate(piece.numbers):
+                cells = {name: values[i] for name, values in {**kept, **columns}.items()}
+                yield {"row": number, **cells}
+
+    def evaluate(self, given: Any = "test", targets: Any = None) -> dict[str, float]:
+        """Return loss and metrics of the run's test split by name, for one of its splits or for other rows.
+
+        Args:
+            given: `train`, `val` or `test`; or rows, see the class.
+            targets: Their targets as in the data set; None takes them from the columns of a table, or from the folders
+                that images are in.
+
+        Raises:
+            UserError: There is no such split, or a row or target cannot be used.
+        """
+        if isinstance(given, str) and targets is None and given in ("train", "val", "test"):
+            checkpoint, members = self._weights
+            found = Runner(self._cfg, self.folder).evaluate(given, checkpoint, members=members)
+            return {name.partition("/")[2]: value for name, value in found.items()}
+        pieces = [*self._pieces(given, Faults())]
+        x = torch.cat([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
+        y = self._targets(pieces, targets)
+        if not len(y) or len(y) != len(x):
+            raise UserError("as many targets as inputs are needed", argument="y", received=len(y), expected=str(len(x)))
+        metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
+        trained = replace(self._trained, criterion=build_loss(self._cfg.loss, self.info, self._engine))
+        with kept_generators():
+            pass_over(trained, self._loader(self._prepared(x), y), [metrics])
+        return {name.partition("/")[2]: value for name, value in metrics.compute().items()}
+
+    def _targets(self, pieces: Sequence[NewRows], given: Any) -> Tensor:
+        """Return targets as the network learnt them, `(N,)` or `(N, C)`."""
+        info, reader = self.info, self.preprocessing.reader
+        if given is None:
+            names = tuple(reader.targets) if isinstance(reader, TableReader) else ()
+            kept = {name: [cell for piece in pieces for cell in piece.kept.get(name, [])] for name in (*names, "file")}
+            given = (
+                kept[names[0]]
+                if len(names) == 1
+                else np.array([kept[name] for name in names]).T
+                if names
+                else [cell.partition("/")[0] for cell in kept["file"]]
+            )
+        values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        if info.task not in ("multiclass", "binary"):
+            return torch.as_tensor(values.astype(np.float32)) / info.target_scale
+        if values.dtype.kind in NUMBERS:
+            numbers = values.astype(np.int64)
+        else:
+            places = {str(name): place for place, name in enumerate(self.classes)}
+            unknown = [cell for cell in values.tolist() if str(cell) not in places]
+            if unknown:
+                what = "the run knows no such class"
+                raise UserError(what, argument="y", received=unknown[0], choices=places, family="data-setting")
+            numbers = np.array([places[str(cell)] for cell in values.tolist()], dtype=np.int64)
+        return torch.as_tensor(numbers) if info.task == "multiclass" else torch.as_tensor(numbers).float()
+
+    def _columns(self, given: Any, skip_bad: bool) -> dict[str, list[Any]]:
+        """Predict all rows; return a column for each thing that is predicted."""
+        return self._collected().columns(self.outputs(given, skip_bad=skip_bad))
+
+    def _collected(self) -> Predictions:
+        return Predictions(self.info.task, self.info.class_names, self.info.target_scale)
+
+    def _outputs(
+        self, given: Any, faults: Faults, *, observed: bool = False
+    ) -> Iterator[tuple[NewRows, Tensor, dict[str, list[Any]]]]:
+        """Run the network over rows, piece by piece; yields them, its outputs, and how sure an ensemble is."""
+        self.network.to(self._engine.device)  # an ensemble forgets how it has computed earlier inputs
+        for piece in self._pieces(given, faults):
+            collected, each = self._collected(), None
+            loader = self._loader(self._prepared(piece.inputs), self._no_targets(len(piece.inputs)))
+            with kept_generators():
+                if observed and isinstance(self.network, Ensemble):
+                    each = MemberOutputs(self.info.task, self.network.weights, self.info.target_scale)
+                    with self.network.observed(each):
+                        pass_over(self._trained, loader, [collected])
+                else:
+                    pass_over(self._trained, loader, [collected])
+            outputs = collected.outputs()
+            yield piece, outputs, {} if each is None else each.columns(outputs)
+
+    def _pieces(self, given: Any, faults: Faults) -> Iterator[NewRows]:
+        """Yield new rows in pieces of whole batches."""
+        if isinstance(given, (str, Path)) and Path(given).suffix.lower() == ".npy":
+            given = array_in(Path(given))
+        if isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in NUMBERS):
+            yield from self._array_rows(torch.as_tensor(given).cpu(), faults)
+            return
+        size, reader = self._batch_size, self.preprocessing.reader
+        if isinstance(reader, TableReader):
+            reader, size = reader.spelt(to_plain(self._cfg.data.dataset)), -(-_AT_ONCE // size) * size
+        yield from in_pieces(reader.read(given, size, faults), size)
+
+    def _array_rows(self, x: Tensor, faults: Faults) -> Iterator[NewRows]:
+        """Yield the rows of an array, without those that hold NaN or infinities that nothing fills in."""
+        info, filling = self.info, self.preprocessing.filling
+        if info.vocab_size is None:
+            levels = x.dtype == torch.uint8 and not isinstance(self.preprocessing.reader, TableReader)
+            x = x.float() / 255.0 if levels else x.float()
+        shape = info.input_shape
+        if filling is not None:
+            x, shape = x.masked_fill(x.isinf(), torch.nan), (shape[0] - len(filling.indicators),)
+        if shape and tuple(x.shape[1:]) != tuple(shape):
+            expected, received = str(("N", *shape)), tuple(x.shape)
+            raise UserError("these are no inputs of the run", argument="x", expected=expected, received=received)
+        filled = x if filling is None else filling(x)
+        fine = filled.isfinite().flatten(1).all(1) if len(x) else torch.ones(0, dtype=torch.bool)
+        faults.take([(f"row {row}", "NaN or an infinity") for row in (~fine).nonzero()[:, 0].tolist()])
+        if fine.any():
+            yield NewRows(fine.nonzero()[:, 0].tolist(), x[fine], {})
+
+    def _prepared(self, x: Tensor) -> Tensor:
+        return self.preprocessing(x)
+
+    def _no_targets(self, count: int) -> Tensor:
+        """Return targets that stand for none, of the shape that outputs are compared with."""
+        info = self.info
+        if info.task in ("multilabel", "regression") and info.num_classes > 1:
+            return torch.zeros(count, info.num_classes)
+        if info.task in ("binary", "regression", "multilabel"):
+            return torch.zeros(count, 1) if info.task == "multilabel" else torch.zeros(count)
+        return torch.zeros(count, *(info.input_shape if info.vocab_size else ()), dtype=torch.int64)
+
+    @property
+    def _batch_size(self) -> int:
+        return int(self._cfg.data.eval_batch_size or self._cfg.data.batch_size)
+
+    def _loader(self, x: Tensor, y: Tensor) -> Loader:
+        """Return the batches that an evaluation of these rows would see, on which the last bits of outputs depend."""
+        source = TensorData(x, y, replace(self.info, fingerprint="new rows"), name="new rows")
+        return Loader(source, torch.arange(len(x)), LoaderOptions(self._batch_size, split="new rows"))
+
+
+def load(
+    run: str | Path = "last",
+    *,
+    checkpoint: str = "best",
+    members: Sequence[str] = (),
+    device: str = "cpu",
+    trust: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> Predictor:
+    """Load the trained model of a run: one network, or an ensemble.
+
+    Args:
+        run: Folder or name of the run, or `last` for the newest; or a file of weights in the folder of a run.
+        checkpoint: `best` or `last`, or the path of a file of weights.
+        members: Names of the members of an ensemble to take; none takes all.
+        device: Where to compute: `cpu`, `cuda`, `auto`.
+        trust: Packages that a run from elsewhere may build parts of, as the user says.
+        overrides: Values of the run's configuration to change.
+
+    Raises:
+        UserError: There is no such run, it has no weights, or its model cannot be built.
+
+    Example:
+        ```python
+        model = lightkit.load("last")
+        labels = model.predict(pandas.read_csv("new.csv"))
+        ```
+    """
+    folder, checkpoint = _meant(run, checkpoint)
+    together = holds_ensemble(folder, checkpoint, members)
+    plain = [f"device.name={device}", "device.parallel=none", "device.nproc=1", "device.compile=none"]
+    cfg = read_run(folder, [*plain, "device.cuda_graphs=false", *overrides], trust=trust).cfg
+    with kept_generators():
+        engine = build_engine(cfg)
+        known = recorded_preprocessing(folder)
+        if known is None:  # of a run before these facts were recorded: its data set has them
+            data = build_splits(cfg, engine, folder)
+            data.close()
+            known = preprocessing_of(data)
+        if together:
+            made = build_ensemble(folder, known.info, engine, trust=to_plain(cfg.trust), members=members)
+            network = engine.place_model(made)
+        else:
+            network = _trained_network(cfg, folder, checkpoint, known.info, engine)
+        return Predictor(network, known, engine, cfg, folder, checkpoint=checkpoint, members=members)
+
+
+def _meant(run: str | Path, checkpoint: str) -> tuple[Path, str]:
+    """Return the folder of a run, and which of its weights are meant."""
+    path = Path(run).expanduser()
+    if not path.is_file():
+        return find_run(str(run), project()), checkpoint
+    folder = run_of(path.resolve())
+    if folder is None:
+        what = "the file is in no folder of a run, which knows what is done to inputs, and the classes"
+        fix = "give the folder of the run, or put the file back into it"
+        raise UserError(what, key=str(path), fix=fix, family="no-such-run")
+    return folder, "best" if path.name in (run_files.ENSEMBLE_WEIGHTS, run_files.CONFIG) else str(path)
+
+
+def _trained_network(cfg: DictConfig, folder: Path, checkpoint: str, info: DataInfo, engine: Engine) -> nn.Module:
+    """Build the network of a run, on its device, with the weights of a checkpoint or of a file."""
+    made = build_network(cfg, info, engine, pretrained=False, run=folder)
+    store = build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode)
+    path = checkpoint_path(store, checkpoint, folder)
+    weights = read_weights(path)
+    model = engine.place_model(made.model)
+    if weights.kind == "lightkit checkpoint":
+        fit(model, weights.state, source=weights.source)
+        load_model(model, load_model_state(path))
+        return model
+    if not model.state_dict().keys() <= weights.state.keys():
+        model = engine.place_model(plain_version(cfg, info, engine, made))
+    fit(model, weights.state, source=weights.source, finite=True)
+    return model
+
+
+def _natural(words: Sequence[str]) -> np.ndarray:
+    """Return names as what they were in the data: numbers where all are written as these."""
+    for kind in (int, float):
+        try:
+            numbers = [kind(word) for word in words]
+        except ValueError:
+            continue
+        if words and [str(number) for number in numbers] == [*words]:
+            return np.array(numbers)
+    return np.array(words, dtype=object)
+
+
+def _no_loss(*_outputs: Any) -> Tensor:
+    """Stand for the loss where there are no targets."""
+    return torch.zeros(())
