@@ -17,6 +17,7 @@ from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
 from lightkit.assembly.network import Network, build_model, build_network, check_base, trained_network
 from lightkit.assembly.parts import (
+    build_average,
     build_callbacks,
     build_engine,
     build_loss,
@@ -39,7 +40,6 @@ from lightkit.device.stepping import FLAGS
 from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
-from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Distillation, Task
@@ -155,7 +155,7 @@ def build_learner(
         timetable=timetable,
         metrics=metrics,
         made=made,
-        average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
+        average=build_average(cfg.trainer, model, timetable),
         callbacks=build_callbacks(cfg.trainer, monitor=cfg.metrics.monitor, mode=mode),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )

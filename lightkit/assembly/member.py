@@ -150,7 +150,13 @@ def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, 
 def _inputs(data: Data, rows: Tensor) -> Tensor:
     """Return the inputs of rows as a model gets them, `(N, ...)`."""
     options = replace(
-        data.train.options, shuffle=False, drop_last=False, persistent_workers=False, replicas=1, replica=0
+        data.train.options,
+        shuffle=False,
+        drop_last=False,
+        epoch_batches=None,
+        persistent_workers=False,
+        replicas=1,
+        replica=0,
     )
     prepare = replace(data.train.prepare, augment=())
     with closing(Loader(data.source, rows, options, prepare=prepare)) as loader:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
@@ -31,6 +32,7 @@ from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
 from lightkit.loggers import ConsoleLogger, Logger, Loggers, OwnLogger
 from lightkit.metrics import SharedMetrics, SplitMetrics
+from lightkit.trainer.average import Ema, NoAverage, Swa
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
 from lightkit.trainer.overfit import KEY as OVERFIT
@@ -115,6 +117,8 @@ def build_splits(
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
     options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
+    if (steps := cfg.trainer.get("epoch_steps")) is not None:
+        options["epoch_batches"] = steps * cfg.trainer.accumulate
     if options["pin_memory"] is None:
         options["pin_memory"] = engine.placement.pins_memory
     if cfg.data.normalize == "base":
@@ -209,7 +213,7 @@ def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: boo
 def build_callbacks(trainer: DictConfig, *, monitor: str, mode: str) -> dict[str, Callback]:
     """Build early stopping where asked for, the user's callbacks in order, and what keeps states to roll back to."""
     stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
-    if stopping.patience is not None:
+    if stopping.patience is not None or stopping.get("target") is not None:
         callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
     for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
@@ -219,6 +223,28 @@ def build_callbacks(trainer: DictConfig, *, monitor: str, mode: str) -> dict[str
     if trainer.nonfinite.action == "rollback":
         callbacks[KEPT] = Kept()
     return callbacks
+
+
+def build_average(trainer: DictConfig, model: nn.Module, timetable: Timetable) -> NoAverage:
+    """Build the average of the weights that is asked for.
+
+    Raises:
+        UserError: The run ends before there is anything to average.
+    """
+    if trainer.ema.decay is not None:
+        return Ema(model, trainer.ema.decay)
+    swa = trainer.get("swa")
+    if swa is None or swa.from_epoch is None:
+        return NoAverage()
+    epochs = timetable.total_steps // timetable.steps_per_epoch
+    if swa.from_epoch > epochs:
+        what, fix = (
+            "the run has no such epoch, and nothing would be averaged",
+            "a longer run, or trainer.swa.from_epoch=null",
+        )
+        expected = f"at most {epochs}, the whole epochs of the run"
+        raise UserError(what, key="trainer.swa.from_epoch", expected=expected, received=swa.from_epoch, fix=fix)
+    return Swa(model, swa.from_epoch, update_bn=swa.update_bn)
 
 
 def build_store(options: DictConfig, folder: Path, *, mode: str) -> CheckpointStore | None:

@@ -48,8 +48,14 @@ def evaluate(args: list[str]) -> int:
     files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
     for path in [*files]:
         files += sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
+    limits = {split: runner.cfg.data.split.get(f"{split}_limit") for split in splits}
+    lines = [
+        f"{split}: {counted(limit, 'row')} at most (data.split.{split}_limit)"
+        for split, limit in limits.items()
+        if limit
+    ]
     written = "\nwritten to " + ", ".join(map(str, files))
-    return report(options, found, lambda: [table(["metric", "value"], rows, right=[1]), written])
+    return report(options, found, lambda: [table(["metric", "value"], rows, right=[1]), *lines, written])
 
 
 def predict(args: list[str]) -> int:

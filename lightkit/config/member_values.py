@@ -198,10 +198,12 @@ def cut_down(cfg: DictConfig) -> None:
 def _shorten(cfg: DictConfig) -> None:
     """Leave a little of everything that takes time, and nothing that waits for a later step than there will be."""
     trainer = cfg.trainer
-    for key, most in (("epochs", EPOCHS), ("steps", STEPS), ("accumulate", 2)):
+    for key, most in (("epochs", EPOCHS), ("steps", STEPS), ("epoch_steps", STEPS), ("accumulate", 2)):
         if trainer[key] is not None:
             trainer[key] = min(trainer[key], most)
     trainer.stop_at, trainer.find_lr = None, False
+    trainer.swa.from_epoch = trainer.swa.from_epoch and 1
+    trainer.early_stopping.from_epoch = 1
     trainer.validate_unit, trainer.validate_every, trainer.nonfinite.every = "epoch", 1, 1
     cfg.device.batch_size = None
     cfg.data.normalize_rows = min(cfg.data.normalize_rows or _ROWS, _ROWS)
@@ -257,11 +259,13 @@ def _simplify(cfg: DictConfig) -> None:
     trainer, overfit = cfg.trainer, cfg.trainer.overfit
     cfg.ensemble = {**_SINGLE, "member": OmegaConf.to_container(cfg.ensemble.member)}
     cfg.data.batch_size = min(cfg.data.batch_size, overfit.samples)
-    cfg.data.augment, cfg.data.mixup.alpha, cfg.data.drop_last = [], None, False
+    cfg.data.augment, cfg.data.drop_last = [], False
+    cfg.data.mixup.alpha = cfg.data.mixup.cutmix_alpha = None
     cfg.device.batch_size = None
-    trainer.epochs, trainer.steps, trainer.accumulate = None, overfit.steps, 1
+    trainer.epochs, trainer.steps, trainer.epoch_steps, trainer.accumulate = None, overfit.steps, None, 1
     trainer.stop_at, trainer.find_lr, trainer.test = None, False, "none"
-    trainer.ema.decay, trainer.early_stopping.patience = None, None
+    trainer.ema.decay = trainer.swa.from_epoch = None
+    trainer.early_stopping.patience = trainer.early_stopping.target = None
     trainer.validate_unit, trainer.validate_every = "step", overfit.steps
     cfg.checkpoint.every_epochs = cfg.checkpoint.every_steps = None
     cfg.scheduler = dict(_CONSTANT)

@@ -61,6 +61,24 @@ def pause_of_training(
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
+def epoch_of_early_stopping(trainer: TrainerConfig, report: Report) -> None:
+    """Refuse an epoch from which early stopping counts where there is no early stopping."""
+    asked = trainer.early_stopping
+    if asked.from_epoch > 1 and asked.patience is None and asked.target is None:
+        what, fix = "nothing ends training early", "trainer.early_stopping.patience=5, or target=VALUE"
+        report.add(("trainer", "early_stopping", "from_epoch"), what, received=asked.from_epoch, fix=fix)
+
+
+def one_average(trainer: TrainerConfig, report: Report) -> None:
+    """Refuse two averages of the weights, of which one would have to be evaluated."""
+    if trainer.ema.decay is not None and trainer.swa.from_epoch is not None:
+        what, fix = (
+            "trainer.ema.decay averages the weights as well",
+            "trainer.swa.from_epoch=null or trainer.ema.decay=null",
+        )
+        report.add(("trainer", "swa", "from_epoch"), what, received=trainer.swa.from_epoch, fix=fix)
+
+
 def start_from_file(ensemble: EnsembleConfig, finetune: FinetuneConfig, resume: ResumeConfig, report: Report) -> None:
     """Refuse a checkpoint of another program to start from beside other weights, or for several models."""
     if resume.file is None:
@@ -269,12 +287,15 @@ _BY_TORCHENSEMBLE = (
 _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
     "ensemble.resample": (("bootstrap",), "its bagging draws rows with replacement, and deals out no folds"),
     "trainer.steps": ((None,), "it counts epochs"),
+    "trainer.epoch_steps": ((None,), "its epochs are passes over the data"),
     "trainer.accumulate": ((1,), "it makes a step of every batch"),
     "trainer.clip_norm": ((None,), "it clips no gradients"),
     "trainer.clip_value": ((None,), "it clips no gradients"),
     "trainer.validate_every": ((1,), "its members are validated once, at their end"),
     "trainer.early_stopping.patience": ((None,), "its members train to their end"),
+    "trainer.early_stopping.target": ((None,), "its members train to their end"),
     "trainer.ema.decay": ((None,), "it keeps no average of the weights"),
+    "trainer.swa.from_epoch": ((None,), "it keeps no average of the weights"),
     "trainer.nonfinite.action": (("stop",), "it makes every step"),
     "trainer.overfit.samples": ((None,), "it trains to the end"),
     "trainer.task._target_": (
@@ -288,6 +309,7 @@ _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
     "device.cuda_graphs": ((False,), "it calls the networks as they are"),
     "device.activation_checkpointing": (([],), "it calls the networks as they are"),
     "data.mixup.alpha": ((None,), "it takes a class for a target, and no shares of classes"),
+    "data.mixup.cutmix_alpha": ((None,), "it takes a class for a target, and no shares of classes"),
     "profile": ((False,), "its steps are not looked into"),
 }
 """What a key has to be for torchensemble, and why."""

@@ -125,7 +125,8 @@ class Data:
         if rows is None or not len(rows):
             return None
         prepare = replace(self.train.prepare, augment=())
-        options = replace(self.train.options, shuffle=False, drop_last=False, persistent_workers=False)
+        plain: dict[str, Any] = {"shuffle": False, "drop_last": False, "epoch_batches": None}
+        options = replace(self.train.options, persistent_workers=False, **plain)
         return Loader(self.source, rows, options, prepare=prepare)
 
     def shortened(self, most: Mapping[str, int], *, seed: int) -> Data:
@@ -177,7 +178,7 @@ def build_data(
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
         augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
-        mixup: `alpha` (None: no mixup) and `probability`.
+        mixup: Arguments of `Mixup`; None for no mixing.
         report: Called with a line now and then while the scaling is being fitted.
         **loading: `LoaderOptions` of the training batches, such as `batch_size` and `num_workers`. The seed is that of
             augmentation and mixup too; batches are page-locked only where there is a CUDA GPU.

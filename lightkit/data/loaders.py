@@ -29,6 +29,7 @@ class Loader:
 
     The order of an epoch depends on the seed and the number of the epoch alone, so an epoch can start at any sample:
     nothing before it is read. Batch size and number of workers may differ from those of the run that stopped there.
+    With `epoch_batches` an epoch is so many whole batches of an endless row of passes.
 
     Of several processes that train together each gets its part of every batch, by position; so their number may differ
     too. Where a batch has fewer samples than there are processes, those without one get the whole batch, to compute
@@ -76,13 +77,23 @@ class Loader:
 
         An epoch that is entered where no batch of this size begins ends there too, with a smaller batch.
         """
+        if self.options.epoch_batches is not None:
+            return self.options.epoch_batches * self.batch_size
         return self.num_samples - (self.num_samples % self.batch_size if self.options.drop_last else 0)
 
     def order(self, epoch: int) -> Tensor:
         """Return the rows of the data set in the order of an epoch, `(N,)` int64."""
+        if self.options.epoch_batches is None:
+            return self._pass(epoch)
+        first, count = epoch * self.epoch_samples, self.epoch_samples
+        passes = range(first // self.num_samples, -(-(first + count) // self.num_samples))
+        return torch.cat([self._pass(number) for number in passes])[first % self.num_samples :][:count]
+
+    def _pass(self, number: int) -> Tensor:
+        """Return the rows in the order of a pass over them."""
         if not self.options.shuffle:
             return self.rows
-        generator = torch.Generator().manual_seed(mix(self.options.seed, "order", epoch))
+        generator = torch.Generator().manual_seed(mix(self.options.seed, "order", number))
         return self.rows[torch.randperm(self.num_samples, generator=generator)]
 
     def epoch(self, epoch: int, start: int = 0) -> Batches:
@@ -95,9 +106,10 @@ class Loader:
         Raises:
             ValueError: `start` lies outside the epoch.
         """
-        if not 0 <= start <= self.num_samples:
-            raise ValueError(f"start is {start}, not within 0 to {self.num_samples}")
-        rows = self.order(epoch)[start : self.epoch_samples]
+        order = self.order(epoch)
+        if not 0 <= start <= len(order):
+            raise ValueError(f"start is {start}, not within 0 to {len(order)}")
+        rows = order[start : self.epoch_samples]
         if self._reader is not None:
             batches = self._reader.batches(self._parts(rows, start), epoch=epoch)
         elif self.source.exact and not self.prepare.augment:
@@ -138,7 +150,7 @@ class Loader:
         fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
         size = self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
         entered = start % size if start % self.batch_size == 0 else 0
-        before = len(self._own_rows(self.rows[:entered])[0]) if entered else 0
+        before = len(self._own_rows(rows.new_zeros(entered))[0]) if entered else 0
         for block in filter(len, (rows[: size - entered], *rows[size - entered :].split(size))):
             own, sizes = self._own_rows(block)
             batch = self._taken(own)
@@ -179,8 +191,11 @@ class Loader:
 
         Args:
             rows: `(N,)` int64 rows; repeated ones (bootstrap) are augmented differently each time.
-            changes: `LoaderOptions` that differ, such as `seed`.
+            changes: `LoaderOptions` that differ, such as `seed`. With another order, or every last sample, an epoch
+                is one pass.
         """
+        if changes.keys() & {"shuffle", "drop_last"}:
+            changes = {"epoch_batches": None, **changes}
         options = replace(self.options, **changes)
         prepare, mixup = replace(self.prepare, seed=options.seed), self.mixup
         if mixup is not None:
@@ -200,7 +215,8 @@ def small_batch(loader: Loader) -> Any:
     Raises:
         Exception: Whatever the data set or a transform raises.
     """
-    options = replace(loader.options, shuffle=False, drop_last=False, num_workers=0, pin_memory=False)
+    plain: dict[str, Any] = {"shuffle": False, "drop_last": False, "epoch_batches": None}
+    options = replace(loader.options, num_workers=0, pin_memory=False, **plain)
     source = loader.source
     if isinstance(source, SampleData):
         # A data set that opens its files at the first sample must not hand them on to worker processes open.

@@ -7,6 +7,7 @@ that take one sample and draw from the global generators, as torchvision's do.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -82,43 +83,68 @@ class Prepare:
 
 
 class Mixup:
-    """Mixes every sample of a batch with another one, inputs and targets alike.
+    """Mixes every sample of a batch with another one, inputs and targets alike: by mixup, by CutMix, or by either.
 
-    Zhang et al. 2018, https://arxiv.org/abs/1710.09412. Classes become shares `(B, C)`, in unmixed batches too.
+    Mixup (Zhang et al. 2018, https://arxiv.org/abs/1710.09412) takes a weighted mean of the two. CutMix (Yun et al.
+    2019, https://arxiv.org/abs/1905.04899) puts a rectangle of the other picture into the one; the targets count by
+    area. Where both are on, each batch is mixed by one of them, as in timm. Classes become shares `(B, C)`, in unmixed
+    batches too.
 
     Args:
-        alpha: Parameter of Beta(alpha, alpha), above 0.
+        alpha: Parameter of Beta(alpha, alpha) of mixup, above 0; None leaves mixup out.
         probability: Share of batches that are mixed.
+        cutmix_alpha: Parameter of Beta(alpha, alpha) that the share of the rectangle is drawn from; None leaves CutMix
+            out.
+        switch_probability: Share of CutMix in the mixed batches, where both are on.
         seed: Seed of the run.
         info: The data; classes are needed for their number.
 
     Raises:
-        UserError: A parameter is out of range, or targets cannot be mixed.
+        UserError: A parameter is out of range, or samples cannot be mixed.
     """
 
-    def __init__(self, alpha: float, probability: float = 1.0, *, seed: int, info: DataInfo) -> None:
+    def __init__(
+        self,
+        alpha: float | None,
+        probability: float = 1.0,
+        cutmix_alpha: float | None = None,
+        switch_probability: float = 0.5,
+        *,
+        seed: int,
+        info: DataInfo,
+    ) -> None:
+        self.alpha, self.cutmix_alpha, self.seed, self.info = alpha, cutmix_alpha, seed, info
+        self.probability, self.switch_probability = probability, switch_probability
+        for name in ("alpha", "cutmix_alpha"):
+            self._check(f"mixup.{name}", getattr(self, name))
+        for name in ("probability", "switch_probability"):
+            check_range(f"mixup.{name}", getattr(self, name), low=0, high=1, what="not a share of the batches")
+        if cutmix_alpha is not None and len(info.input_shape) != 3:
+            raise UserError(
+                "CutMix cuts a rectangle out of pictures",
+                argument="mixup.cutmix_alpha",
+                expected="inputs of channels × height × width",
+                received=" × ".join(map(str, info.input_shape)) or "samples of another kind",
+                fix="data.mixup.cutmix_alpha=null",
+            )
+
+    def _check(self, name: str, alpha: float | None) -> None:
+        """Refuse what is no parameter of the distribution, and targets that cannot be mixed."""
+        if alpha is None:
+            return
         if not alpha > 0:
-            raise UserError(
-                "not a parameter of Beta(alpha, alpha)",
-                argument="mixup.alpha",
-                expected="above 0, or null",
-                received=alpha,
-            )
-        check_range("mixup.probability", probability, low=0, high=1, what="not a share of the batches")
-        if info.task in ("language_modeling", "custom"):
-            raise UserError(
-                f"{info.task} targets cannot be mixed",
-                argument="mixup.alpha",
-                received=alpha,
-                fix="data.mixup.alpha=null",
-            )
-        self.alpha, self.probability, self.seed, self.info = alpha, probability, seed, info
+            what, expected = "not a parameter of Beta(alpha, alpha)", "above 0, or null"
+            raise UserError(what, argument=name, expected=expected, received=alpha)
+        if self.info.task in ("language_modeling", "custom"):
+            what = f"{self.info.task} targets cannot be mixed"
+            raise UserError(what, argument=name, received=alpha, fix=f"data.{name}=null")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any] | None, *, seed: int, info: DataInfo) -> Mixup | None:
-        """Make a mixup from `alpha` and `probability`; None without an `alpha`."""
+        """Make one from its arguments; None where neither mixup nor CutMix is on."""
         settings = settings or {}
-        return None if settings.get("alpha") is None else cls(**settings, seed=seed, info=info)
+        on = any(settings.get(name) is not None for name in ("alpha", "cutmix_alpha"))
+        return cls(**settings, seed=seed, info=info) if on else None
 
     def mixed(self, batches: Iterable[Any], *, epoch: int, start: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Mix batches; what is drawn depends on the epoch and the position of a batch's first sample."""
@@ -127,11 +153,34 @@ class Mixup:
                 y = torch.nn.functional.one_hot(y, self.info.num_classes).to(torch.float32)
             random, size = np.random.default_rng(mix(self.seed, "mixup", epoch, start)), len(x)
             if random.random() < self.probability:
-                weight = float(random.beta(self.alpha, self.alpha))
-                partner = torch.from_numpy(random.permutation(size))
-                x, y = torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
+                x, y = self._mixed(x, y, random)
             yield x, y
             start += size
+
+    def _mixed(self, x: Tensor, y: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Mix a batch by one of the two ways."""
+        cuts = self.cutmix_alpha is not None
+        if cuts and self.alpha is not None:
+            cuts = random.random() < self.switch_probability
+        alpha = self.cutmix_alpha if cuts else self.alpha
+        weight = float(random.beta(alpha, alpha))  # type: ignore[arg-type]
+        partner = torch.from_numpy(random.permutation(len(x)))
+        if not cuts:
+            return torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
+        top, bottom, left, right = _rectangle(x.shape[-2], x.shape[-1], 1 - weight, random)
+        weight = 1 - (bottom - top) * (right - left) / (x.shape[-2] * x.shape[-1])  # it may reach over the edge
+        pasted = x.clone()
+        pasted[..., top:bottom, left:right] = x[partner][..., top:bottom, left:right]
+        return pasted, torch.lerp(y[partner], y, weight)
+
+
+def _rectangle(height: int, width: int, share: float, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """Draw a rectangle of the form of a picture around any of its points, cut off at the edges."""
+    bounds = []
+    for length in (height, width):
+        centre, half = int(random.integers(length)), int(length * share**0.5) / 2
+        bounds += [max(0, math.floor(centre - half)), min(length, math.floor(centre + half))]
+    return bounds[0], bounds[1], bounds[2], bounds[3]
 
 
 class PerSample(SampleWise):
@@ -241,6 +290,7 @@ class LoaderOptions:
         replica: Which part of every batch to read, where processes share the batches.
         replicas: Number of those parts.
         split: Name of the split, for messages.
+        epoch_batches: Batches of an epoch, which goes on where the one before it ended; None makes it one pass.
 
     Raises:
         UserError: A value is out of range.
@@ -259,6 +309,7 @@ class LoaderOptions:
     replica: int = 0
     replicas: int = 1
     split: str = ""
+    epoch_batches: int | None = None
 
     def __post_init__(self) -> None:
         check_range("batch_size", self.batch_size, low=1, what="too small")
@@ -274,4 +325,4 @@ class LoaderOptions:
             split: Name of the split.
         """
         size = self.eval_batch_size or self.batch_size
-        return replace(self, batch_size=size, shuffle=False, drop_last=False, split=split)
+        return replace(self, batch_size=size, shuffle=False, drop_last=False, split=split, epoch_batches=None)

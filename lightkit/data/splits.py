@@ -37,6 +37,8 @@ class SplitSpec:
         folds: Number of folds.
         fold: Which fold is the test split, from 0.
         limit: At most this many training rows; None takes all.
+        val_limit: At most this many validation rows, drawn from all of them; None takes all.
+        test_limit: The same of test rows.
         per_class: At most this many training rows of each class, the first of the drawn order; None takes all.
         groups: What names the group of each row, see `lightkit.data.groups.row_groups`; None leaves groups aside.
 
@@ -53,6 +55,8 @@ class SplitSpec:
     limit: int | None = None
     per_class: int | None = None
     groups: str | None = USUAL
+    val_limit: int | None = None
+    test_limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
@@ -65,6 +69,8 @@ class SplitSpec:
             check_fold(self.by, self.folds, self.fold)
         for name in ("limit", "per_class"):
             check_range(f"split.{name}", getattr(self, name), low=1, what="training needs a row")
+        for name in ("val_limit", "test_limit"):
+            check_range(f"split.{name}", getattr(self, name), low=1, what="an evaluation needs a row")
 
 
 def split_rows(
@@ -104,8 +110,7 @@ def split_rows(
         splits = _by_share(spec, num_rows, strata=strata, given=own, groups=groups)
     if spec.per_class is not None:
         splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
-    if spec.limit is not None:
-        splits["train"] = splits["train"][: spec.limit]
+    splits = _limited(spec, splits)
     for name, rows in splits.items():
         if not len(rows):
             raise UserError(
@@ -115,6 +120,17 @@ def split_rows(
                 fix="a larger share, or more rows",
             )
     return {name: splits[name].sort().values for name in _NAMES if name in splits}
+
+
+def _limited(spec: SplitSpec, splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take no more rows of each split than are asked for: of an evaluation any, as rows may lie in order of classes."""
+    found = dict(splits)
+    if spec.limit is not None:
+        found["train"] = found["train"][: spec.limit]
+    for name, limit in (("val", spec.val_limit), ("test", spec.test_limit)):
+        if name in found and limit is not None:
+            found[name] = found[name][_shuffle(len(found[name]), mix(spec.seed, name))[:limit]]
+    return found
 
 
 def _by_share(

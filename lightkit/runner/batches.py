@@ -209,6 +209,7 @@ class Asked:
         # In spite of the same gradients, some things see the parts of a batch instead of the whole.
         sees = {
             "mixup": self.cfg.data.mixup.alpha is not None,
+            "CutMix": self.cfg.data.mixup.get("cutmix_alpha") is not None,
             "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
         }
         named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]

@@ -108,7 +108,7 @@ class MemberRun:
         state = learner.state
         if learner.store:
             learner.store.flush()
-        conclude(self.cfg, self.path, state, self.logger, system=self.system)
+        conclude(self.cfg, self.path, learner.data, state, self.logger, system=self.system)
         self.logger.flush()
         facts: dict[str, Any] = {"reason": state.stop_reason, "system": self.system}
         is_member = self.place is not self.session.place

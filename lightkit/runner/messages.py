@@ -13,6 +13,7 @@ import lightkit.monitor.usage as usage
 import lightkit.trainer.report as summary
 from lightkit.assembly import Learner
 from lightkit.common.modules import is_shard
+from lightkit.common.text import counted
 from lightkit.data import Data
 from lightkit.loggers import Logger
 from lightkit.trainer import State
@@ -57,7 +58,22 @@ def introduction(cfg: DictConfig, folder: Path, data: Data, method: str = "") ->
         kind = "samples of their own kind" + (f", {classes} class{'es' * (classes != 1)}" if classes else "")
     made_by = f"{method}, " if method else ""
     head = [f"run     {cfg.name}, {made_by}seed {cfg.seed}, in {folder}", f"data    {kind}, {splits}"]
-    return [*head, *(f"        {note}" for note in data.notes)]
+    return [*head, *(f"        {note}" for note in (*data.notes, *about_limits(cfg, data)))]
+
+
+def about_limits(cfg: DictConfig, data: Data) -> list[str]:
+    """Return a line about each split of which only a part is evaluated.
+
+    Args:
+        cfg: The configuration.
+        data: The data of the run.
+    """
+    limits = {name: cfg.data.split.get(f"{name}_limit") for name in ("val", "test")}
+    hit = {name: limit for name, limit in limits.items() if limit is not None and len(data.rows.get(name, ())) == limit}
+    return [
+        f"only a part of {name} is evaluated: {counted(limit, 'row')} (data.split.{name}_limit)"
+        for name, limit in hit.items()
+    ]
 
 
 def introduce_members(cfg: DictConfig, parts: Learner, tell: Callable[[str], None], *, notes: Sequence[str]) -> None:
@@ -110,12 +126,15 @@ def pausing(cfg: DictConfig, folder: Path, state: State, reason: str) -> str:
     return f"{where}; go on with: lightkit resume {folder} trainer.stop_at=null"
 
 
-def conclude(cfg: DictConfig, folder: Path, state: State, logger: Logger, *, system: Mapping[str, Any]) -> None:
+def conclude(
+    cfg: DictConfig, folder: Path, data: Data, state: State, logger: Logger, *, system: Mapping[str, Any]
+) -> None:
     """Log the status, the closing table, and how the machine was used.
 
     Args:
         cfg: The configuration.
         folder: The run's folder.
+        data: Its data.
         state: The counters and values at the end.
         logger: Takes all that.
         system: What was seen of the machine.
@@ -124,7 +143,9 @@ def conclude(cfg: DictConfig, folder: Path, state: State, logger: Logger, *, sys
     logger.end("finished")
     columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
     logger.table(_title(cfg, state, tested="test" in columns), columns, rows)
-    for line in [*usage.lines(dict(system)), f"folder  {folder}"]:
+    ended = [f"ended   {state.stop_reason}"] if state.stop_reason is not None else []
+    limits = [f"part    {line}" for line in about_limits(cfg, data)]
+    for line in [*ended, *limits, *usage.lines(dict(system)), f"folder  {folder}"]:
         logger.message(line)
 
 

@@ -30,6 +30,7 @@ from lightkit.optim.wrapped import Torch as TorchSchedule
 from lightkit.runner.merge import FREE, KeyChange
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Ema, State
+from lightkit.trainer.average import WeightAverage
 from lightkit.trainer.guard import KEPT
 
 _STOPPING = ("trainer.early_stopping", "trainer.callbacks")
@@ -60,7 +61,7 @@ def restore(saved: dict[str, Any], learner: Learner, changes: list[KeyChange]) -
     callbacks, notes = fitted(learner.callbacks, known)
     check_moments(saved["optimizer"], learner.optimizer, changes)
     content.apply({**saved, "callbacks": callbacks}, **stateful(learner))
-    state.samples_done = min(state.samples_done, learner.data.train.num_samples)  # rows may be gone since
+    state.samples_done = min(state.samples_done, learner.data.train.epoch_samples)  # rows may be gone since
     own = not isinstance(learner.scheduler, TorchSchedule)
     reapply_overrides(learner.optimizer, settings, changes, own=own)
     timetable = learner.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)
@@ -115,7 +116,7 @@ def stateful(learner: Learner, *, kept: bool = True) -> dict[str, Any]:
         "callbacks": {name: part for name, part in learner.callbacks.items() if kept or name != KEPT},
         "metrics": {"train": learner.metrics["train"]},
         "state": learner.state,
-        "ema": learner.average if isinstance(learner.average, Ema) else None,
+        "ema": learner.average if isinstance(learner.average, WeightAverage) else None,
     }
 
 

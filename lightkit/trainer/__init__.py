@@ -1,6 +1,6 @@
 """The training loop and what hooks into it."""
 
-from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.average import Ema, NoAverage, Swa
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
@@ -16,6 +16,7 @@ __all__ = [
     "State",
     "StepOutput",
     "Supervised",
+    "Swa",
     "Task",
     "Timetable",
     "Trainer",

@@ -111,17 +111,29 @@ def overriding(callbacks: Iterable[Any], hook: str) -> list[Any]:
 
 
 class EarlyStopping(Callback):
-    """Ends training after `patience` validations without an improvement.
+    """Ends training after `patience` validations without an improvement, or once the value has reached `target`.
 
     Args:
         monitor: Name of the value to watch, such as `val/loss`.
         mode: Whether `min` or `max` is better.
-        patience: Validations without improvement before training ends, at least 1.
+        patience: Validations without improvement before training ends, at least 1; None never ends it for that.
         min_delta: Smallest change that counts, in units of the value.
+        target: Value that is good enough; None for none.
+        from_epoch: First epoch that counts, from 1.
     """
 
-    def __init__(self, monitor: str, mode: str, *, patience: int, min_delta: float = 0.0) -> None:
+    def __init__(
+        self,
+        monitor: str,
+        mode: str,
+        *,
+        patience: int | None = None,
+        min_delta: float = 0.0,
+        target: float | None = None,
+        from_epoch: int = 1,
+    ) -> None:
         self.monitor, self.mode, self.patience, self.min_delta = monitor, mode, patience, min_delta
+        self.target, self.from_epoch = target, from_epoch
         self.best: float | None = None
         self.waited = 0
 
@@ -136,11 +148,15 @@ class EarlyStopping(Callback):
             self._judge(trainer, values[self.monitor])
 
     def _judge(self, trainer: Training, value: float) -> None:
+        if trainer.state.epoch + bool(trainer.state.samples_done) < self.from_epoch:
+            return
+        if self.target is not None and (value == self.target or improves(value, self.target, mode=self.mode)):
+            trainer.stop(f"early stopping: {self.monitor} is {value:.6g}, and the target {self.target:g}")
         if improves(value, self.best, mode=self.mode, min_delta=self.min_delta):
             self.best, self.waited = value, 0
             return
         self.waited += 1
-        if self.waited >= self.patience:
+        if self.patience is not None and self.waited >= self.patience:
             trainer.stop(f"early stopping: {self.monitor} has not improved {counted(self.waited, 'time')} in a row")
 
     def state_dict(self) -> dict[str, Any]:

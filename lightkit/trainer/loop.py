@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -319,7 +320,7 @@ class Trainer:
         """Validate and save where that is due after a step in mid-epoch."""
         if self.services.rescues and self._validation_due():
             self._rescue.begin_closing()
-        improved = self._validation_due() and self.take_validation(self._validate())
+        improved = self._validation_due() and self.take_validation(self._endable(self._validator.run))
         self._rescue.end()
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
@@ -343,7 +344,9 @@ class Trainer:
             self.services.results("train", metrics.figures_data)
         whole = state.samples_done >= timetable.epoch_samples
         due = self.finished or self._validation_due() or (whole and timetable.validates_after_epoch(state.epoch + 1))
-        found = self._validate() if due and state.validated_step != state.step else {}
+        if whole:
+            self._endable(lambda: self.average.end_epoch(self.learner, self._interrupt))
+        found = self._endable(self._validator.run) if due and state.validated_step != state.step else {}
         if whole:
             metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
@@ -356,10 +359,10 @@ class Trainer:
             self._save()
         self._poll()
 
-    def _validate(self) -> dict[str, float]:
-        """Return the values of the validation split; a signal in it ends the run at this step."""
+    def _endable(self, job: Callable[[], T]) -> T:
+        """Do what a signal may end: the run then ends at this step."""
         try:
-            return self._validator.run()
+            return job()
         except (Interrupted, AskedToEnd):
             self._poll()
             raise

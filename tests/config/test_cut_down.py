@@ -136,6 +136,10 @@ def test_what_keeps_a_model_from_learning_by_heart() -> None:
     assert cfg.optim.lr == 0.005, "the rate is what is tried"
     cfg = overfit("trainer.overfit.samples=100", "trainer.overfit.steps=50", "data.batch_size=32")
     assert (cfg.trainer.steps, cfg.trainer.epochs, cfg.data.batch_size) == (50, None, 32)
+    cfg = overfit("trainer.early_stopping.target=0.1", "trainer.swa.from_epoch=3", "trainer.epoch_steps=3")
+    assert (cfg.trainer.early_stopping.target, cfg.trainer.swa.from_epoch, cfg.trainer.epoch_steps) == (None,) * 3
+    cfg = smoke("trainer.epoch_steps=900", "trainer.swa.from_epoch=3")
+    assert (cfg.trainer.swa.from_epoch, cfg.trainer.epoch_steps) == (1, 4)
     with pytest.raises(UserErrors, match=r"trainer\.overfit\.samples: a smoke run is too short to learn"):
         smoke("trainer.overfit.samples=8")
 

@@ -145,3 +145,23 @@ def test_global_generators_are_left_alone(made: Any, kind: str, workers: int) ->
         states.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
         joined(data.train, 0)
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("batches", [2, 7])
+@KINDS
+def test_an_epoch_of_so_many_batches_goes_on_where_the_one_before_ended(
+    made: Any, kind: str, workers: int, batches: int
+) -> None:
+    whole = made(DATA[kind](), drop_last=True).train
+    passes = torch.cat([whole.order(number) for number in range(5)])
+    data = made(DATA[kind](), num_workers=workers, epoch_batches=batches, augment=AUGMENT)
+    train, size = data.train, 8 * batches
+    assert (len(train), train.epoch_samples) == (batches, size)
+    assert torch.equal(torch.cat([train.order(epoch) for epoch in range(3)]), passes[: 3 * size])
+    for epoch in (0, 1):
+        assert [len(x) for x, _ in train.epoch(epoch)] == [8] * batches, "none is smaller at the end of a pass"
+        x, y = joined(train, epoch)
+        assert same(joined(train, epoch, 11), (x[11:], y[11:]))
+    assert data.evaluation("train").epoch_samples == train.num_samples == ROWS
+    assert train.with_rows(train.rows, seed=5).epoch_samples == size
+    assert train.with_rows(train.rows, shuffle=False).epoch_samples == ROWS

@@ -54,6 +54,41 @@ def test_mixup_probability_and_shapes() -> None:
     assert not torch.equal(targets, numbers)
 
 
+PICTURES = DataInfo("multiclass", (3, 6, 8), 4)
+
+
+def test_cutmix_pastes_a_rectangle_and_counts_targets_by_its_area() -> None:
+    x, y = torch.arange(16.0).reshape(16, 1, 1, 1).expand(16, 3, 6, 8), torch.arange(16) % 4
+    shares = set[float]()
+    for seed in range(60):
+        cutmix = Mixup(None, cutmix_alpha=1.0, seed=seed, info=PICTURES)
+        ((pictures, targets),) = cutmix.mixed(iter([(x, y)]), epoch=0, start=0)
+        own = pictures == x
+        assert torch.equal(own[:, 0], own[:, 1])
+        areas = own[:, 0].float().mean((1, 2))
+        moved = (~own).flatten(1).any(1)
+        assert len(areas[moved].unique()) <= 1, "the same rectangle for all"
+        pasted = pictures.flatten(1).amax(1) + pictures.flatten(1).amin(1) - torch.arange(16.0)  # the other sample
+        expected = torch.nn.functional.one_hot(y, 4) * areas[:, None]
+        expected += torch.nn.functional.one_hot(pasted.long() % 4, 4) * (1 - areas[:, None])
+        assert torch.allclose(targets, expected, atol=1e-6)
+        rows = (~own[:, 0]).any(2).sum(1) * (~own[:, 0]).any(1).sum(1)
+        assert torch.equal(rows, (~own[:, 0]).sum((1, 2))), "a rectangle"
+        shares |= {*areas.tolist()}
+    assert len(shares) > 10
+    assert torch.equal(x, torch.arange(16.0).reshape(16, 1, 1, 1).expand(16, 3, 6, 8)), "the batch is not changed"
+
+
+def test_mixup_and_cutmix_take_turns() -> None:
+    x, y, cut = torch.randn(16, 3, 6, 8), torch.arange(16) % 4, 0
+    for seed in range(300):
+        both = Mixup(1.0, 0.5, 1.0, 0.3, seed=seed, info=PICTURES)
+        ((pictures, _),) = both.mixed(iter([(x, y)]), epoch=0, start=0)
+        own = (pictures == x).float().mean()
+        cut += bool(0 < own < 0.999) and not torch.equal(pictures, x) and bool(torch.isin(pictures, x).all())
+    assert 20 < cut < 70
+
+
 def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand(()) + float(np.random.rand()) + random.random()
 

@@ -82,6 +82,18 @@ def test_limit_takes_the_first_of_the_drawn_order() -> None:
     assert len(draw(limit=1000)["train"]) == len(draw()["train"])
 
 
+@pytest.mark.parametrize("by", ["stratified", "random", "ordered", "fold", "file"])
+def test_limits_of_evaluation_take_any_rows_and_leave_the_other_splits_alone(by: str) -> None:
+    given = {"train": torch.arange(60), "val": torch.arange(60, 80), "test": torch.arange(80, N)}
+    every, few = draw(given=given, by=by), draw(given=given, by=by, val_limit=4, test_limit=15)
+    assert torch.equal(few["train"], every["train"])
+    assert (len(few["val"]), len(few["test"])) == (4, 15)
+    for name in ("val", "test"):
+        assert set(few[name].tolist()) < set(every[name].tolist())
+        assert not torch.equal(few[name], every[name][: len(few[name])]), "rows may lie in the order of their classes"
+    assert torch.equal(draw(given=given, by=by, val_limit=500)["val"], every["val"])
+
+
 @pytest.mark.parametrize("by", ["stratified", "random", "ordered", "fold"])
 @pytest.mark.parametrize("count", [1, 5, 20])
 def test_so_many_rows_of_each_class(by: str, count: int) -> None:

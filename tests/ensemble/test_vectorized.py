@@ -38,6 +38,7 @@ KINDS = {
     "clip, average, accumulation": [*WINE, "trainer.clip_norm=0.1", "trainer.ema.decay=0.9", "trainer.accumulate=2"],
     "norms and limits of values": [*WINE, "model.norm=batch", "trainer.clip_value=0.01", "loss.label_smoothing=0.1"],
     "bootstrap, mixup": [*WINE, "data.mixup.alpha=0.3", "trainer.validate_every=5", "trainer.validate_unit=step"],
+    "epochs of steps": [*WINE, "trainer.epoch_steps=5", "trainer.early_stopping.target=2"],
     "transformer with dropout": [*DIGITS, "model=transformer", "model.dim=8", "model.depth=1", "model.heads=2"],
     "adversarial mlp": [*WINE, *ATTACKED, "model.dropout=0.3", "trainer.accumulate=2", "trainer.clip_norm=0.1"],
     "regression": ["data=diabetes", "model.hidden=[8]", "trainer.epochs=2", "optim=sgd", "optim.lr=0.01"],
@@ -241,6 +242,7 @@ scheduler=plateau ; the schedule goes by the values of one model
 device.precision=bf16-true ; device.precision=bf16-true
 trainer.early_stopping.patience=1 trainer.validate_unit=step trainer.validate_every=2 ; in the middle of an epoch
 trainer.callbacks={own:{_target_:lightkit.trainer.callbacks.Callback}} ; trainer.callbacks.own
+trainer.swa.from_epoch=1 ; the average of the weights is of another kind
 finetune=lora ; fine-tuned
 """
 

@@ -34,6 +34,12 @@ CONFIGURATIONS = {
     "ema, clipping": ("validation test", f"{WINE} optim=sgd optim.momentum=0.9 trainer.ema.decay=0.9"
                       " trainer.clip_norm=0.5 data.batch_size=11"),
     "plateau": ("validation save", f"{WINE} scheduler=plateau scheduler.patience=0 {ON_LOSS} {BY_STEPS} optim.lr=0.3"),
+    "mean of epochs, epochs of steps": ("micro validation save", f"{WINE} model.norm=batch trainer.swa.from_epoch=2"
+                                        " trainer.epoch_steps=5 trainer.accumulate=2 trainer.epochs=4"
+                                        " data.split.val_limit=9 data.drop_last=true"),
+    "mixup and CutMix": ("micro", f"{SHAPES} data.mixup.alpha=0.2 data.mixup.cutmix_alpha=1 trainer.epoch_steps=3"),
+    "early stopping at a target": ("test", f"{WINE} trainer.early_stopping.target=0.5 trainer.early_stopping.patience=9"
+                                   " trainer.early_stopping.from_epoch=2"),
     "early stopping": ("validation test", f"{WINE} trainer.early_stopping.patience=3 {BY_STEPS} optim.lr=0.5"),
     "augmentation in memory": ("step", f"{WINE} {AUGMENTED} model.dropout=0.1 data.drop_last=true"),
     "drawn pictures": ("micro", f"{SHAPES} {TURNED}"),

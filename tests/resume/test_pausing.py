@@ -19,6 +19,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plateau": ((*WINE, "scheduler=plateau", "scheduler.patience=0", "optim.lr=0.3"), ("2", "4")),
     "early stopping": ((*WINE, "trainer.early_stopping.patience=3", "optim.lr=0.5"), ("2", "3")),
     "average of the weights": ((*WINE, "trainer.ema.decay=0.9", "scheduler.warmup_steps=20"), ("2", "4")),
+    "mean of epochs": ((*WINE, "trainer.swa.from_epoch=3", "model.norm=batch", "trainer.epoch_steps=5"), ("2", "4")),
     "steps within an epoch": ((*WINE, "trainer.validate_every=2"), ("5 steps", "3", "37 steps")),
     "a step that ends an epoch": ((*WINE, "trainer.steps=30", "trainer.accumulate=2"),
                                   ("8 steps", "9 steps", "12 steps")),

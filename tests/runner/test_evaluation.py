@@ -45,6 +45,21 @@ def test_evaluation_and_prediction_agree_with_the_final_test(finished: Path, tmp
         runner(finished, "model.hidden=[9]").evaluate("test")
 
 
+def test_a_run_says_why_it_ended_and_that_only_a_part_was_evaluated(cli: Callable[..., Outcome]) -> None:
+    few = (
+        "data.split.val_limit=9",
+        "data.split.test_limit=1000",
+        "logger=default",
+        "trainer.early_stopping.target=0.1",
+    )
+    out = cli("train", *QUICK, *few).out
+    assert out.count("only a part of val is evaluated: 9 rows (data.split.val_limit)") == 2, out
+    assert "only a part of test" not in out, "it has fewer rows than that"
+    assert "ended   early stopping: val/accuracy is" in out
+    assert "val: 9 rows at most (data.split.val_limit)" in cli("eval", "last", "--split", "val").out
+    assert "only a part of val is evaluated" in cli("train", *QUICK, *few, "ensemble=voting", "ensemble.size=2").out
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("ensemble", [(), ("ensemble=voting", "ensemble.size=2", "ensemble.engine=vectorized")])
 def test_losses_with_class_weights_do_not_depend_on_the_batch_size(tmp_path: Path, ensemble: tuple[str, ...]) -> None:

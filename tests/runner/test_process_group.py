@@ -54,6 +54,7 @@ CHANGES = {
                      "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3"),
     "plain": (),
     "mixup": ("data.mixup.alpha=0.4", "data.batch_size=17"),
+    "epochs of steps, mean of weights": ("trainer.epoch_steps=5", "trainer.swa.from_epoch=1", "data.batch_size=18"),
     "regression": ("data=diabetes", "data.batch_size=101"),
     "augmented images": IMAGES,
     "samples read one by one in loader processes": (*DRAWING, "trainer.epochs=1"),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
 
-from lightkit.trainer import Ema, NoAverage
+from lightkit.trainer import Ema, NoAverage, Swa
+from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.interrupt import AskedToEnd, Interrupt
+from tests.trainer.parts import changed, network, trainer
 
 
 def filled(net: nn.Module, value: float) -> None:
@@ -74,3 +80,79 @@ def test_the_average_is_kept_in_fp32_at_least(dtype: torch.dtype) -> None:
         assert model.weight.dtype == dtype
         assert torch.equal(model.weight, average.state_dict()["weights"]["weight"].to(dtype))
     assert torch.equal(model.weight, torch.full((2, 2), 3.0, dtype=dtype))
+
+
+class Reference(Callback):
+    """Averages the weights at the ends of epochs as PyTorch does."""
+
+    def __init__(self, net: nn.Module, from_epoch: int) -> None:
+        self.average, self.from_epoch = AveragedModel(net), from_epoch
+
+    def on_epoch(self, trainer: Any, values: dict[str, float]) -> None:
+        if trainer.state.epoch >= self.from_epoch:
+            self.average.update_parameters(trainer.model)
+
+
+def test_weights_of_epochs_and_their_statistics_are_those_of_pytorch() -> None:
+    net = network(dropout=0.0)
+    reference, swa = Reference(net, 3), Swa(net, 3)
+    run = trainer(net, timetable={"epochs": 6}, callbacks=[reference], average=swa)
+    run.fit()
+    train = run.learner.data.train
+    batches = train.with_rows(train.rows, shuffle=True, drop_last=True).epoch(5)
+    update_bn([x for x, _ in batches], reference.average)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    expected = reference.average.module.state_dict()
+    with swa.applied():
+        for name, tensor in net.state_dict().items():
+            if "num_batches" not in name:
+                assert torch.allclose(tensor, expected[name], atol=1e-6), name
+        assert not torch.equal(net[1].running_mean, before["1.running_mean"])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert (net[1].momentum, net[1].training, int(net[1].num_batches_tracked)) == (0.1, True, 24)
+
+
+def test_an_epoch_counts_once_and_before_the_first_nothing_is_averaged() -> None:
+    net, asked = network(), Interrupt()
+    swa = Swa(net, 2)
+    run = trainer(net, timetable={"epochs": 2}, average=swa)
+    learner = run.learner
+    swa.end_epoch(learner, asked)
+    with swa.applied():
+        assert swa.state_dict()["weights"] == {}
+    learner.state.epoch, learner.state.step = 1, 8
+    net[1].eval()  # a frozen norm keeps its statistics
+    swa.end_epoch(learner, asked)
+    filled(net, 9.0)
+    swa.end_epoch(learner, asked)
+    assert swa.steps == 1
+    kept = swa.state_dict()["weights"]
+    assert not torch.equal(kept["0.weight"], net[0].weight)
+    assert torch.equal(kept["1.running_mean"], net[1].running_mean)
+    other = Swa(net, 2)
+    other.load_state_dict(Swa(net, 2).state_dict())
+    assert other.steps == 0
+    other.load_state_dict(swa.state_dict())
+    other.keep()
+    assert torch.equal(net[0].weight, kept["0.weight"])
+
+
+def test_a_signal_while_statistics_are_computed_leaves_them_for_the_next_time() -> None:
+    class Asked(Interrupt):
+        def wait(self, batches: Any, *end: Any) -> Any:
+            next(batches)
+            raise AskedToEnd
+
+    net = network()
+    run, swa = trainer(net, timetable={"epochs": 2}), Swa(net, 1)
+    learner = changed(run, average=swa).learner
+    net.train()
+    mean = net[1].running_mean.clone()
+    with pytest.raises(AskedToEnd):
+        swa.end_epoch(learner, Asked())
+    assert torch.equal(net[1].running_mean, mean)
+    assert net.training
+    assert net[1].momentum == 0.1
+    swa.end_epoch(learner, Interrupt())
+    assert swa.steps == 1
+    assert not torch.equal(swa.state_dict()["weights"]["1.running_mean"], mean)

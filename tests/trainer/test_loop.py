@@ -266,3 +266,16 @@ def test_another_batch_size_keeps_the_epochs_or_the_steps(batch, steps, stands, 
     times = Timetable(100, batch, epochs=3, steps=steps).continued(**places)
     assert times.total_steps == total
     assert steps or times.total_epochs == 3
+
+
+@pytest.mark.parametrize(("mode", "target"), [("min", 1e9), ("max", -1e9)])
+def test_early_stopping_ends_at_a_target_from_an_epoch_on(mode: str, target: float) -> None:
+    stopping = EarlyStopping("val/loss", mode, target=target, from_epoch=3)
+    run = trainer(timetable={"epochs": 9, "validate_unit": "step", "validate_every": 1}, callbacks=[stopping])
+    run.fit()
+    assert (run.state.epoch, run.state.step) == (2, 9), "in the third epoch"
+    assert f"and the target {target:g}" in str(run.state.stop_reason)
+    never = EarlyStopping("val/loss", "min", target=-1.0, patience=1, from_epoch=99)
+    run = trainer(timetable={"epochs": 4}, callbacks=[never], lr=1e-30, momentum=0.0)
+    run.fit()
+    assert (run.state.epoch, never.best, run.state.stop_reason) == (4, None, None)

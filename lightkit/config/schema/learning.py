@@ -31,6 +31,11 @@ class SplitConfig:
     """Use at most this many training rows of each class; null takes all."""
     limit: Optional[int] = number(None, low=1)
     """Use at most this many training rows; null takes all."""
+    val_limit: Optional[int] = number(None, low=1)
+    """Evaluate at most this many validation rows, drawn with `data.split.seed`; null takes all. The run says at its end
+    that only a part was evaluated."""
+    test_limit: Optional[int] = number(None, low=1)
+    """Test on at most this many rows, drawn in the same way; null takes all."""
     groups: Optional[str] = "groups"
     """Keep rows of one group, such as one patient, together in splits and folds. It names an attribute of the data set
     (`groups` is used if it exists) or a feature of a table. null ignores groups. For a CSV file, set
@@ -39,12 +44,21 @@ class SplitConfig:
 
 @dataclass
 class MixupConfig:
-    """Mixing pairs of training samples and their targets (Zhang et al. 2018, https://arxiv.org/abs/1710.09412)."""
+    """Mixing pairs of training samples and their targets.
+
+    Mixup (Zhang et al. 2018, https://arxiv.org/abs/1710.09412), CutMix (Yun et al. 2019,
+    https://arxiv.org/abs/1905.04899), or both in turn.
+    """
 
     alpha: Optional[float] = number(None, above=0)
     """Parameter of Beta(alpha, alpha), such as 0.2; null switches mixup off."""
     probability: float = number(1.0, low=0, high=1)
     """Share of the batches that are mixed, 0 to 1."""
+    cutmix_alpha: Optional[float] = number(None, above=0)
+    """Parameter of Beta(alpha, alpha) for the area that CutMix takes from another picture, such as 1.0; null switches
+    CutMix off."""
+    switch_probability: float = number(0.5, low=0, high=1)
+    """Share of the mixed batches that CutMix mixes, if `alpha` and `cutmix_alpha` are both set."""
 
 
 @dataclass
@@ -71,7 +85,7 @@ class DataConfig:
     `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
     input of one sample as a tensor."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
-    """Mixup of training batches."""
+    """Mixup and CutMix of training batches."""
     drop_last: bool = False
     """Skip the last training batch if it is smaller than the others."""
     num_workers: int = number(0, low=0)

@@ -10,12 +10,18 @@ from lightkit.config.schema.base import USER_ONLY, Target, named, number
 
 @dataclass
 class EarlyStoppingConfig:
-    """Ends training when the monitored value no longer improves."""
+    """Ends training when the monitored value no longer improves, or is good enough."""
 
     patience: Optional[int] = number(None, low=1)
     """Validations without improvement before training ends; null never stops early."""
     min_delta: float = number(0.0, low=0)
     """Smallest change that counts as an improvement, in units of the monitored metric."""
+    target: Optional[float] = None
+    """Value of the monitored metric at which training ends: at or above it, or at or below it with
+    `metrics.mode=min`. Null waits for none."""
+    from_epoch: int = number(1, low=1)
+    """First epoch whose validations count, the first of the run being 1. What is measured before it is neither the best
+    nor waited for."""
 
 
 @dataclass
@@ -24,6 +30,21 @@ class EmaConfig:
 
     decay: Optional[float] = number(None, above=0, below=1)
     """Decay of the average at each optimizer step, such as 0.999; null keeps no average."""
+
+
+@dataclass
+class SwaConfig:
+    """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407).
+
+    The mean of the weights at the ends of epochs, used for validation, test and the saved model.
+    """
+
+    from_epoch: Optional[int] = number(None, low=1)
+    """First epoch whose weights are averaged, the first of the run being 1; null averages none. Before its end, the
+    weights in training are evaluated. Usual is the last quarter of a run, at a constant or cyclic learning rate."""
+    update_bn: bool = True
+    """Compute the statistics of batch norm for the averaged weights, which costs a forward pass over the training rows
+    after each of these epochs. A model without batch norm needs none."""
 
 
 @dataclass
@@ -75,9 +96,14 @@ class TrainerConfig:
     """The training loop."""
 
     epochs: Optional[int] = number(20, low=1)
-    """Passes over the training split; ignored when `steps` is set."""
+    """Epochs to train for, each a pass over the training split unless `epoch_steps` is set; ignored when `steps` is
+    set."""
     steps: Optional[int] = number(None, low=1)
     """Optimizer steps to train for, in place of `epochs`."""
+    epoch_steps: Optional[int] = number(None, low=1)
+    """Optimizer steps of an epoch, for data of which one pass is too long or too short; null makes an epoch one pass.
+    The next epoch goes on where the one before it ended, and each pass has an order of its own. Everything that counts
+    epochs counts these: `epochs`, validation, checkpoints, schedules."""
     stop_at: Optional[Union[int, str]] = None
     """Pause the run after this many epochs, or after `300 steps`; null trains to the end. The run saves a checkpoint,
     and `lightkit resume` continues it with another `stop_at`. Nothing else depends on this key, so the result has the
@@ -100,6 +126,8 @@ class TrainerConfig:
     """When to end the training early."""
     ema: EmaConfig = field(default_factory=EmaConfig)
     """Moving average of the weights."""
+    swa: SwaConfig = field(default_factory=SwaConfig)
+    """Mean of the weights at the ends of epochs."""
     nonfinite: NonfiniteConfig = field(default_factory=NonfiniteConfig)
     """What happens when a training loss is NaN or infinite."""
     watch: WatchConfig = field(default_factory=WatchConfig)

@@ -80,7 +80,7 @@ def training_batches(learner: Learner, steps: int, size: int) -> Iterator[Any]:
         size: Rows of each.
     """
     train = learner.data.train
-    epochs = range(-(-steps * size // train.num_samples))  # small data give few batches each
+    epochs = range(-(-steps * size // train.epoch_samples))  # small data give few batches each
     rows = torch.cat([train.order(epoch) for epoch in epochs])[: steps * size]
     yield from batches_of(learner, in_process(train, rows, batch_size=size, shuffle=False, drop_last=False))
 

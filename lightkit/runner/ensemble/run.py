@@ -40,7 +40,7 @@ from lightkit.runner.ensemble.figures import ENSEMBLE, CurvePoint, draw, over_si
 from lightkit.runner.ensemble.finished import rows_of_base
 from lightkit.runner.ensemble.members import FinishedRuns, Members, checked, count_weights, reopened
 from lightkit.runner.ensemble.report import Outcome, SplitMeter, comparison, make_report, summary_lines
-from lightkit.runner.messages import introduction
+from lightkit.runner.messages import about_limits, introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 
@@ -246,7 +246,7 @@ class EnsemblePlan:
         logger.hparams(public(cfg), self.run.overrides)
         logger.end("finished")
         table = comparison(report, outcome.values, outcome.monitor)
-        lines = [*summary_lines(report), *self.lines]
+        lines = [*summary_lines(report), *self.lines, *about_limits(cfg, self.shared.data)]
         title = f"{outcome.method} of {outcome.networks}"
         for shown in (members.console, logger):
             shown.table(title, *table)
