@@ -14,7 +14,7 @@ from lightkit.cli.ranks import start
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
-from lightkit.config.schema.running import SweepConfig
+from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.lock import locked
 from lightkit.runs.on_end import STOPPED

@@ -33,7 +33,7 @@ from lightkit.config.project import project_folders
 from lightkit.config.relations import RULES
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Target
-from lightkit.config.schema.running import SweepConfig
+from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.config.tree import Node, Report, UnusableError, apply_rules, plain_tree, to_plain
 
 

@@ -21,7 +21,8 @@ from lightkit.config.schema.learning import (
     OptimConfig,
     SchedulerConfig,
 )
-from lightkit.config.schema.running import CheckpointConfig, ResumeConfig, SweepConfig, TrainerConfig
+from lightkit.config.schema.running import CheckpointConfig, ResumeConfig, TrainerConfig
+from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.config.tree import Node, Report, rules_in
 
 

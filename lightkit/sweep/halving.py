@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
-from lightkit.config.schema.running import HalvingConfig
+from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.sweep.job import Job, JobOutcome, Start, content_of
 
 Unit = Literal["epoch", "step"]

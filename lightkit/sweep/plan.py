@@ -13,7 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.doors import load
 from lightkit.config.hydra_settings import job_environment
-from lightkit.config.schema.running import HalvingConfig
+from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.engines.base import JobEngine, Plan

@@ -17,7 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import of_signal
 from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import slug
-from lightkit.config.schema.running import SlurmConfig
+from lightkit.config.schema.sweeping import SlurmConfig
 from lightkit.processes.children import run
 from lightkit.sweep.journal import Record
 

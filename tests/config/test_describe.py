@@ -56,7 +56,7 @@ def test_limits_of_the_items_of_a_list() -> None:
 
 
 def test_every_field_of_the_schema_has_a_docstring() -> None:
-    for module in (schema.base, schema.finetune, schema.learning, schema.device, schema.running):
+    for module in (schema.base, schema.finetune, schema.learning, schema.device, schema.running, schema.sweeping):
         types = [
             item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__
         ]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lightkit.common.errors import UserError
-from lightkit.config.schema.running import HalvingConfig
+from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.sweep.halving import build_halving, deal, hyperband_shares
 from lightkit.sweep.job import Job, JobOutcome
 

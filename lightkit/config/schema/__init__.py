@@ -22,7 +22,8 @@ from lightkit.config.schema.learning import (
     OptimConfig,
     SchedulerConfig,
 )
-from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, SweepConfig, TrainerConfig
+from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, TrainerConfig
+from lightkit.config.schema.sweeping import SweepConfig
 
 
 @dataclass
