@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.utils.data import Sampler
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
@@ -116,6 +117,8 @@ def build_splits(
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
+    if cfg.data.sampler is not None:
+        options["sampler"] = partial(instantiate, cfg.data.sampler, key="data.sampler", expected=Sampler)
     options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
     if (steps := cfg.trainer.get("epoch_steps")) is not None:
         options["epoch_batches"] = steps * cfg.trainer.accumulate
@@ -180,7 +183,8 @@ def build_metrics(
             named = ((str(name), node) for name, node in nodes.items() if node is not None)
             return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
 
-        part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+        about: dict[str, Any] = {"class_names": info.class_names, "decode": info.decode}
+        part = SplitMetrics(split, make, device=engine.device, **about)
         return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 and not alone else part
 
     return {split: made(split) for split in ("train", "val", "test")}

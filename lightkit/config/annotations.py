@@ -16,6 +16,10 @@ class Built:
     """Stands for a tensor, which YAML cannot write: a nested `_target_` makes one, or a list of numbers becomes one."""
 
 
+class Called:
+    """Stands for a class or function, which YAML cannot write: its dotted path, or a nested `_target_`, gives one."""
+
+
 class _Unknown:
     """Stands for a value that was reported already, so that nothing more is said about it."""
 
@@ -24,7 +28,7 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
-_PLAIN = {"int": int, "float": float, "bool": bool, "str": str, "None": None, "Tensor": Built}
+_PLAIN = {"int": int, "float": float, "bool": bool, "str": str, "None": None, "Tensor": Built, "Callable": Called}
 _TUPLES = {"tuple", "Tuple"}
 _LISTS = {"list", "List", "Sequence", "MutableSequence", *_TUPLES}
 _DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
@@ -42,6 +46,7 @@ _WORDS = {
     str: "text",
     type(None): "null",
     Built: "a list of numbers or a `_target_`",
+    Called: "the dotted path of a function, or a `_target_`",
 }
 
 
@@ -77,6 +82,8 @@ def _from_subscript(node: ast.Subscript) -> Any:
         return Union[tuple(map(read_annotation, inner))]
     if name == "Annotated":
         return read_annotation(inner[0])
+    if name == "Callable":
+        return Called
     if name in _LISTS:
         return _from_items(inner, fixed=name in _TUPLES)
     return dict if name in _DICTS else Any
@@ -119,6 +126,12 @@ def becomes_tensor(value: object, kind: Any) -> bool:
     """Tell whether a value is a (nested) list of numbers, for an argument that takes a tensor and no such list."""
     takes_tensor = kind is Built or Built in typing.get_args(kind)
     return takes_tensor and not fits(value, kind) and _are_numbers(value)
+
+
+def is_called(value: object, kind: Any) -> bool:
+    """Tell whether a value is the dotted path of a class or function, for an argument that takes one and no text."""
+    parts, kinds = value.split(".") if isinstance(value, str) else [], {kind, *typing.get_args(kind)}
+    return len(parts) > 1 and all(part.isidentifier() for part in parts) and Called in kinds and str not in kinds
 
 
 def _are_numbers(value: object) -> bool:

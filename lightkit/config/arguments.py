@@ -15,7 +15,7 @@ from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases,
 from lightkit.config.missing import report_missing
 from lightkit.config.origins import Key, dotted
 from lightkit.config.schema.base import SIZES
-from lightkit.config.signatures import Signature, read
+from lightkit.config.signatures import Signature, called, read
 from lightkit.config.tree import Report
 
 EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
@@ -39,6 +39,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("optim",): ("params",),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
+    ("data", "sampler"): ("targets", "num_samples", "data_source"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""
@@ -55,6 +56,7 @@ KINDS: dict[Key, tuple[str, ...]] = {
     ("trainer", "task"): ("lightkit.trainer.tasks.Task",),
     ("trainer", "callbacks", "*"): ("lightkit.trainer.callbacks.Callback",),
     ("logger", "more", "*"): ("lightkit.loggers.base.Logger",),
+    ("data", "sampler"): ("torch.utils.data.Sampler",),
     ("device", "parallel"): ("lightkit.device.parallel.Parallel",),
 }
 """Base classes of what is built at a key; `*` stands for any name."""
@@ -67,6 +69,7 @@ _PLACES = {
     "lightkit.trainer.callbacks.Callback": ("a callback (lightkit.trainer.Callback)", "trainer.callbacks.NAME"),
     "lightkit.loggers.base.Logger": ("a logger (lightkit.Logger)", "logger.more.NAME"),
     "lightkit.device.parallel.Parallel": ("a strategy (lightkit.device.Parallel)", "device.parallel"),
+    "torch.utils.data.Sampler": ("a sampler (torch.utils.data.Sampler)", "data.sampler"),
     "torch.utils.data.Dataset": ("a data set (torch.utils.data.Dataset)", "data.dataset"),
     "torch.optim.lr_scheduler.LRScheduler": ("a schedule of PyTorch", "scheduler=torch scheduler.scheduler"),
     "torch.nn.modules.loss._Loss": ("a loss", "loss"),
@@ -113,13 +116,34 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
         signature = None if target is None else read(target)
     except TargetError as error:
         report_missing(error, str(target), (*key, "_target_"), report)
+    _check_given(node, arguments, signature, key, report)
+    for name, function in called({**arguments, "_target_": target}).items():
+        _check_called(function, (*key, name), report)
+    for name, value in arguments.items():
+        _nested(value, (*key, name), report)
+    _nested(node.get("_args_"), (*key, "_args_"), report)
+
+
+def _check_called(node: dict[str, Any], place: Key, report: Report) -> None:
+    """Check a function that is given by its path, and the arguments for it that stand beside the path."""
+    target = _target(node, place[:-1], report)
+    try:
+        signature = None if target is None else read(target)
+    except TargetError as error:
+        report_missing(error, str(target), place, report)
+        return
+    arguments = {name: value for name, value in node.items() if name not in HYDRA_KEYS}
+    _check_given(node, arguments, signature, place[:-1], report)
+
+
+def _check_given(
+    node: dict[str, Any], arguments: dict[str, Any], signature: Signature | None, key: Key, report: Report
+) -> None:
+    """Check names and types of arguments, as far as the source tells."""
     if signature is not None:
         _check_names(node, arguments, signature, key, report)
         for name, value in arguments.items():
             _check_type(value, name, signature, key, report)
-    for name, value in arguments.items():
-        _nested(value, (*key, name), report)
-    _nested(node.get("_args_"), (*key, "_args_"), report)
 
 
 def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:

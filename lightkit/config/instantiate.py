@@ -18,13 +18,13 @@ from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.annotations import becomes_tensor, fits, item_type
 from lightkit.config.arguments import HYDRA_KEYS
 from lightkit.config.fields import class_at, field_types
-from lightkit.config.judging import Violation, targets_in, verify, violations
+from lightkit.config.judging import Violation, paths_in, verify, violations
 from lightkit.config.loader import locate
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
 from lightkit.config.schema.base import SIZES
-from lightkit.config.signatures import TargetError, read, read_known
+from lightkit.config.signatures import TargetError, called, read, read_known
 from lightkit.config.tree import to_plain
 
 _OF_CLASSES = {"num_classes", "num_labels"}
@@ -140,20 +140,30 @@ def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None
     """Check every target of a node: all of them by their source, before any is imported, then the objects."""
     for violation in violations(plain, trust, parts_of(key)):
         raise _refused(violation)
-    found = [(place, node["_target_"]) for place, node in targets_in(plain, parts_of(key))]
+    found = [(place, node["_target_"]) for place, node in paths_in(plain, parts_of(key))]
     for place, target in found:  # what only an import could tell: `torch.ops` finds libraries by any name
         try:
             read(target)
         except TargetError as error:
-            facts = {"key": dotted(place), "received": target, "family": "target-not-found"}
+            facts = {"key": _node_key(place), "received": target, "family": "target-not-found"}
             raise UserError(error.sentence(target), **facts) from error
     for place, target in found:
-        built = _located(target, dotted(place))
+        built = _located(target, _node_key(place))
         refusal = verify(built, target, trust)
         if refusal is not None:
             raise _refused(refusal.at(place, trust))
-        if place == parts_of(key) and isinstance(built, type) and expected and not issubclass(built, expected):
+        if (
+            place == (*parts_of(key), "_target_")
+            and isinstance(built, type)
+            and expected
+            and not issubclass(built, expected)
+        ):
             raise _wrong_kind(target, key, expected)
+
+
+def _node_key(place: Key) -> str:
+    """Return the key of the node whose path stands at a place."""
+    return dotted(place[:-1] if place[-1] == "_target_" else place)
 
 
 def _refused(violation: Violation) -> UserError:
@@ -229,7 +239,9 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
 
 def _as_annotated(values: dict[str, Any], target: str) -> dict[str, Any]:
     """Return arguments with lists as they are wanted: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
-    made, signature = dict(values), read_known(target)
+    functions, signature = called({"_target_": target, **values}), read_known(target)
+    handed = {name for node in functions.values() for name in node}
+    made = {name: value for name, value in values.items() if name not in handed} | functions
     for parameter in signature.parameters if signature is not None else ():
         items, kind = made.get(parameter.name), item_type(parameter.annotation)
         if becomes_tensor(items, parameter.annotation):

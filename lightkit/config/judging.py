@@ -29,7 +29,7 @@ from lightkit.config.lookup import (
 from lightkit.config.origins import Key
 from lightkit.config.policy import DATASETS, FETCHING, FUNCTIONS, UNPACKING, USUAL, Trust, is_listed, top_of
 from lightkit.config.project import beside, project_root
-from lightkit.config.signatures import read_known
+from lightkit.config.signatures import called, read_known
 
 _CALLERS = ("hydra", "omegaconf")  # trusting all of them would allow everything, as they call what they are told
 _VISION, _OWN_VISION = "torchvision.datasets", "lightkit.data.torchvision_sets.torchvision_dataset"
@@ -45,12 +45,12 @@ def violations(tree: Any, trust: Trust, key: Key = ()) -> Iterator[Violation]:
         trust: What it may build.
         key: Where it stands.
     """
-    for place, node in targets_in(tree, key):
+    for place, node in paths_in(tree, key):
         refusal = judge(node["_target_"], trust)
         if refusal is not None:
             yield refusal.at(place, trust)
             continue
-        yield from (((*place, name), what, facts) for name, what, facts in _overreaching(node, trust))
+        yield from (((*place[:-1], name), what, facts) for name, what, facts in _overreaching(node, trust))
 
 
 def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -60,6 +60,16 @@ def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, item in items:
         yield from targets_in(item, (*key, name))
+
+
+def paths_in(tree: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Yield the key of every path that leads to something to build or to call, with its node.
+
+    Of a function that is given by its path alone the node is made from the one that it stands in.
+    """
+    for place, node in targets_in(tree, key):
+        yield (*place, "_target_"), node
+        yield from (((*place, name), inner) for name, inner in called(node).items())
 
 
 @dataclass(frozen=True)
@@ -79,14 +89,14 @@ class Refusal:
     fix: str | None = None
 
     def at(self, key: Key, trust: Trust) -> Violation:
-        """Return the violation of a node with this target."""
+        """Return the violation of a node with this target, whose path stands at `key`."""
         places, fix = USUAL.get(str(key[0]) if key else "", USUAL[""]), self.fix
         if self.entry:
             is_stray = "." not in self.entry and project_root() is None
             fix = (beside(self.entry) if is_stray else None) or self._ways_out(places, trust)
         expected = f"a class or function of {', '.join(places)}, or of your own project"
         facts = {"expected": expected, "received": self.target, "fix": fix, "family": "target-not-trusted"}
-        return (*key, "_target_"), self.what, facts
+        return key, self.what, facts
 
     def _ways_out(self, places: Iterable[str], trust: Trust) -> str:
         last = self.target.rpartition(".")[2]

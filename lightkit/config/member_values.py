@@ -259,7 +259,7 @@ def _simplify(cfg: DictConfig) -> None:
     trainer, overfit = cfg.trainer, cfg.trainer.overfit
     cfg.ensemble = {**_SINGLE, "member": OmegaConf.to_container(cfg.ensemble.member)}
     cfg.data.batch_size = min(cfg.data.batch_size, overfit.samples)
-    cfg.data.augment, cfg.data.drop_last = [], False
+    cfg.data.augment, cfg.data.sampler, cfg.data.drop_last = [], None, False
     cfg.data.mixup.alpha = cfg.data.mixup.cutmix_alpha = None
     cfg.device.batch_size = None
     trainer.epochs, trainer.steps, trainer.epoch_steps, trainer.accumulate = None, overfit.steps, None, 1

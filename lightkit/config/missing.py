@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import lightkit.config.modules as modules
 from lightkit.common import run_files
 from lightkit.common.suggest import nearest
-from lightkit.config.judging import judge, targets_in
+from lightkit.config.judging import judge, paths_in
 from lightkit.config.lookup import (
     BrokenError,
     Found,
@@ -151,14 +151,14 @@ def _sources(root: Path) -> Iterator[Path]:
 def check_imports(tree: dict[str, Any], report: Report) -> None:
     """Report the modules of the user's own that a run which is about to start could not import."""
     told = set[str]()
-    for key, node in targets_in(tree):
+    for key, node in paths_in(tree):
         target = node["_target_"]
         failure = None if judge(target, report.trust) else failing_import(target, report.trust)
         if failure is not None and failure.place not in told:
             told.add(failure.place)
             what = f"{target} can't be imported: {failure.place}: {failure.what}"
             facts = {"received": failure.name, "choices": failure.choices, "fix": failure.fix}
-            report.add((*key, "_target_"), what, **facts, family="target-not-found")
+            report.add(key, what, **facts, family="target-not-found")
 
 
 class Failure(NamedTuple):

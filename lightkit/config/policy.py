@@ -40,7 +40,7 @@ PLACES = (
     *("lightkit.ensemble", "lightkit.finetune"),
     *("torch.distributions", "torch.nn", "torch.optim"),
     *(f"torch.utils.data.{part}" for part in ("dataloader", "dataset", "sampler")),
-    *("torchmetrics", "peft.tuners"),
+    *("torchmetrics", "sklearn.metrics", "peft.tuners"),
     *(f"torchvision.{part}" for part in ("datasets", "models", "ops", "transforms")),
     *(f"timm.{part}" for part in ("layers", "loss", "models", "optim", "scheduler")),
 )
@@ -73,7 +73,13 @@ USUAL = {
     "loss": ("lightkit.losses", "torch.nn", "torchvision.ops"),
     "optim": ("torch.optim", "timm.optim"),
     "scheduler": ("lightkit.optim", "torch.optim.lr_scheduler"),
-    "metrics": ("torchmetrics", "torchmetrics.classification", "torchmetrics.regression", "lightkit.metrics"),
+    "metrics": (
+        "torchmetrics",
+        "torchmetrics.classification",
+        "torchmetrics.regression",
+        "lightkit.metrics",
+        "sklearn.metrics",
+    ),
     "data": ("lightkit.data", "torch.utils.data", "torchvision.datasets", "torchvision.transforms.v2"),
     "trainer": ("lightkit.trainer",),
     "finetune": ("peft",),

@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.reading import UnreadableError, opened, parse_json
-from lightkit.config.judging import judge, targets_in
+from lightkit.config.judging import judge, paths_in
 from lightkit.config.member_values import nested
 from lightkit.config.origins import shown
 from lightkit.config.policy import Trust
@@ -269,7 +269,7 @@ def foreign_targets(cfg: DictConfig, run: Path, trust: Trust, *, fix: str = BY_O
     named = [entry for entry in entries if isinstance(entry, str)] if isinstance(entries, list) else []
     members = ensemble.get("members") if isinstance(ensemble, dict) else ()
     values = [nested(entry) for entry in members if isinstance(entry, dict)] if isinstance(members, list) else []
-    targets = dict.fromkeys(node["_target_"] for _, node in targets_in([tree, *values]))
+    targets = dict.fromkeys(node["_target_"] for _, node in paths_in([tree, *values]))
     narrow = trust.of_stranger(named)
     refused = [target for target in targets if judge(target, narrow) and not judge(target, trust)]
     if not refused:

@@ -7,16 +7,17 @@ followed. What cannot be read (compiled code, `__new__`, names made at run time)
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import lightkit.config.modules as modules
-from lightkit.config.annotations import or_none, read_annotation
+from lightkit.config.annotations import is_called, or_none, read_annotation
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, last_name, own
 from lightkit.config.modules import Module
 
-__all__ = ["Parameter", "Signature", "TargetError", "clear", "read", "read_known"]
+__all__ = ["Parameter", "Signature", "TargetError", "called", "clear", "read", "read_known"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,20 @@ def read_known(target: str) -> Signature | None:
         return read(target)
     except TargetError:
         return None
+
+
+def called(node: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the functions that a node gives to its target by their paths, as nodes, by the argument that takes each.
+
+    Where the target takes further arguments by `**kwargs`, those that it does not name are for the function.
+    """
+    signature = read_known(node["_target_"]) if isinstance(node.get("_target_"), str) else None
+    if signature is None:
+        return {}
+    named = [item.name for item in signature.parameters if is_called(node.get(item.name), item.annotation)]
+    known = {*signature.names(), "_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
+    rest = {name: value for name, value in node.items() if name not in known} if signature.open else {}
+    return {name: {"_target_": node[name], "_partial_": True, **rest} for name in named}
 
 
 def clear() -> None:

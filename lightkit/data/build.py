@@ -105,7 +105,7 @@ class Data:
         ]
         for name, loader in self.loaders().items():
             batches = f"{len(loader)} {'batch' if len(loader) == 1 else 'batches'} of {loader.batch_size}"
-            table.append((name, f"{counted(loader.num_samples, 'row')}, {batches}"))
+            table.append((name, f"{counted(len(loader.rows), 'row')}, {batches}"))
         return table
 
     def loaders(self) -> dict[str, Loader]:
@@ -211,6 +211,9 @@ def build_data(
         prepare=replace(prepare, augment=as_transforms(augment)),
         mixup=Mixup.from_settings(mixup, seed=options.seed, info=source.info),
     )
+    if train.drawn is not None and options.sampler is not None:
+        train.drawn.check(options.seed)
+        notes.append(f"data.sampler: an epoch has {train.num_samples:,} samples of {len(rows['train']):,} training rows")
     evaluate: dict[str, Any] = {
         name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare)
         for name in ("val", "test")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.randomness import mix
 from lightkit.common.strategies import own_part
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
+from lightkit.data.samplers import EpochOrder
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, page_locked
 from lightkit.data.workers import SampleReader
@@ -57,7 +57,9 @@ class Loader:
     ) -> None:
         self.source, self.rows, self.options = source, rows, options
         self.prepare, self.mixup = prepare or Prepare(), mixup
-        self.num_samples, self.batch_size = len(rows), options.batch_size
+        self.drawn = EpochOrder(options.sampler, rows, source) if options.shuffle and len(rows) else None
+        self.num_samples = len(rows) if self.drawn is None else self.drawn.num_samples
+        self.batch_size = options.batch_size
         if options.drop_last and self.num_samples < self.batch_size:
             raise UserError(
                 "no batch is left with drop_last",
@@ -91,10 +93,7 @@ class Loader:
 
     def _pass(self, number: int) -> Tensor:
         """Return the rows in the order of a pass over them."""
-        if not self.options.shuffle:
-            return self.rows
-        generator = torch.Generator().manual_seed(mix(self.options.seed, "order", number))
-        return self.rows[torch.randperm(self.num_samples, generator=generator)]
+        return self.rows if self.drawn is None else self.drawn.draw(self.options.seed, number)
 
     def epoch(self, epoch: int, start: int = 0) -> Batches:
         """Yield the batches of an epoch.

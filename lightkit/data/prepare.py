@@ -280,6 +280,7 @@ class LoaderOptions:
         batch_size: Samples per batch, over all processes that train together.
         eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
         shuffle: Draw a new order each epoch; otherwise rows come as they are.
+        sampler: Makes what draws it (see `EpochOrder`); None shuffles.
         drop_last: Leave out a last smaller batch.
         seed: Seed of the order.
         pin_memory: Put batches into page-locked memory.
@@ -299,6 +300,7 @@ class LoaderOptions:
     batch_size: int = 64
     eval_batch_size: int | None = None
     shuffle: bool = False
+    sampler: Callable[..., Any] | None = None
     drop_last: bool = False
     seed: int = 0
     pin_memory: bool = False
@@ -325,4 +327,5 @@ class LoaderOptions:
             split: Name of the split.
         """
         size = self.eval_batch_size or self.batch_size
-        return replace(self, batch_size=size, shuffle=False, drop_last=False, split=split, epoch_batches=None)
+        whole = {"sampler": None, "drop_last": False, "epoch_batches": None}
+        return replace(self, batch_size=size, shuffle=False, split=split, **whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ class SampleData:
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
             `strata`, `groups` (the group of each row), `row_names` (what a resume knows the rows by when the data have
-            changed), `notes` (lines about it for people), `left_out` (what it leaves out, and
-            why), `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
-            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
+            changed), `notes` (lines about it for people), `left_out` (what it leaves out, and why), `decode` (makes a
+            text of token numbers), `targets` or `labels` (all targets at once), `classes` (their names, or their
+            number), `draws` (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -42,9 +43,11 @@ class SampleData:
         self.splits: Mapping[str, Any] | None = getattr(base, "splits", None)
         self.notes: tuple[str, ...] = tuple(getattr(base, "notes", ()))
         self.left_out: Mapping[str, str] = getattr(base, "left_out", {})
-        targets = _known_targets(base)
+        self.targets = targets = _known_targets(base)
         info = getattr(base, "info", None)
         self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets)
+        if self.info.decode is None and callable(getattr(base, "decode", None)):
+            self.info = dataclasses.replace(self.info, decode=base.decode)
         if targets is not None:
             check_targets(targets, self.info, name=type(base).__name__)
         strata = getattr(base, "strata", None)

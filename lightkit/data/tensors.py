@@ -6,10 +6,10 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -274,6 +274,7 @@ class DataInfo:
         fingerprint: blake2b of the content or of what identifies it; changes when the data changes.
         vocabulary: The tokens in order of their numbers, for language modelling; empty where they are not known.
         target_scale: What regression targets were divided by; predictions are written in the unit from before.
+        decode: Makes a text of token numbers; None where the data set has no such method.
     """
 
     task: str
@@ -285,6 +286,7 @@ class DataInfo:
     fingerprint: str = ""
     vocabulary: tuple[str, ...] = ()
     target_scale: float = 1.0
+    decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

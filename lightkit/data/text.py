@@ -92,9 +92,8 @@ class Text:
         self._starts, self.splits = _windows(cuts, context_length, stride, wanted=(True, val > 0, test > 0))
         size = len(self.vocabulary)
         mark = fingerprint([self.tokens, self.vocabulary, context_length, stride, cuts])
-        self.info = DataInfo(
-            "language_modeling", (context_length,), size, (), size, context_length, mark, self.vocabulary
-        )
+        sizes = (context_length,), size, (), size, context_length
+        self.info = DataInfo("language_modeling", *sizes, mark, self.vocabulary, decode=self.decode)
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -1,12 +1,26 @@
 """What is measured: torchmetrics per split, metrics of our own, and the figures of the final evaluation.
 
 torchmetrics takes seconds to import, so nothing here imports it before the first values are needed; the metric classes
-that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.retrieval`.
+that derive from it live in `lightkit.metrics.function`, `lightkit.metrics.language` and `lightkit.metrics.retrieval`.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from lightkit.metrics.figures import Figures, write_figures
 from lightkit.metrics.results import Shaped
 from lightkit.metrics.shared import Gathered, SharedMetrics
 from lightkit.metrics.split import SplitMetrics
 
-__all__ = ["Figures", "Gathered", "Shaped", "SharedMetrics", "SplitMetrics", "write_figures"]
+if TYPE_CHECKING:
+    from lightkit.metrics.function import Function as Function
+
+__all__ = ["Figures", "Function", "Gathered", "Shaped", "SharedMetrics", "SplitMetrics", "write_figures"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Function":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("lightkit.metrics.function").Function

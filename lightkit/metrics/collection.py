@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.modules import shape_of
 from lightkit.metrics.results import CONVERTERS, convert, kind_of, wrapped
+from lightkit.metrics.texts import Decode
 
 _LOG = logging.getLogger(__name__)
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
@@ -53,12 +54,16 @@ class Collection:
         metrics: The metrics by name; those of a `MetricCollection` are named below its name, `all/MulticlassAccuracy`.
         key: Where they stand in the configuration (`metrics.val`), for errors.
         device: Where their states live.
+        decode: Makes a text of tokens, for metrics of texts; None where the data set does not.
 
     Raises:
         UserError: One is no metric, or wants inputs of an unknown kind.
     """
 
-    def __init__(self, metrics: Mapping[str, Any], *, key: str, device: torch.device) -> None:
+    def __init__(
+        self, metrics: Mapping[str, Any], *, key: str, device: torch.device, decode: Decode | None = None
+    ) -> None:
+        self.decode = decode
         self.key, metrics, self._undefined = key, _members(metrics), set[str]()
         self.names = list(metrics)
         groups: dict[Any, MetricGroup] = {}
@@ -123,7 +128,7 @@ class Collection:
                 raise self._unserved(group.names[0], sorted(lacking), sorted(kwargs))
             try:
                 if group.kind not in converted:
-                    converted[group.kind] = convert(group.kind, preds, target)
+                    converted[group.kind] = convert(group.kind, preds, target, self.decode)
                 leader.update(*converted[group.kind], **_taking(leader)._filter_kwargs(**kwargs))
             except Exception as error:
                 if is_out_of_memory(error) or is_dead_worker(error):
@@ -141,13 +146,15 @@ class Collection:
     def _unfit(self, name: str, error: Exception, given: Mapping[str, Any]) -> UserError:
         """Make the error of a metric that does not take what the model gives."""
         shapes = ", ".join(f"{what} {_shape(value)}" for what, value in given.items())
-        kinds = "metrics=multiclass, binary, multilabel or regression"
+        fix = "choose metrics for this kind of target, such as metrics=multiclass, binary, multilabel or regression, or"
+        if isinstance(error, OSError):  # a file that is not on this machine
+            fix = "arguments of it that need no file from elsewhere, or"
         return UserError(
             f"{self._member(name)}the metric does not take what the model gives: {error}",
             key=self._key(name),
             received=shapes,
             origin=user_frame(error),
-            fix=f"choose metrics for this kind of target, such as {kinds}, or leave it out: ~{self._key(name)}",
+            fix=f"{fix} leave it out: ~{self._key(name)}",
         )
 
     def _unserved(self, name: str, lacking: list[str], given: list[str]) -> UserError:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.metrics.texts import ANSWERS, REFERENCES, TEXTS, Decode, as_texts, kind_of_text
 
 MOST_NUMBERS = 200
 """A vector is logged number by number up to this length, or where there is a name for each of them."""
@@ -171,6 +172,8 @@ def kind_of(metric: Any) -> str:
     if any(base.__module__.startswith("torchmetrics.retrieval") for base in bases):
         return "graded" if getattr(metric, "allow_non_binary_target", False) else "retrieval"
     names = [base.__name__ for base in bases]
+    if any(base.__module__.startswith("torchmetrics.text") for base in bases):
+        return kind_of_text(names)
     if any(name.startswith("Multiclass") for name in names):
         return "scores" if any(name in _ARGMAX_FAMILIES for name in names) else "multiclass"
     return next((kind for kind in ("binary", "multilabel") if any(n.lower().startswith(kind) for n in names)), "raw")
@@ -185,17 +188,20 @@ def wrapped(metric: Any) -> Any:
     return inner if hasattr(inner, "metric_state") else None
 
 
-def convert(kind: str, preds: Any, target: Any) -> tuple[Any, Any]:
+def convert(kind: str, preds: Any, target: Any, decode: Decode | None = None) -> tuple[Any, Any]:
     """Convert outputs and targets to what the metrics of a family take.
 
     Args:
         kind: What `kind_of` said.
-        preds: Raw output of the model, or texts, which only metrics of the kind `raw` take.
+        preds: Raw output of the model, or texts, which only metrics of the kind `raw` and those of texts take.
         target: What the loss compared it with.
+        decode: Makes a text of tokens; None where the data set does not.
 
     Raises:
         TypeError: They are no tensors, and the metrics of the family take tensors.
     """
+    if kind in (TEXTS, REFERENCES, ANSWERS):
+        return as_texts(kind, preds, target, decode)
     if kind != "raw" and not (isinstance(preds, Tensor) and isinstance(target, Tensor)):
         raise TypeError("it takes tensors")
     if isinstance(preds, Tensor) and preds.dtype in (torch.float16, torch.bfloat16):
@@ -261,7 +267,7 @@ def _wide(preds: Tensor) -> torch.dtype:
     return torch.float32 if preds.device.type == "mps" else torch.float64
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Any] = {
     "scores": _scores,
     "multiclass": _multiclass,
     "binary": _binary,
@@ -270,5 +276,6 @@ CONVERTERS = {
     "retrieval": _retrieval,
     "graded": _graded,
     "raw": lambda preds, target: (preds, target),
+    **dict.fromkeys((TEXTS, REFERENCES, ANSWERS), as_texts),
 }
 """Families of metrics and the conversion each needs."""

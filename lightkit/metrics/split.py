@@ -13,6 +13,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import mapped, tensors
 from lightkit.metrics.collection import Collection, keeps_more, outlasts
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
+from lightkit.metrics.texts import Decode
 
 _LOG = logging.getLogger(__name__)
 BLOCK_ELEMENTS = 4_000_000
@@ -96,6 +97,7 @@ class SplitMetrics:
         device: Where metric states live: the device of the model's output.
         block: Number of steps counted at once.
         class_names: Names of classes or labels, for metrics that give one value for each.
+        decode: Makes a text of tokens, for metrics of texts.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class SplitMetrics:
         device: torch.device | str = "cpu",
         block: int = 32,
         class_names: Sequence[str] = (),
+        decode: Decode | None = None,
     ) -> None:
+        self._decode = decode
         self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
         self.figures_data: dict[str, Shaped] = {}
         self._told = False
@@ -132,9 +136,8 @@ class SplitMetrics:
 
     def anew(self) -> SplitMetrics:
         """Return the same metrics made anew, with nothing counted."""
-        return SplitMetrics(
-            self.prefix, self._make, device=self._device, block=self.block, class_names=self.class_names
-        )
+        same: dict[str, Any] = {"block": self.block, "class_names": self.class_names, "decode": self._decode}
+        return SplitMetrics(self.prefix, self._make, device=self._device, **same)
 
     @property
     def no_loss(self) -> Tensor:
@@ -144,7 +147,8 @@ class SplitMetrics:
     def collected(self) -> Collection:
         """Return the metrics, made now where they were not."""
         if self._collection is None:
-            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
+            key = f"metrics.{self.prefix}"
+            self._collection = Collection(self._make(), key=key, device=self._device, decode=self._decode)
         return self._collection
 
     def for_one_model(self) -> str:

@@ -158,7 +158,7 @@ class StackedMetrics:
                 leader.reset()
                 if state is not None:
                     load(leader, state, preds.device)
-                leader.update(*convert(group.kind, preds[model], target[model]))
+                leader.update(*convert(group.kind, preds[model], target[model], self._collection.decode))
                 leader.validate_args = False
                 before[model] = state_of(leader)
 

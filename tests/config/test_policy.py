@@ -201,7 +201,7 @@ def test_the_message_names_origin_and_way_out(report: Callable[..., str], write:
         "at:       experiments/mine.yaml:2",
         "expected: a class or function of lightkit.models, torch.nn, torchvision.models, timm.models, or of your own",
         "received: 'sklearn.linear_model.Ridge'",
-        "write a function of your own for it, or trust=[rich, sklearn] if no harm can come of it",
+        "write a function of your own for it, or trust=[rich, sklearn.linear_model.Ridge] if no harm",
         "at:       command line: optim._target_=torch.SGD",
         "trust=[rich, os.system]",
     ):

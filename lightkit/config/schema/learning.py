@@ -84,6 +84,10 @@ class DataConfig:
     """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
     `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
     input of one sample as a tensor."""
+    sampler: Optional[Target] = None
+    """Which rows an epoch takes, and in which order: a `torch.utils.data.Sampler` over the training split, such as
+    `lightkit.data.samplers.Balanced`; null shuffles all of them. It may take `targets` (those of the split),
+    `num_samples` (its rows) and `data_source`."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
     """Mixup and CutMix of training batches."""
     drop_last: bool = False

@@ -1,0 +1,140 @@
+"""Which rows an epoch takes, and in which order: a function of seed and epoch, so that a run can go on anywhere.
+
+A sampler is one of PyTorch's: it gives positions among the rows of the training split, as numbers or tensors of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler, WeightedRandomSampler
+
+from lightkit.common.errors import UserError, keys_under
+from lightkit.common.failures import in_short, user_frame
+from lightkit.common.randomness import mix
+from lightkit.data.sources import kept_generators, seed_generators
+
+KEY = "data.sampler"
+
+
+class Shuffled(Sampler[Tensor]):
+    """Takes each row once, in random order.
+
+    Args:
+        num_samples: Rows of the split.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield torch.randperm(self.num_samples)
+
+
+class Balanced(WeightedRandomSampler):
+    """Draws rows with replacement, each class as often as any other.
+
+    Args:
+        targets: The class of each row of the split, `(N,)`.
+        num_samples: Draws of an epoch; the rows of the split where nothing is said.
+
+    Raises:
+        UserError: The targets are no classes.
+    """
+
+    def __init__(self, targets: Tensor, num_samples: int) -> None:
+        if targets.is_floating_point() or targets.ndim != 1:
+            raise UserError("there are no classes to balance", argument="", received=f"targets of {targets.dtype}")
+        super().__init__((1 / targets.bincount().double())[targets].tolist(), num_samples)
+
+
+class EpochOrder:
+    """The rows of each epoch, as a sampler gives them.
+
+    Args:
+        make: Makes the sampler, of the arguments that its class takes: `num_samples`, the number of rows; `targets`,
+            those of the rows, where the data set tells them all at once; `data_source`, something of their length. None
+            makes `Shuffled`.
+        rows: `(N,)` int64 rows of the split.
+        source: The data set.
+
+    Raises:
+        UserError: The sampler cannot be made, or does not say how long an epoch is.
+    """
+
+    def __init__(self, make: Callable[..., Any] | None, rows: Tensor, source: Any) -> None:
+        facts: dict[str, Any] = {"num_samples": len(rows), "data_source": range(len(rows))}
+        given = (getattr(source, name, None) for name in ("y", "targets", "strata"))
+        known = next((all_ for all_ in given if isinstance(all_, Tensor) and len(all_) == len(source)), None)
+        if known is not None:
+            facts["targets"] = known[rows]
+        self.rows, self.sampler = rows, Shuffled(len(rows)) if make is None else make(**facts)
+        length, error = None, None
+        try:
+            length = len(self.sampler)
+        except (TypeError, NotImplementedError) as failed:
+            error = failed
+        if not length:
+            what = "the sampler takes no samples" if error is None else f"it does not say how long an epoch is: {error}"
+            raise UserError(what, key=KEY, expected="__len__, of 1 or more", received=length)
+        self.num_samples = int(length)
+
+    def draw(self, seed: int, epoch: int) -> Tensor:
+        """Return the rows of an epoch in their order, `(num_samples,)` int64.
+
+        The generators of Python, NumPy and PyTorch are seeded for it, and put back afterwards.
+
+        Raises:
+            UserError: The sampler raises, or gives other positions than there are.
+        """
+        sampler = self.sampler
+        with kept_generators(), keys_under(KEY):
+            seed_generators(mix(seed, "order", epoch))
+            try:
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+                found = [*sampler]
+            except Exception as error:
+                if isinstance(error, UserError):
+                    raise
+                what = f"{type(sampler).__name__} failed: {in_short(error)}"
+                raise UserError(what, key=KEY, origin=user_frame(error)) from error
+        return self.rows[self._positions(found)]
+
+    def _positions(self, found: list[Any]) -> Tensor:
+        """Check what a sampler gave."""
+        expected, kind = f"{self.num_samples} whole numbers from 0 to {len(self.rows) - 1}", ""
+        try:
+            tensors = bool(found) and all(isinstance(one, Tensor) and one.ndim == 1 for one in found)
+            drawn = torch.cat(found) if tensors else torch.as_tensor(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError("gives no positions of rows", key=KEY, expected=expected, received=str(error)) from error
+        if drawn.ndim != 1 or drawn.is_floating_point() or drawn.dtype == torch.bool:
+            kind = f"{drawn.dtype} of shape {tuple(drawn.shape)}"
+        elif len(drawn) != self.num_samples:
+            kind = f"{len(drawn)} of them"
+        elif drawn.min() < 0 or drawn.max() >= len(self.rows):
+            kind = f"numbers from {int(drawn.min())} to {int(drawn.max())}"
+        if kind:
+            fix = "batches are made of data.batch_size rows each" if drawn.ndim > 1 else None
+            raise UserError("gives other positions than there are", key=KEY, expected=expected, received=kind, fix=fix)
+        return drawn.to(torch.int64)
+
+    def check(self, seed: int) -> None:
+        """Refuse a sampler whose next epoch depends on more than its number.
+
+        Raises:
+            UserError: It gives something else when the same epoch is drawn again.
+        """
+        if not torch.equal(self.draw(seed, 0), self.draw(seed, 0)):
+            what = "the same epoch is drawn differently the second time, so that a resumed run would see other samples"
+            fix = (
+                "draw from the generators of torch, numpy or random, which are seeded for each epoch, and keep no state"
+            )
+            raise UserError(what, key=KEY, received=type(self.sampler).__name__, fix=fix)
