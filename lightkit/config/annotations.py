@@ -90,10 +90,11 @@ def _from_subscript(node: ast.Subscript) -> Any:
 
 
 def _from_items(items: list[ast.expr], *, fixed: bool) -> Any:
-    """Return the type of a list, for a tuple of its length; `tuple[int]` is often written for one of any length."""
+    """Return the type of a list, for a tuple with its length, or 0 for any; `tuple[int]` often means any length."""
     kinds = {read_annotation(item) for item in items if not _is_ellipsis(item)}
     kind: Any = list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
-    return Annotated[kind, len(items)] if fixed and len(items) > 1 and not any(map(_is_ellipsis, items)) else kind
+    length = len(items) if len(items) > 1 and not any(map(_is_ellipsis, items)) else 0
+    return Annotated[kind, length] if fixed else kind
 
 
 def _is_ellipsis(node: ast.expr) -> bool:
@@ -109,7 +110,7 @@ def fits(value: Any, kind: Any) -> bool:
     """Tell whether a plain value (from YAML) has the type. A whole number is a number; true and false are not."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Annotated:
-        return fits(value, inner[0]) and len(value) == inner[1]
+        return fits(value, inner[0]) and inner[1] in (0, len(value))
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in inner)
     if origin in (Union, types.UnionType):
@@ -126,6 +127,12 @@ def becomes_tensor(value: object, kind: Any) -> bool:
     """Tell whether a value is a (nested) list of numbers, for an argument that takes a tensor and no such list."""
     takes_tensor = kind is Built or Built in typing.get_args(kind)
     return takes_tensor and not fits(value, kind) and _are_numbers(value)
+
+
+def becomes_tuple(value: object, kind: Any) -> bool:
+    """Tell whether a value is a list for an argument that takes a text or a tuple, and so tells the two apart."""
+    kinds = typing.get_args(kind)
+    return isinstance(value, list) and str in kinds and any(typing.get_origin(one) is Annotated for one in kinds)
 
 
 def is_called(value: object, kind: Any) -> bool:
@@ -152,7 +159,7 @@ def in_words(kind: Any) -> str:
     """Say a type as an error message does."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Annotated:
-        return in_words(inner[0]).replace("a list", f"a list of {inner[1]}", 1)
+        return in_words(inner[0]).replace("a list", f"a list of {inner[1]}" if inner[1] else "a list", 1)
     if origin is Literal:
         return "one of " + ", ".join("null" if choice is None else str(choice) for choice in inner)
     if origin in (Union, types.UnionType):

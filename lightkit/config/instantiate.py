@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
-from lightkit.config.annotations import becomes_tensor, fits, item_type
+from lightkit.config.annotations import becomes_tensor, becomes_tuple, fits, item_type
 from lightkit.config.arguments import HYDRA_KEYS
 from lightkit.config.fields import class_at, field_types
 from lightkit.config.judging import Violation, paths_in, verify, violations
@@ -238,7 +238,7 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
 
 
 def _as_annotated(values: dict[str, Any], target: str) -> dict[str, Any]:
-    """Return arguments with lists as they are wanted: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
+    """Return arguments as they are wanted: lists as tensors or tuples, 0.0 for YAML's 0, functions for their paths."""
     functions, signature = called({"_target_": target, **values}), read_known(target)
     handed = {name for node in functions.values() for name in node}
     made = {name: value for name, value in values.items() if name not in handed} | functions
@@ -246,6 +246,8 @@ def _as_annotated(values: dict[str, Any], target: str) -> dict[str, Any]:
         items, kind = made.get(parameter.name), item_type(parameter.annotation)
         if becomes_tensor(items, parameter.annotation):
             made[parameter.name] = {"_target_": "torch.tensor", "data": _floats(items)}
+        elif becomes_tuple(items, parameter.annotation):
+            made[parameter.name] = tuple(items or ())
         elif isinstance(items, list) and kind is not Any and fits(0.5, kind):
             made[parameter.name] = _floats(items)
     return made

@@ -213,7 +213,9 @@ def build_data(
     )
     if train.drawn is not None and options.sampler is not None:
         train.drawn.check(options.seed)
-        notes.append(f"data.sampler: an epoch has {train.num_samples:,} samples of {len(rows['train']):,} training rows")
+        notes.append(
+            f"data.sampler: an epoch has {train.num_samples:,} samples of {len(rows['train']):,} training rows"
+        )
     evaluate: dict[str, Any] = {
         name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare)
         for name in ("val", "test")

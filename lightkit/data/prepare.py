@@ -327,5 +327,5 @@ class LoaderOptions:
             split: Name of the split.
         """
         size = self.eval_batch_size or self.batch_size
-        whole = {"sampler": None, "drop_last": False, "epoch_batches": None}
+        whole: dict[str, Any] = {"sampler": None, "drop_last": False, "epoch_batches": None}
         return replace(self, batch_size=size, shuffle=False, split=split, **whole)

@@ -34,7 +34,7 @@ class Function(Metric):
 
     Args:
         function: The function; in a configuration its dotted path.
-        on: What it takes. By default this follows from the name of its argument: `y_score` and `y_proba` are
+        takes: What it takes. By default this follows from the name of its argument: `y_score` and `y_proba` are
             probabilities, `pred_decision` scores, and anything else is labels.
         task: Kind of the targets; it comes from the data.
         **arguments: Further arguments of the function.
@@ -49,13 +49,18 @@ class Function(Metric):
     target: Any
 
     def __init__(
-        self, function: Callable[..., Any], *, on: Kind | None = None, task: str = "custom", **arguments: Any
+        self,
+        function: Callable[..., Any],
+        *,
+        takes: Literal["labels", "probabilities", "scores"] | None = None,
+        task: str = "custom",
+        **arguments: Any,
     ) -> None:
         super().__init__()
         first, second = _parameters(function)
         names = f"{first.name} {second.name}"
         by_name: Kind = "probabilities" if "scor" in names or "prob" in names else "labels"
-        self.on, self.task = on or ("scores" if "decision" in names else by_name), task
+        self.takes, self.task = takes or ("scores" if "decision" in names else by_name), task
         self._call = partial(function, **arguments)
         self._reversed = any(word in first.name for word in ("pred", "output", "score", "prob", "input"))
         self._takes_tensors = "Tensor" in f"{first.annotation}{second.annotation}"
@@ -69,7 +74,7 @@ class Function(Metric):
             preds: Outputs of the model, `(N, ...)`, `(N, C, ...)`, or of a language model `(N, ..., C)`.
             target: Targets.
         """
-        found, target = _AS.get(self.task, _by_shape)(preds, target, self.on)
+        found, target = _AS.get(self.task, _by_shape)(preds, target, self.takes)
         self.preds.append(found)
         self.target.append(target)
 
@@ -98,50 +103,50 @@ def _parameters(function: Any) -> tuple[inspect.Parameter, inspect.Parameter]:
     return taken[0], taken[1]
 
 
-def _classes(preds: Tensor, target: Tensor, on: Kind) -> tuple[Tensor, Tensor]:
+def _classes(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Convert outputs `(N, C, ...)` and classes `(N, ...)`, or shares of classes `(N, C, ...)`."""
     if target.is_floating_point() and target.shape == preds.shape:
         target = target.argmax(1)
-    if on == "labels":
+    if takes == "labels":
         return preds.argmax(1).flatten(), target.flatten()
     each = preds.movedim(1, -1).flatten(0, -2)
-    if on == "probabilities":
+    if takes == "probabilities":
         each = each.double().softmax(-1)
     elif each.shape[-1] == 2:
         each = each.diff(dim=-1).expand(-1, 2)  # of two scores only the difference counts
     return each[:, 1] if each.shape[-1] == 2 else each, target.flatten()
 
 
-def _tokens(preds: Tensor, target: Tensor, on: Kind) -> tuple[Tensor, Tensor]:
+def _tokens(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Convert outputs `(N, T, C)` and tokens `(N, T)`, without those that count for nothing, which are below 0."""
     counted = target.flatten() >= 0
-    found, target = _classes(preds.flatten(0, -2), target.flatten(), on)
+    found, target = _classes(preds.flatten(0, -2), target.flatten(), takes)
     return found[counted], target[counted]
 
 
-def _labels(preds: Tensor, target: Tensor, on: Kind) -> tuple[Tensor, Tensor]:
+def _labels(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Convert outputs for yes and no, and 0 or 1, `(N, ...)` both."""
     target = (target > 0.5).long()
     chances = preds.double().sigmoid()
-    return {"labels": (preds > 0).long(), "probabilities": chances, "scores": preds}[on], target
+    return {"labels": (preds > 0).long(), "probabilities": chances, "scores": preds}[takes], target
 
 
-def _values(preds: Tensor, target: Tensor, on: Kind) -> tuple[Tensor, Tensor]:
+def _values(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Return values and targets of regression, in double precision."""
     if preds.numel() == target.numel() == len(preds):
         preds, target = preds.flatten(), target.flatten()
     return preds.double(), target.double()
 
 
-def _by_shape(preds: Tensor, target: Tensor, on: Kind) -> tuple[Tensor, Tensor]:
+def _by_shape(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Convert the outputs of a task of one's own: there are classes where they have a dimension more than targets."""
-    return (_classes if preds.ndim > target.ndim and not target.is_floating_point() else _values)(preds, target, on)
+    return (_classes if preds.ndim > target.ndim and not target.is_floating_point() else _values)(preds, target, takes)
 
 
 _AS: Mapping[str, Callable[[Tensor, Tensor, Kind], tuple[Tensor, Tensor]]] = {
     "multiclass": _classes,
     "language_modeling": _tokens,
-    "binary": lambda preds, target, on: _labels(preds.flatten(), target.flatten(), on),
+    "binary": lambda preds, target, takes: _labels(preds.flatten(), target.flatten(), takes),
     "multilabel": _labels,
     "regression": _values,
 }
@@ -149,8 +154,9 @@ _AS: Mapping[str, Callable[[Tensor, Tensor, Kind], tuple[Tensor, Tensor]]] = {
 
 
 def _as_tensors(result: Any) -> Any:
-    """Return a result with its arrays and numbers of NumPy as tensors."""
-    if isinstance(result, (np.ndarray, np.generic)):
+    """Return a result with its numbers and arrays as tensors, in double precision."""
+    listed = result if isinstance(result, (list, tuple)) else [result]
+    if isinstance(result, np.ndarray) or all(isinstance(one, (float, np.generic)) for one in listed):
         return torch.from_numpy(np.asarray(result))
     if isinstance(result, Mapping):
         return {name: _as_tensors(value) for name, value in result.items()}

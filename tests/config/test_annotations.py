@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 from typing import Annotated, Any, Literal, Optional, Union
 
-from lightkit.config.annotations import Built, fits, in_words, item_type, read_annotation
+from lightkit.config.annotations import Built, becomes_tuple, fits, in_words, is_called, item_type, read_annotation
 from lightkit.config.schema.base import Target
 from lightkit.config.schema.running import EmaConfig
 
@@ -63,3 +63,22 @@ def test_items_of_lists() -> None:
     assert item_type(Optional[Annotated[list[float], 2]]) is float
     assert item_type(list[int]) is int
     assert item_type(list) is item_type(str) is Any
+
+
+def kind(text: str) -> Any:
+    return read_annotation(ast.parse(text, mode="eval").body)
+
+
+def test_a_list_becomes_a_tuple_only_where_a_text_may_stand_in_its_place() -> None:
+    kinds = ("str | tuple[str, ...]", "Union[str, tuple[int, int]]", "str | list[str]", "tuple[str, ...]", "str")
+    assert [becomes_tuple(["a", "b"], kind(text)) for text in kinds] == [True, True, False, False, False]
+    assert not becomes_tuple("a", kind(kinds[0]))
+
+
+def test_a_path_is_that_of_a_function_only_where_no_text_is_taken() -> None:
+    kinds = ("Callable", "Optional[Callable[..., Any]]", "Union[str, Callable]", "str", "Any")
+    assert [is_called("a.b", kind(text)) for text in kinds] == [True, True, False, False, False]
+    assert not any(
+        is_called(value, kind("Callable")) for value in ("relu", "a b.c", "a..b", ".b", None, {"_target_": "a.b"})
+    )
+    assert in_words(kind("Callable")) == "the dotted path of a function, or a `_target_`"

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 
@@ -188,7 +188,7 @@ def test_types_are_read(pack: None) -> None:
     assert kinds["d"] == Literal["x", "y"]
     assert kinds["f"] == list[int]
     assert kinds["i"] is Any
-    assert kinds["j"] == list[int]
+    assert kinds["j"] == Annotated[list[int], 0]
     assert kinds["k"] == Optional[int]
 
 
