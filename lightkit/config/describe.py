@@ -111,6 +111,12 @@ def describe_arguments(
     return {name: arguments for name, arguments in found.items() if arguments}
 
 
+def changed_keys(loader: ConfigLoader, group: str) -> list[str]:
+    """List the keys of a group that its options are about: those that one of them changes from the default."""
+    changes = (item.key for name in loader.options(group) for item in _changes(loader, group, name))
+    return [*dict.fromkeys(changes)]
+
+
 def _changes(loader: ConfigLoader, group: str, name: str) -> list[Argument]:
     """List what an option changes of the defaults of a group; nothing for groups with a key that has no default."""
     rows = {row.key: row for row in describe_group(group) if "[]" not in row.key}

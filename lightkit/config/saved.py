@@ -22,6 +22,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.compose import Composed, load_choices
+from lightkit.config.describe import changed_keys
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.finetuning import pattern_places
 from lightkit.config.loader import ConfigLoader, apply_override, make_loader
@@ -41,6 +42,8 @@ MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
 _ALWAYS = ("data", "model", "optim", "trainer", "metrics")
 """Sections that every configuration has: one without them was cut off."""
+_AROUND = ("checkpoint", "device", "logger")
+"""Groups that say where a run computes and what it writes, not what it learns."""
 _GIVEN_UP = (("kind", "prefix"), ("softmax", "own"))
 """Keys of `finetune.prefix` that earlier versions had, with the value for what is the only way now."""
 _LOG = logging.getLogger(__name__)
@@ -97,7 +100,7 @@ def load_run(
 
     Args:
         run: Folder of the run.
-        overrides: `trainer.epochs=50`, `~metrics.val.f1`, and with `new` options of groups such as `logger=quiet`.
+        overrides: `trainer.epochs=50`, `~metrics.val.f1`, `device=cpu`, and with `new` options of any group.
         trust: What the user has named otherwise, in a configuration that leads to this run.
         known: The user answers for the run, as if this project had written it.
         fix: How the user names what is to be trusted, for the message.
@@ -117,8 +120,8 @@ def load_run(
     reset_user_only(tree, changed_around(overrides) if known else None)
     tree["trust"] = [*dict.fromkeys([*(_trust_entries(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
-    chosen = [text for text in overrides if new and is_choice(loader, text)]
-    errors += _choose(cfg, loader, chosen)
+    chosen = [text for text in overrides if is_choice(loader, text) and (new or _group(text) in _AROUND)]
+    errors += _choose(cfg, loader, chosen) if new else _set_around(cfg, loader, chosen)
     overrides = [text for text in overrides if text not in chosen]
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
@@ -148,6 +151,21 @@ def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Se
     for group in groups:
         cfg[group] = OmegaConf.to_container(composed[group], resolve=False)
     return ()
+
+
+def _set_around(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:
+    """Set what options of device, logger and checkpoint decide for a run that has begun; the rest stays as it was."""
+    try:
+        composed, groups = load_choices(loader, choices) if choices else (cfg, [])
+    except UserErrors as found:
+        return found.errors
+    for key in (key for group in groups for key in changed_keys(loader, group)):
+        OmegaConf.update(cfg, key, OmegaConf.select(composed, key), merge=False)
+    return ()
+
+
+def _group(choice: str) -> str:
+    return choice.lstrip("+").partition("=")[0]
 
 
 def _with_choices(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> DictConfig:

@@ -99,7 +99,25 @@ def test_a_new_run_from_an_old_one_chooses_options_anew(cli: Callable[..., Any],
     assert cfg.metrics.monitor.startswith("val/")
     refused = cli("train", "--from", "outputs/a", "logger=quite")
     assert (refused.code, "logger: no such option" in refused.err) == (2, True)
-    assert "fixed once it has started" in cli("resume", "outputs/a", "logger=quiet").err
+    assert "fixed once it has started" in cli("resume", "outputs/a", "model=cnn").err
+
+
+def test_a_run_that_has_begun_computes_elsewhere_and_in_the_same_way(folder: Path, toy: Path) -> None:
+    before = ["device=ddp", "device.precision=bf16", "device.threads=2", "logger=quiet", "logger.every_steps=7"]
+    save(compose([*before, "checkpoint.keep_last=3"]).cfg, folder)
+    cfg = load_run(folder, ["device=cpu", "logger=default", "checkpoint=none"]).cfg
+    assert (cfg.device.name, cfg.device.parallel, cfg.device.nproc) == ("cpu", "none", 1)
+    assert (cfg.device.precision, cfg.device.threads) == ("bf16", 2)
+    assert (cfg.logger.console.style, cfg.logger.tensorboard.enabled, cfg.logger.every_steps) == ("auto", True, 7)
+    assert (cfg.checkpoint.enabled, cfg.checkpoint.keep_last) == (False, 3)
+    assert load_run(folder, ["device.nproc=3", "device=ddp"]).cfg.device.nproc == 3, "single values come after"
+    own = toy / "conf" / "device" / "node.yaml"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("# Ours.\ndefaults: [cpu]\nprecision: fp64\n")
+    assert load_run(folder, ["device=node"]).cfg.device.precision == "fp64"
+    assert load_run(folder, ["device=cpu"]).cfg.device.precision == "fp32", "now an option says how it computes"
+    with pytest.raises(UserErrors, match="device: no such option"):
+        load_run(folder, ["device=gpu"])
 
 
 def test_globs_are_widened_and_nothing_else_is() -> None:

@@ -1,0 +1,58 @@
+"""`device=cpu` and the like behind every command whose help takes overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli.arguments import COMMANDS, help_of
+from tests.conftest import Cli
+from tests.runner.finished_runs import trained as finished
+
+_SHORT = ("data=wine", "trainer.epochs=1", "model.hidden=[4]")
+CALLS = {
+    "train": (("train", *_SHORT), ("train", "--from", "a", "trainer.epochs=1")),
+    "resume": (("resume", "a"), ("resume", "a", "trainer.epochs=2")),
+    "eval": (("eval", "a"),),
+    "predict": (("predict", "a"),),
+    "params": (("params", "a"),),
+    "ensemble": (("ensemble", "a", "b"),),
+    "compare": (("compare", "a", "b", "--rows", "test"),),
+    "config": (("config", "data=wine"),),
+    "plan": (("plan", *_SHORT), ("plan", "--from", "a")),
+    "summary": (("summary", "--from", "a"),),
+    "graph": (("graph", *_SHORT, "--output", "model.dot"),),
+    "show": (("show", "results", "a"), ("show", "data", *_SHORT)),
+    "doctor": (("doctor", *_SHORT),),
+    "find": (("find", "workers", *_SHORT), ("find", "lr", "--from", "a")),
+    "verify-resume": (("verify-resume", *_SHORT),),
+}
+SLOW = ("show", "doctor", "find", "verify-resume")
+
+
+@pytest.fixture
+def runs(project: Path) -> None:
+    finished(project / "outputs" / "runs" / "a")
+    finished(project / "outputs" / "runs" / "b", "trainer.clip_norm=1")
+
+
+def test_each_command_with_overrides_is_tried() -> None:
+    assert {name for name in COMMANDS if "OVERRIDES" in help_of(name)} == CALLS.keys()
+
+
+def test_a_device_is_an_override_of_every_command_that_takes_any(cli: Cli, runs: None) -> None:
+    for words in (words for command in CALLS.values() for words in command):
+        done = cli(*words, "device=cpu", "device.zebra=1")
+        lines = done.err.splitlines()
+        assert (done.code, lines[0], "1 problem found" in lines) == (2, "error: device.zebra: unknown key", True), done.err
+        wrong = cli(*words, "device=gpu")
+        assert (wrong.code, "    fix:      device=cuda" in wrong.err.splitlines()) == (2, True), wrong.err
+
+
+@pytest.mark.parametrize("command", [name for name in CALLS if name not in SLOW])
+@pytest.mark.thorough(first=5)
+def test_and_the_command_works_with_it(cli: Cli, runs: None, command: str) -> None:
+    for words in CALLS[command]:
+        done = cli(*words, "device=cpu")
+        assert (done.code, "error" in done.err) == (0, False), done.err
