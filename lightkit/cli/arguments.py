@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lightkit.common.errors import UserError
-from lightkit.common.suggest import in_place_of
+from lightkit.common.suggest import as_override, in_place_of
 from lightkit.runs.catalog import places_of, project, with_run_folders
 
 COMMAND_GROUPS = {
@@ -168,25 +168,32 @@ class Parser(argparse.ArgumentParser):
                 joined.append(text)
         found, unknown = self.parse_known_intermixed_args(joined)
         if unknown:
-            from lightkit.config.fields import keys_named
-
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             names = [name for action in shown for name in action.option_strings]
             # Hydra's short forms and underscores are accepted, not advertised.
             options = [name for name in names if name.startswith("--") and "_" not in name]
-            plain, takes_overrides = unknown[0].lstrip("-"), any(action.dest == "overrides" for action in self._actions)
-            fix = in_place_of(f"{self.prog} {unknown[0]}")
-            if takes_overrides and "=" in plain:
-                fix = f"{plain}, without dashes"
-            elif takes_overrides and (meant := keys_named(plain.replace("-", "_"))):  # `optim.lr` for `--lr`
-                value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
-                fix = f"keys have no dashes: {meant[0]}={value}"
+            takes_overrides = any(action.dest == "overrides" for action in self._actions)
+            fix = in_place_of(f"{self.prog} {unknown[0]}") or (_without_dashes(unknown[0], joined) if takes_overrides else None)
             if not unknown[0].startswith("-"):
                 raise UserError("one word too many", key=self.prog, received=unknown[0], fix=f"{self.prog} --help")
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
         if getattr(found, "overrides", None):
             found.overrides = with_run_folders(found.overrides, project())
         return found
+
+
+def _without_dashes(option: str, args: Sequence[str]) -> str | None:
+    """Say which override is meant by an option that a command does not have: `optim.lr=0.1` for `--lr 0.1`."""
+    from lightkit.config.fields import field_types, keys_named
+    from lightkit.config.schema import Config
+
+    name, _, value = option.lstrip("-").partition("=")
+    following = next(iter(args[args.index(option) + 1 :]), "-")
+    value = value or ("VALUE" if following.startswith("-") or "=" in following else following)
+    if "." in name or name in field_types(Config):
+        return f"{name}={value}, without dashes"
+    own = keys_named(name.replace("-", "_"))
+    return as_override(name, value) or (f"keys have no dashes: {own[0]}={value}" if own else None)
 
 
 def whole_number(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightkit.cli.arguments import COMMANDS, help_of
+from lightkit.common.suggest import names_by
 from lightkit.config.describe import OptionRow, describe_group, first_comment, list_options, option_arguments
 from lightkit.config.loader import make_loader
 from lightkit.config.project import shipped_conf, shipped_docs
@@ -37,6 +38,24 @@ This page shows the help of every command. `lightkit COMMAND --help` prints the 
 {note}
 
 """
+_NAMES = """\
+# Names of other libraries
+
+This page lists what keys of Lightning, transformers, timm, Keras, fastai, skorch, Accelerate and ignite are called in
+lightkit. If you type one of them, the message of the error names the key to use.
+
+{note}
+
+Capital letters, dashes and underscores do not count: `maxEpochs`, `--max-epochs` and `max_epochs` are the same name. Only
+the last part of a dotted name counts, or what is behind a double underscore: `callbacks.EarlyStopping.patience`,
+`optimizer__lr`.
+"""
+_OF_NAMES = {
+    "keys": ("Keys", "lightkit", "elsewhere"),
+    "values": ("Values", "lightkit", "elsewhere"),
+    "advice": ("What needs no key", "in lightkit", "elsewhere"),
+}
+"""The tables of the page of names: the section of the data, the heading, and the titles."""
 
 
 def options_page() -> str:
@@ -83,7 +102,19 @@ def commands_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {"options": options_page, "commands": commands_page}
+def names_page() -> str:
+    """Write `docs/reference/names.md`."""
+    lines = [_NAMES.format(note=_NOTE)]
+    for section, (heading, *titles) in _OF_NAMES.items():
+        names: dict[str, list[str]] = {}
+        for name, meant in names_by(section).items():
+            names.setdefault(meant, []).append(f"`{name}`")
+        cells = ((meant if section == "advice" else f"`{meant}`", ", ".join(each)) for meant, each in names.items())
+        lines += [f"## {heading}", "", _row(*titles), "| --- | --- |", *(_row(*pair) for pair in cells), ""]
+    return "\n".join(lines)
+
+
+PAGES = {"options": options_page, "commands": commands_page, "names": names_page}
 """What writes each page, by its name."""
 
 if __name__ == "__main__":

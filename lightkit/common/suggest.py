@@ -10,8 +10,8 @@ from lightkit.common.reading import data_beside
 
 _OPTIONS = {"gpu": "cuda"}
 """What other frameworks call options that have another name here."""
-_ALIKE = 0.65
-"""Likeness below which names have nothing to do with each other, from 0 to 1."""
+_ALIKE, _SHORT_ALIKE = 0.7, 0.65
+"""Likeness below which names have nothing to do with each other, from 0 to 1, and that of names of three letters."""
 _ENDS_ALIKE, _SHORT = 0.5, 2
 """Likeness of the last parts of dotted names, and the length up to which it does not count."""
 
@@ -27,7 +27,8 @@ def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
     meant = {_OPTIONS.get(last), own_name(last)} - {None}
     same = [c for c in pool if _last(c) in meant]
     same.sort(key=lambda candidate: candidate.rpartition(".")[0] != head)
-    close = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=_ALIKE)]
+    cutoff = _ALIKE if len(name) > _SHORT + 1 else _SHORT_ALIKE
+    close = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=cutoff)]
     if head:  # long names are alike by their first parts alone
         close = [hit for hit in close if "." not in hit or _ends_alike(last, _last(hit).lower())]
     hits = list(dict.fromkeys([*same, *close]))
@@ -50,9 +51,29 @@ def names_by(section: str) -> dict[str, str]:
 
     Args:
         section: `keys` for the full key, or the overrides to type, that mean the same; `advice` for what is done here
-            where there is no such key; `given_up` for what takes the place of what earlier versions had.
+            where there is no such key; `values` for the choice that means the same as `KEY=NAME`; `given_up` for what
+            takes the place of what earlier versions had.
     """
-    return {name: meant for meant, names in data_beside(__file__)[section].items() for name in names}
+    found = ((meant, name) for meant, names in data_beside(__file__)[section].items() for name in names)
+    if section == "values":
+        return {f"{meant.partition('=')[0]}={name}": meant for meant, name in found}
+    return {name: meant for meant, name in found}
+
+
+@cache
+def _by_letters(section: str) -> dict[str, str]:
+    """Return what foreign names mean by their letters alone: `maxEpochs` and `max-epochs` are `max_epochs`."""
+    return {_letters(name): meant for name, meant in names_by(section).items()}
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _meant(section: str, name: str) -> str | None:
+    """Look up a name as a whole, or by what is behind the double underscore of a nested one: `optimizer__lr`."""
+    known = _by_letters(section)
+    return known.get(_letters(name)) or known.get(_letters(name.rpartition("__")[2]))
 
 
 def meaning(key: str) -> str | None:
@@ -64,27 +85,34 @@ def meaning(key: str) -> str | None:
     Returns:
         The text of a fix; None for a name that is not known.
     """
-    name = key.rpartition(".")[2].lower()
+    name = key.rpartition(".")[2]
     if given_up := in_place_of(key):
         return given_up
-    meant = names_by("keys").get(name)
+    meant = _meant("keys", name)
     if meant is None:
-        return names_by("advice").get(name)
+        return _meant("advice", name)
     return f"did you mean {meant}?" if meant != key else None
+
+
+def as_override(name: str, value: str) -> str | None:
+    """Say what to type for an option of another program, such as `--learning-rate 0.1`; None for an unknown name."""
+    if (meant := _meant("keys", name)) is None:
+        return _meant("advice", name)
+    return f"keys have no dashes: {meant}" + ("" if "=" in meant.rpartition(" ")[2] else f"={value}")
 
 
 def own_name(name: str) -> str | None:
     """Return the last part of the key that means the same as a name; None where there is no such key."""
-    meant = names_by("keys").get(name.lower(), "").rpartition(" ")[2]
+    meant = (_meant("keys", name) or "").rpartition(" ")[2]
     key, _, value = meant.partition("=")
     is_option = value and "." not in key
     return None if is_option else key.rpartition(".")[2] or None
 
 
 def in_place_of(former: str) -> str | None:
-    """Say what to use in place of something that earlier versions had; None where it is no such thing.
+    """Say what to use in place of something that earlier versions or other libraries have; None where it is neither.
 
     Args:
         former: A key, a key or group with a value, or a command with an option.
     """
-    return names_by("given_up").get(former)
+    return names_by("given_up").get(former) or names_by("values").get(former.lower())

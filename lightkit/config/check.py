@@ -228,7 +228,7 @@ class _Checker:
             return
         odd, better = look_alike(name), meant_by(name, value, valid, key)
         fixes = [better] if better else []
-        if not key and not nearest(plain_letters(name), valid, count=1):
+        if not key and not better:
             fixes += [f"a value of your own goes below `extra`: extra.{name}=VALUE"]
         choices = sorted(item for item in valid if not item.startswith("_"))
         what = f"unknown key: {odd}, which it looks like" if odd else "unknown key"

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections import Counter
+
 import pytest
 
 from lightkit.common.errors import UserErrors
@@ -8,8 +12,10 @@ from lightkit.config import compose
 from lightkit.config.describe import describe_arguments
 from lightkit.config.fields import valid_keys
 from lightkit.config.loader import make_loader
+from tests.conftest import Cli
 
-KEYS, WORDS = names_by("keys"), names_by("advice")
+KEYS, WORDS, VALUES = names_by("keys"), names_by("advice"), names_by("values")
+CALLBACKS = ("ModelCheckpoint", "EarlyStopping", "StochasticWeightAveraging", "LearningRateMonitor", "Timer")
 
 
 def test_the_nearest_name_comes_first() -> None:
@@ -55,9 +61,20 @@ def test_every_name_leads_to_a_key_that_exists() -> None:
     assert wrong == {"seed"}
 
 
+def test_every_value_leads_to_one_that_exists() -> None:
+    loader = make_loader()
+    for meant in {*VALUES.values()}:
+        key, _, value = meant.split()[0].partition("=")
+        assert loader.is_option(key, value) if loader.is_group(key) else key in valid_keys(), meant
+    for meant in sorted({meant for meant in VALUES.values() if "." in meant and not meant.split("=")[-1].isupper()}):
+        compose([*meant.split()])
+
+
 def test_there_are_enough_of_them_and_each_means_one_thing() -> None:
-    assert len(KEYS) > 300
+    assert len(KEYS) > 600
     assert not KEYS.keys() & WORDS.keys()
+    plain = Counter(name.replace("_", "") for name in (*KEYS, *WORDS))
+    assert [name for name, times in plain.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("place", [pytest.param("trainer.", marks=pytest.mark.thorough), ""])
@@ -72,7 +89,7 @@ def test_the_message_for_each_name_leads_there(place: str) -> None:
 def test_so_does_the_message_below_the_group_where_it_would_be() -> None:
     known = known_keys()
     homes = {f"{targets.split()[-1].split('=')[0].split('.')[0]}.{name}": name for name, targets in KEYS.items()}
-    typed = [key for key in homes if key not in known and not key.startswith(("seed.", "name."))]
+    typed = [key for key in homes if key not in known and not key.startswith(("seed.", "name.", "profile."))]
     said = fixes([f"{key}=1" for key in typed])
     for key in typed:
         target = KEYS[homes[key]].split()[-1]
@@ -99,3 +116,60 @@ def test_a_name_is_not_its_own_meaning() -> None:
     assert meaning("optim.lr") is None
     assert meaning("zebra") is None
     assert meaning("trainer.LR") == "did you mean optim.lr?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("scheduler=ReduceLROnPlateau", "scheduler=plateau"),
+        ("optim=adamw_torch", "optim=adamw"),
+        ("device.precision=bf16-mixed", "device.precision=bf16"),
+        ("device.precision=16", "device.precision=fp16"),
+        ("model=resnet152", "model=torchvision model.name=resnet152"),
+        ("optimizer__lr=1", "did you mean optim.lr?"),
+        ("trainer.maxEpochs=1", "did you mean trainer.epochs?"),
+        ("trainer.callbacks.EarlyStopping.patience=3", "did you mean trainer.early_stopping.patience?"),
+        ("callbacks.ModelCheckpoint.save_top_k=3", "did you mean checkpoint.keep_best?"),
+    ],
+)
+def test_values_nested_names_and_capital_letters_lead_there_too(typed: str, fix: str) -> None:
+    assert [*fixes([typed]).values()] == [fix]
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--lr", "0.1"], "keys have no dashes: optim.lr=0.1"),
+        (["--batch-size=4", "seed=1"], "keys have no dashes: data.batch_size=4"),
+        (["--fp16", "--epochs", "3"], "keys have no dashes: device.precision=fp16"),
+        (["-b"], "keys have no dashes: data.batch_size=VALUE"),
+        (["--epochs", "seed=3"], "keys have no dashes: trainer.epochs=VALUE"),
+        (["--optim.lr=0.1"], "optim.lr=0.1, without dashes"),
+        (["--seed", "3"], "seed=3, without dashes"),
+        (["--num-classes", "3"], "the classes are counted in the data, so nothing says how many there are"),
+        (["--zebra", "3"], None),
+    ],
+)
+def test_options_of_other_programs_are_told_as_overrides(cli: Cli, words: list[str], fix: str | None) -> None:
+    done = cli("train", *words)
+    said = [line.partition("fix:")[2].strip() for line in done.err.splitlines() if "fix:" in line]
+    assert (done.code, said) == (2, [fix] if fix else [])
+
+
+def real_names() -> set[str]:
+    """What the packages themselves call their arguments."""
+    lightning, transformers = pytest.importorskip("lightning"), pytest.importorskip("transformers")
+    made = [lightning.Trainer, *(getattr(lightning.pytorch.callbacks, name) for name in CALLBACKS)]
+    names = {name for kind in made for name in inspect.signature(kind.__init__).parameters}
+    return names - {"self"} | {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+
+
+@pytest.mark.slow
+def test_no_argument_of_the_packages_leads_astray() -> None:
+    known, names = [*KEYS, *WORDS], sorted(real_names())
+    own = {key.rpartition(".")[2] for key in valid_keys()}
+    unknown = [name for name in names if name not in known and name not in own]
+    for place in ("", "trainer.", "optim.", "data.", "device.", "checkpoint.", "logger."):
+        said = fixes([f"{place}{name}=1" for name in unknown])
+        assert [fix for fix in said.values() if "did you mean" in fix] == []
+    assert len(unknown) < 0.4 * len(names)
