@@ -173,7 +173,9 @@ class Parser(argparse.ArgumentParser):
             # Hydra's short forms and underscores are accepted, not advertised.
             options = [name for name in names if name.startswith("--") and "_" not in name]
             takes_overrides = any(action.dest == "overrides" for action in self._actions)
-            fix = in_place_of(f"{self.prog} {unknown[0]}") or (_without_dashes(unknown[0], joined) if takes_overrides else None)
+            fix = in_place_of(f"{self.prog} {unknown[0]}") or (
+                _without_dashes(unknown[0], joined) if takes_overrides else None
+            )
             if not unknown[0].startswith("-"):
                 raise UserError("one word too many", key=self.prog, received=unknown[0], fix=f"{self.prog} --help")
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)

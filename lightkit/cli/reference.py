@@ -46,8 +46,8 @@ lightkit. If you type one of them, the message of the error names the key to use
 
 {note}
 
-Capital letters, dashes and underscores do not count: `maxEpochs`, `--max-epochs` and `max_epochs` are the same name. Only
-the last part of a dotted name counts, or what is behind a double underscore: `callbacks.EarlyStopping.patience`,
+Capital letters, dashes and underscores do not count: `maxEpochs`, `--max-epochs` and `max_epochs` are the same name.
+Only the last part of a dotted name counts, or what is behind a double underscore: `callbacks.EarlyStopping.patience`,
 `optimizer__lr`.
 """
 _OF_NAMES = {

@@ -15,7 +15,7 @@ from lightkit.common import suggest
 from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
-from lightkit.common.text import look_alike, plain_letters
+from lightkit.common.text import look_alike
 from lightkit.config.annotations import UNKNOWN, fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.device_relations import DEVICE_RULES

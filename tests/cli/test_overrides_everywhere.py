@@ -45,7 +45,9 @@ def test_a_device_is_an_override_of_every_command_that_takes_any(cli: Cli, runs:
     for words in (words for command in CALLS.values() for words in command):
         done = cli(*words, "device=cpu", "device.zebra=1")
         lines = done.err.splitlines()
-        assert (done.code, lines[0], "1 problem found" in lines) == (2, "error: device.zebra: unknown key", True), done.err
+        assert (done.code, lines[0], "1 problem found" in lines) == (2, "error: device.zebra: unknown key", True), (
+            done.err
+        )
         wrong = cli(*words, "device=gpu")
         assert (wrong.code, "    fix:      device=cuda" in wrong.err.splitlines()) == (2, True), wrong.err
 
