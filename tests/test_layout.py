@@ -73,10 +73,10 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6580,
+    "config": 6550,
     "runner": 5100,
     "doctor": 4150,
-    "cli": 4180,
+    "cli": 4150,
     "data": 4550,
     "ensemble": 3300,
     "sweep": 3000,
