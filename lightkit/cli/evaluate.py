@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,7 +14,7 @@ from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import complain, json_text, number, report, say, table, width
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.signals import held
 from lightkit.common.text import counted, slug
 from lightkit.processes.files import replacing
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from lightkit.runner import Runner
 
 SPLITS = ("train", "val", "test")
+_MOST_LEFT_OUT = 50
+"""Rows left out that are named."""
 
 
 def evaluate(args: list[str]) -> int:
@@ -59,22 +60,65 @@ def evaluate(args: list[str]) -> int:
 
 
 def predict(args: list[str]) -> int:
-    """Write the predictions of a run on a split."""
-    options = _read("predict", args)
+    """Write the predictions of a run on a split, or on new rows."""
+    options = _read("predict", args, split="")
+    if options.input is not None:
+        return _predict_new(options)
+    for name, given in (("--proba", options.proba), ("--skip-bad", options.skip_bad)):
+        if given:
+            raise UserError("this is for new rows", key=name, fix="--input FILE, or leave it out")
+    options.split = options.split or "test"
     runner, folder = trained_run(options)
     rows = runner.predict(options.split, options.checkpoint, members=options.members)
+    return _write(options, rows, folder / run_files.PREDICTIONS.format(split=options.split), "in this split")
+
+
+def _predict_new(options: Namespace) -> int:
+    """Write what a run predicts of rows that are in none of its splits."""
+    if options.split:
+        what, fix = "new rows are in no split", "leave it out, or --input"
+        raise UserError(what, key="--split", received=options.split, fix=fix, family="contradiction")
+    check_checkpoint(options.checkpoint)
+    folder, name = find_run(options.run, project()), options.input
+    read_run(folder, options.overrides)  # before torch is imported, which takes seconds
+    with held():
+        from lightkit.data.reader import Faults
+        from lightkit.runner.predictor import load
+    chosen = {"checkpoint": options.checkpoint, "members": options.members, "overrides": options.overrides}
+    model, faults = load(folder, device=None, **chosen), Faults(skip=options.skip_bad)
+    options.output = options.output or ("-" if name == "-" else None)
+    target = folder / run_files.PREDICTIONS.format(split=f"of-{slug(Path(name).stem)}")
+    with keys_under("--input"):
+        _write(options, model.rows(name, faults, proba=options.proba), target, f"in {name}")
+    for note in faults.notes:
+        complain(f"note: {note}")
+    for line in faults.lines[:_MOST_LEFT_OUT]:
+        complain(f"left out: {line}")
+    if len(faults.lines) > _MOST_LEFT_OUT:
+        complain(f"{len(faults.lines):,} rows are left out in all")
+    return 0
+
+
+def _write(options: Namespace, rows: Iterable[dict[str, Any]], usual: Path, where: str) -> int:
+    """Write rows to where the user wants them, or the usual file."""
     if options.output == "-":
-        _write_rows(sys.stdout, rows)
+        _write_rows(sys.stdout, rows, where)
         return 0
-    target = Path(options.output) if options.output else folder / run_files.PREDICTIONS.format(split=options.split)
-    with _opened(target) as file:
-        count = _write_rows(file, rows)
+    target = Path(options.output) if options.output else usual
+    if target.suffix == ".parquet":
+        from lightkit.data.table_sources import write_parquet
+
+        with _unfinished(target) as path:
+            count = write_parquet(path, _some(rows, where))
+    else:
+        with _opened(target) as file:
+            count = _write_rows(file, rows, where)
     say(f"{counted(count, 'row')} written to {target}")
     return 0
 
 
-def _read(command: str, args: list[str]) -> Namespace:
-    options = Parser(command, "run", "overrides*", split="test", checkpoint="best", members="").read(args)
+def _read(command: str, args: list[str], split: str = "test") -> Namespace:
+    options = Parser(command, "run", "overrides*", split=split, checkpoint="best", members="").read(args)
     options.members = [name for name in options.members.split(",") if name]
     return options
 
@@ -119,28 +163,41 @@ def _warn_of_other_data(data: Any, before: Any, options: Any) -> None:
 
 
 @contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """Yield the path of a file that takes its final name when it is complete."""
+    try:
+        with replacing(target) as path:
+            yield path
+    except OSError as error:
+        what = f"cannot write the file: {error.strerror}"
+        raise UserError(what, key=str(target), family="cannot-write") from error
+
+
+@contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
     """Open a text file that takes its final name when it is complete."""
-    with replacing(target) as unfinished:
-        try:
-            file = unfinished.open("x", newline="", encoding="utf-8")
-        except OSError as error:
-            what = f"cannot write the file: {error.strerror}"
-            raise UserError(what, key=str(target), family="cannot-write") from error
-        with file:
-            yield file
+    with _unfinished(target) as path, path.open("x", newline="", encoding="utf-8") as file:
+        yield file
 
 
-def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
-    """Write rows as CSV under the names of the first, and return how many there are."""
+def _some(rows: Iterable[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:
+    """Hand rows on, of which there is one at least."""
     source = iter(rows)
     first = next(source, None)
     if first is None:
-        raise UserError("there is nothing to predict in this split", family="split")
-    writer, count = CsvWriter(file), 0
-    writer.row(first)
-    for row in chain([first], source):
-        writer.row(row[name] for name in first)
+        raise UserError(f"there is nothing to predict {where}", family="split")
+    yield first
+    yield from source
+
+
+def _write_rows(file: TextIO, rows: Iterable[dict[str, Any]], where: str) -> int:
+    """Write rows as CSV under the names of the first, and return how many there are."""
+    writer, names, count = CsvWriter(file), list[str](), 0
+    for row in _some(rows, where):
+        if not count:
+            names = [*row]
+            writer.row(names)
+        writer.row(row[name] for name in names)
         count += 1
     return count
 

@@ -308,5 +308,5 @@ class ImageReader(Reader):
             what = "there are no images in the folder" if named and path.is_dir() else "this run looks at images"
             what = what if not named or path.exists() else "there is no such file or folder"
             expected = f"a folder of images, or an image: {', '.join(sorted(SUFFIXES))}"
-            raise UserError(what, expected=expected, received=called(given), family="data-not-found")
+            raise UserError(what, argument="", expected=expected, received=called(given), family="data-not-found")
         return files, path

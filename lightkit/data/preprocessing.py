@@ -66,12 +66,12 @@ class Preprocessing:
             names: dict[str, Any] = {
                 new: tuple(facts.get(old) or ()) for new, old in (("class_names", "classes"), ("vocabulary",) * 2)
             }
-            inputs["input_shape"] = tuple(inputs["input_shape"])
+            inputs["input_shape"] = tuple(map(int, inputs["input_shape"]))
             info = DataInfo(**inputs, **names, fingerprint=str(facts["data"]))
             filling = Filling.restored(facts["filling"]) if facts.get("filling") else None
             scaling = facts["scaling"]
             tensors = [torch.tensor(scaling[name]) for name in ("shift", "scale")] if scaling else []
-            return cls(info, reader, filling, Normalizer(*tensors) if tensors else None)
+            return cls(info, reader, filling, Normalizer(*tensors).suited(info.input_shape) if tensors else None)
         return None
 
 

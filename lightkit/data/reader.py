@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,7 +58,7 @@ class Faults:
             more = f"\n{len(lines) - _SHOWN:,} more rows cannot be read" if len(lines) > _SHOWN else ""
             what = lines[0] if len(lines) == 1 else f"{len(lines):,} rows cannot be read:\n" + "\n".join(lines[:_SHOWN])
             fix = "mend them, or leave them out: --skip-bad (in Python skip_bad=True)"
-            raise UserError(what + more, fix=fix, family="data-unreadable")
+            raise UserError(what + more, argument="", fix=fix, family="data-unreadable")
         self.lines += lines
 
 
@@ -89,8 +88,9 @@ class Reader:
         """
         raise UserError(
             "the data set of this run does not say how new inputs are read from files or tables",
+            argument="",
             received=called(given),
-            expected="an array of inputs: a tensor, one of NumPy, or a file .npy",
+            expected="in Python an array of inputs: a tensor, or one of NumPy",
             fix="a data set of your own may have an attribute `reader` (lightkit.data.reader.Reader)",
             family="data-setting",
         )
@@ -123,19 +123,3 @@ def _joined(pieces: Sequence[NewRows]) -> NewRows:
 
 def _cut(piece: NewRows, part: slice) -> NewRows:
     return NewRows(piece.numbers[part], piece.inputs[part], {name: cells[part] for name, cells in piece.kept.items()})
-
-
-def array_in(path: Path) -> np.ndarray:
-    """Read a file of NumPy, in which no code is run.
-
-    Raises:
-        UserError: It cannot be read, or holds no array of numbers.
-    """
-    try:
-        found = np.load(path.expanduser(), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        what = f"the file cannot be read: {error}"
-        raise UserError(what, received=str(path), family="data-unreadable") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in NUMBERS:
-        raise UserError("the file holds no array of numbers", received=str(path), family="data-unreadable")
-    return found

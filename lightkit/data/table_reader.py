@@ -73,17 +73,10 @@ class TableReader(Reader):
         if lacking:
             shown = ", ".join(lacking[:_NAMED]) + (f", … ({len(lacking)} in all)" if len(lacking) > _NAMED else "")
             what = f"{source.label} lacks {counted(len(lacking), 'column')} that the run predicts from: {shown}"
-            raise UserError(what, received=lacking[0], choices=source.names, family="data-setting")
-        strange = {name: dict[str, None]() for name in self.kinds}
+            raise UserError(what, argument="", received=shown, choices=source.names, family="data-setting")
         for block in source.blocks():
             faults.take(block.uneven)
-            yield from self._rows(block, source, faults, strange)
-        for name, seen in strange.items():
-            if seen:
-                shown = ", ".join(map(repr, [*seen][:_SHOWN])) + (", …" if len(seen) > _SHOWN else "")
-                faults.notes[f"column {name!r} holds names that the run has not seen ({shown}): they count as none"] = (
-                    None
-                )
+            yield from self._rows(block, source, faults)
 
     def _source(self, given: Any, most: int) -> Source:
         """Open what was given."""
@@ -91,38 +84,41 @@ class TableReader(Reader):
             source = frame_source(given)
             if source is None:
                 expected = "a data frame, the path of a .csv or .parquet file, or an array of numbers"
-                raise UserError("this run predicts from tables", expected=expected, received=called(given))
+                raise UserError("this run predicts from tables", argument="", expected=expected, received=called(given))
             return source
         path = Path(given).expanduser()
         if path.is_dir() or path.suffix.lower() in _NO_TABLES:
             expected = "a .csv or .parquet file with its columns, or - for the standard input"
             what = "this run predicts from tables"
-            raise UserError(what, expected=expected, received=str(given), family="data-setting")
+            raise UserError(what, argument="", expected=expected, received=str(given), family="data-setting")
+        if str(given) != "-" and not path.exists():
+            raise UserError("there is no such file", argument="", received=str(given), family="data-not-found")
         if path.suffix.lower() in _PARQUET:
             return parquet_source(path, most)
         how = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
         how = {name: how[name] for name in ("delimiter", "encoding")}
         content = sys.stdin.buffer.read() if str(given) == "-" else None
         return csv_source(
-            open_csv("standard input" if content is not None else path, argument="input", content=content, **how)
+            open_csv("standard input" if content is not None else path, argument="", content=content, **how)
         )
 
-    def _rows(
-        self, block: Block, source: Source, faults: Faults, strange: dict[str, dict[str, None]]
-    ) -> Iterator[NewRows]:
+    def _rows(self, block: Block, source: Source, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a block that can be used."""
         spelling = Spelling(self.spelling.get("decimal", "."), self.spelling.get("thousands", ""))
         columns = dict[str, Any]()
         for name in self.features:
-            cells, kinds = block.columns[name], self.kinds.get(name)
-            columns[name] = number_column(cells, spelling) if kinds is None else name_column(cells, kinds)
-            if kinds is not None:
-                found = columns[name].found()
-                strange[name] |= {text: None for text in found if text not in kinds and not is_missing(text)}
+            kinds = self.kinds.get(name)
+            if kinds is None:
+                columns[name] = number_column(block.columns[name], spelling)
+                continue
+            columns[name] = name_column(block.columns[name], kinds)
+            strange = [text for text in columns[name].found() if text not in kinds and not is_missing(text)]
+            faults.notes |= {
+                f"column {name!r}: {text!r} is not in the training data, and counts as none": None for text in strange
+            }
         wrong = self._wrong(block, columns)
-        if wrong:
-            places = source.places([int(block.numbers[row]) for row in wrong])
-            faults.take([*zip(places, wrong.values(), strict=True)])
+        places = source.places([int(block.numbers[row]) for row in wrong]) if wrong else []
+        faults.take([*zip(places, wrong.values(), strict=True)])
         fine = np.array([row for row in range(len(block.numbers)) if row not in wrong], dtype=np.int64)
         if len(fine):
             inputs = encode({name: column.take(fine) for name, column in columns.items()}, self.features, self.kinds)
@@ -133,11 +129,9 @@ class TableReader(Reader):
         """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
         wrong = dict[int, list[str]]()
         for name, column in columns.items():
-            text = column.text if name not in self.kinds else np.zeros(len(block.numbers), dtype=bool)
-            missing = column.missing if name not in self.filled else np.zeros(len(block.numbers), dtype=bool)
-            for row in np.flatnonzero(text).tolist():
+            for row in np.flatnonzero(column.text).tolist() if name not in self.kinds else ():
                 wrong.setdefault(row, []).append(f"column {name!r} holds {str(block.columns[name][row])!r}, no number")
-            for row in np.flatnonzero(missing).tolist():
+            for row in np.flatnonzero(column.missing).tolist() if name not in self.filled else ():
                 wrong.setdefault(row, []).append(f"column {name!r} has no value")
         return {row: ", ".join(wrong[row]) for row in sorted(wrong)}
 

@@ -79,13 +79,13 @@ def parquet_source(path: Path, most: int) -> Source:
     try:
         file = parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"the file cannot be read: {str(error).splitlines()[0]}", **facts) from error
+        raise UserError(f"the file cannot be read: {str(error).splitlines()[0]}", argument="", **facts) from error
 
     def batches() -> Iterator[Any]:
         try:
             yield from file.iter_batches(batch_size=most)
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"the file cannot be read: {error}", **facts) from error
+            raise UserError(f"the file cannot be read: {error}", argument="", **facts) from error
 
     return _source(str(path), file.schema_arrow.names, batches)
 
@@ -108,7 +108,7 @@ def frame_source(frame: Any) -> Source | None:
 def _source(label: str, names: Sequence[str], batches: Callable[[], Iterable[Any]]) -> Source:
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
-        raise UserError(f"{label} names a column twice", received=twice[0], family="data-unreadable")
+        raise UserError(f"{label} names a column twice", argument="", received=twice[0], family="data-unreadable")
 
     def blocks() -> Iterator[Block]:
         first = 0
@@ -159,44 +159,52 @@ def _csv_blocks(file: CsvFile) -> Iterator[Block]:
 
 
 def number_column(cells: Any, spelling: Spelling) -> NumberColumn:
-    """Return a column of Arrow as numbers, rounded to float32; texts as those of a CSV file."""
-    cells = _plain(cells)
-    if pa.types.is_string(cells.type):
-        return parse_numbers(spelling.plain(pc.fill_null(cells, "")))
-    if not (pa.types.is_boolean(cells.type) or pa.types.is_decimal(cells.type) or _is_number(cells.type)):
-        return parse_numbers(pc.fill_null(pc.cast(cells, pa.string()), ""))
-    wide = pc.cast(pc.cast(cells, pa.uint8()) if pa.types.is_boolean(cells.type) else cells, pa.float64(), safe=False)
-    found = np.array(pc.fill_null(wide, float("nan")))
-    missing = ~np.isfinite(found)
-    found[missing] = np.nan
-    with np.errstate(over="ignore"):
-        return NumberColumn(found.astype(np.float32), missing, np.zeros(len(found), dtype=bool))
+    """Return a column of Arrow as numbers; texts are read as those of a CSV file."""
+    texts = _texts(pc.cast(cells, pa.uint8()) if pa.types.is_boolean(cells.type) else cells)
+    return parse_numbers(spelling.plain(texts) if _is_text(cells) else texts)
 
 
 def name_column(cells: Any, known: Sequence[str]) -> NameColumn:
-    """Return a column of Arrow as names; numbers as they are written among the known ones: 1.0 may be 1."""
-    cells = _plain(cells)
-    if pa.types.is_string(cells.type):
-        return join_names([parse_names(pc.fill_null(cells, ""))])
-    encoded = cells.dictionary_encode(null_encoding="encode")
-    texts = [_as_known(value, known) for value in encoded.dictionary.to_pylist()]
-    return NameColumn(np.array(encoded.indices, dtype=np.int32), strings(texts))
+    """Return a column of Arrow as names; what is no text in the way in which a known name is written: 1 may be 1.0."""
+    found = join_names([parse_names(_texts(cells))])
+    if _is_text(cells):
+        return found
+    spelt = [(text, text.title(), text.upper(), f"{text}.0") for text in found.kinds.to_pylist()]
+    return NameColumn(found.codes, strings([next((one for one in ways if one in known), ways[0]) for ways in spelt]))
 
 
-def _as_known(value: Any, known: Sequence[str]) -> str:
-    text = "" if value is None else str(value)
-    whole = isinstance(value, (bool, float)) and value == value and abs(value) < 2**63 and value == int(value)
-    spelt = [text, text.lower(), text.upper(), *([str(int(value)), f"{value:.1f}"] if whole else [])]
-    return next((one for one in spelt if one in known), text)
+def _is_text(cells: Any) -> bool:
+    return "string" in str(cells.type)  # of any kind, also as categories
 
 
-def _plain(cells: Any) -> Any:
-    """Return texts of any kind as strings, and categories as what they stand for."""
-    if pa.types.is_dictionary(cells.type):
-        cells = pc.cast(cells, cells.type.value_type)
-    texts = (pa.types.is_large_string(cells.type), pa.types.is_null(cells.type), str(cells.type) == "string_view")
-    return pc.cast(cells, pa.string()) if any(texts) else cells
+def _texts(cells: Any) -> Any:
+    """Write the cells of an Arrow array, of which missing ones are empty; numbers keep all their digits."""
+    try:
+        return pc.fill_null(pc.cast(cells, pa.string()), "")
+    except pa.ArrowNotImplementedError:  # lists and the like
+        return strings(["" if cell is None else str(cell) for cell in cells.to_pylist()])
 
 
-def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+def write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write rows to a Parquet file, and return how many there are; kinds of columns go by the first few thousand.
+
+    Raises:
+        UserError: A column is of another kind further down.
+        OSError: The disk is full.
+    """
+    from pyarrow import parquet
+
+    source, count, writer = iter(rows), 0, None
+    try:
+        while some := list(islice(source, _BLOCK_ROWS)):
+            table = pa.Table.from_pylist(some, schema=None if writer is None else writer.schema)
+            writer = writer or parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+            count += len(some)
+    except pa.ArrowException as error:
+        what, fix = f"a column holds several kinds of values: {error}", "write a .csv file"
+        raise UserError(what, argument="", fix=fix, family="cannot-write") from error
+    finally:
+        if writer is not None:
+            writer.close()
+    return count

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -16,11 +17,15 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.data import DataInfo
 from lightkit.device import Engine
+from lightkit.ensemble.diversity import MemberOutputs
+from lightkit.ensemble.module import Ensemble
 from lightkit.metrics import Figures, Gathered, Shaped, write_figures
 from lightkit.processes.files import write_whole
 from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
+from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 from lightkit.trainer.tasks import Criterion, Task
 
@@ -97,28 +102,22 @@ def rows_of(learner: Learner, split: str) -> Any:
     return loader
 
 
-class Runnable(Protocol):
-    """A model with what runs it over batches; a `Learner` is one."""
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and how it runs over batches, without what has trained it."""
 
-    @property
-    def network(self) -> nn.Module:
-        """What is called."""
-
-    @property
-    def task(self) -> Task:
-        """How a batch becomes outputs and a loss."""
-
-    @property
-    def criterion(self) -> Criterion:
-        """The loss."""
-
-    @property
-    def engine(self) -> Engine:
-        """The device."""
+    network: nn.Module
+    """What is called: the model with what its precision needs."""
+    task: Task
+    """How a batch becomes outputs."""
+    criterion: Criterion
+    """The loss."""
+    engine: Engine
+    """The device."""
 
 
 def pass_over(
-    learner: Runnable, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
+    learner: Learner | Trained, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
 ) -> None:
     """Run the model's present weights over a loader; see `evaluate_split`."""
     learner.engine.seed_validation(0)
@@ -129,6 +128,25 @@ def pass_over(
     except AskedToEnd:
         asked.raise_at(step)
         raise
+
+
+def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo) -> tuple[Predictions, dict[str, list[Any]]]:
+    """Predict the rows of a loader by the model's present weights.
+
+    Returns:
+        The predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`.
+    """
+    collected, model = (
+        Predictions(info.task, info.class_names, info.target_scale),
+        trained.engine.unwrap(trained.network),
+    )
+    if not isinstance(model, Ensemble):
+        pass_over(trained, loader, [collected])
+        return collected, {}
+    each = MemberOutputs(info.task, model.weights, info.target_scale)
+    with model.observed(each):
+        pass_over(trained, loader, [collected])
+    return collected, each.columns(collected.outputs())
 
 
 def load_counted(run: MemberRun, learner: Learner) -> None:

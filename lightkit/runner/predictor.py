@@ -6,7 +6,8 @@ Shapes: N rows, C classes, labels or targets, `...` the shape of one input.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,46 +23,30 @@ from lightkit.assembly.learner import build_task
 from lightkit.assembly.member import own_task
 from lightkit.assembly.origin import preprocessing_of, recorded_preprocessing, run_of
 from lightkit.assembly.parts import build_loss, build_metrics, role_of
-from lightkit.checkpoint.content import load_model, load_model_state
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.config import to_plain
 from lightkit.data import Loader
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.preprocessing import Preprocessing
-from lightkit.data.reader import NUMBERS, Faults, NewRows, array_in, in_pieces
+from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces
 from lightkit.data.sources import kept_generators
 from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo, TensorData
 from lightkit.device import Engine
-from lightkit.ensemble.diversity import MemberOutputs
-from lightkit.ensemble.module import Ensemble
-from lightkit.runner.evaluation import checkpoint_path, pass_over
+from lightkit.runner.evaluation import Trained, checkpoint_path, pass_over, predict_rows
 from lightkit.runner.models import holds_ensemble, plain_version
 from lightkit.runner.run import Runner
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.reading import read_run
 from lightkit.trainer.evaluate import Predictions
-from lightkit.trainer.tasks import Criterion, Task
+from lightkit.trainer.tasks import Supervised
 
 _AT_ONCE = 1 << 16
 """Rows of a table that are in memory at once, about."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained model and how it is run over batches."""
-
-    network: nn.Module
-    """What is called: the model with what its precision needs."""
-    task: Task
-    """How a batch becomes outputs."""
-    criterion: Criterion
-    """The loss."""
-    engine: Engine
-    """The device."""
 
 
 class Predictor:
@@ -96,10 +81,14 @@ class Predictor:
         """The network, or the ensemble as one module; it sees inputs that are preprocessed."""
         self.preprocessing, self.folder = preprocessing, folder
         self._engine, self._cfg, self._weights = engine, cfg, (checkpoint, members)
-        task = build_task(cfg.trainer.task, None, self.info, engine, trust=to_plain(cfg.trust))
-        if not isinstance(network, Ensemble):
-            how: dict[str, Any] = {"last": cfg.trainer.test == "last", "mode": cfg.metrics.mode}
-            task = own_task(role_of(cfg), task, self.info, engine, folder, **how, trust=to_plain(cfg.trust))
+        how: dict[str, Any] = {
+            "last": cfg.trainer.test == "last",
+            "mode": cfg.metrics.mode,
+            "trust": to_plain(cfg.trust),
+        }
+        task = own_task(
+            role_of(cfg), build_task(cfg.trainer.task, None, self.info, engine), self.info, engine, folder, **how
+        )
         self._trained = Trained(engine.wrap(network), task, _no_loss, engine)
 
     @property
@@ -126,7 +115,7 @@ class Predictor:
         Raises:
             UserError: It is nothing that the run can predict from, or a row cannot be used.
         """
-        pieces = [self._prepared(piece.inputs) for piece in self._pieces(given, Faults(skip=skip_bad))]
+        pieces = [self.preprocessing(piece.inputs) for piece in self._pieces(given, Faults(skip=skip_bad))]
         return torch.cat(pieces) if pieces else torch.zeros(0, *self.info.input_shape)
 
     def outputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
@@ -139,7 +128,7 @@ class Predictor:
         Raises:
             UserError: It is nothing that the run can predict from, or a row cannot be used.
         """
-        found = [outputs for _, outputs, _ in self._outputs(given, Faults(skip=skip_bad))]
+        found = [collected.outputs() for _, collected, _ in self._outputs(given, Faults(skip=skip_bad))]
         wide = self.info.task in ("multiclass", "multilabel")
         return torch.cat(found) if found else torch.zeros(0, *([self.info.num_classes] if wide else []))
 
@@ -177,23 +166,24 @@ class Predictor:
             raise UserError(what, received=self.info.task, fix="predict", family="data-setting")
         return np.array(chances).T
 
-    def rows(self, given: Any, faults: Faults | None = None) -> Iterator[dict[str, Any]]:
+    def rows(self, given: Any, faults: Faults | None = None, *, proba: bool = True) -> Iterator[dict[str, Any]]:
         """Yield for each row its number, what else was given of it, and what is predicted, as `lightkit predict` does.
 
         Args:
             given: See the class.
             faults: Takes the rows that cannot be used; None makes them an error.
+            proba: Whether to yield probabilities, and how sure an ensemble is of classes, too.
 
         Raises:
             UserError: See `predict`.
         """
-        for piece, outputs, more in self._outputs(given, faults or Faults(), observed=True):
-            columns = {**self._collected().columns(outputs), **more}
+        for piece, collected, more in self._outputs(given, faults or Faults()):
+            columns = {**collected.columns(collected.outputs()), **more}
+            columns = {name: values for name, values in columns.items() if proba or name in ("prediction", "std")}
             taken = {"row", *columns}
             kept = {f"input:{name}" if name in taken else name: values for name, values in piece.kept.items()}
-            for i, number in enumerate(piece.numbers):
-                cells = {name: values[i] for name, values in {**kept, **columns}.items()}
-                yield {"row": number, **cells}
+            found = {"row": piece.numbers, **kept, **columns}
+            yield from (dict(zip(found, cells)) for cells in zip(*found.values(), strict=True))
 
     def evaluate(self, given: Any = "test", targets: Any = None) -> dict[str, float]:
         """Return loss and metrics of the run's test split by name, for one of its splits or for other rows.
@@ -214,69 +204,65 @@ class Predictor:
         x = torch.cat([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
         y = self._targets(pieces, targets)
         if not len(y) or len(y) != len(x):
-            raise UserError("as many targets as inputs are needed", argument="y", received=len(y), expected=str(len(x)))
+            raise UserError("as many targets as inputs are needed", argument="", received=len(y), expected=str(len(x)))
         metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
         trained = replace(self._trained, criterion=build_loss(self._cfg.loss, self.info, self._engine))
         with kept_generators():
-            pass_over(trained, self._loader(self._prepared(x), y), [metrics])
+            pass_over(trained, self._loader(self.preprocessing(x), y), [metrics])
         return {name.partition("/")[2]: value for name, value in metrics.compute().items()}
 
     def _targets(self, pieces: Sequence[NewRows], given: Any) -> Tensor:
         """Return targets as the network learnt them, `(N,)` or `(N, C)`."""
         info, reader = self.info, self.preprocessing.reader
         if given is None:
-            names = tuple(reader.targets) if isinstance(reader, TableReader) else ()
-            kept = {name: [cell for piece in pieces for cell in piece.kept.get(name, [])] for name in (*names, "file")}
-            given = (
-                kept[names[0]]
-                if len(names) == 1
-                else np.array([kept[name] for name in names]).T
-                if names
-                else [cell.partition("/")[0] for cell in kept["file"]]
-            )
+            names = reader.targets if isinstance(reader, TableReader) else ["file"]
+            found = [[cell for piece in pieces for cell in piece.kept.get(name, ())] for name in names]
+            given = [name.partition("/")[0] for name in found[0]] if names == ["file"] else np.array(found).T.squeeze()
         values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-        if info.task not in ("multiclass", "binary"):
-            return torch.as_tensor(values.astype(np.float32)) / info.target_scale
-        if values.dtype.kind in NUMBERS:
-            numbers = values.astype(np.int64)
-        else:
+        try:
+            if info.task not in ("multiclass", "binary"):
+                return torch.as_tensor(values.astype(np.float32)) / info.target_scale
             places = {str(name): place for place, name in enumerate(self.classes)}
-            unknown = [cell for cell in values.tolist() if str(cell) not in places]
-            if unknown:
-                what = "the run knows no such class"
-                raise UserError(what, argument="y", received=unknown[0], choices=places, family="data-setting")
-            numbers = np.array([places[str(cell)] for cell in values.tolist()], dtype=np.int64)
-        return torch.as_tensor(numbers) if info.task == "multiclass" else torch.as_tensor(numbers).float()
+            if values.dtype.kind in NUMBERS:  # numbers of classes, where the classes are not called so
+                values = values.astype(np.int64)
+                places = (
+                    places if {*map(str, values.tolist())} <= places.keys() else {str(i): i for i in range(len(places))}
+                )
+            numbers = torch.tensor([places[str(cell)] for cell in values.tolist()])
+        except (ValueError, KeyError) as error:
+            what, choices = f"no target of this run: {error}", map(str, self.classes)
+            raise UserError(what, argument="", choices=choices, family="data-setting") from error
+        return numbers if info.task == "multiclass" else numbers.float()
 
     def _columns(self, given: Any, skip_bad: bool) -> dict[str, list[Any]]:
         """Predict all rows; return a column for each thing that is predicted."""
-        return self._collected().columns(self.outputs(given, skip_bad=skip_bad))
+        info = self.info
+        collected = Predictions(info.task, info.class_names, info.target_scale)
+        return collected.columns(self.outputs(given, skip_bad=skip_bad))
 
-    def _collected(self) -> Predictions:
-        return Predictions(self.info.task, self.info.class_names, self.info.target_scale)
-
-    def _outputs(
-        self, given: Any, faults: Faults, *, observed: bool = False
-    ) -> Iterator[tuple[NewRows, Tensor, dict[str, list[Any]]]]:
+    def _outputs(self, given: Any, faults: Faults) -> Iterator[tuple[NewRows, Predictions, dict[str, list[Any]]]]:
         """Run the network over rows, piece by piece; yields them, its outputs, and how sure an ensemble is."""
         self.network.to(self._engine.device)  # an ensemble forgets how it has computed earlier inputs
         for piece in self._pieces(given, faults):
-            collected, each = self._collected(), None
-            loader = self._loader(self._prepared(piece.inputs), self._no_targets(len(piece.inputs)))
-            with kept_generators():
-                if observed and isinstance(self.network, Ensemble):
-                    each = MemberOutputs(self.info.task, self.network.weights, self.info.target_scale)
-                    with self.network.observed(each):
-                        pass_over(self._trained, loader, [collected])
-                else:
-                    pass_over(self._trained, loader, [collected])
-            outputs = collected.outputs()
-            yield piece, outputs, {} if each is None else each.columns(outputs)
+            loader = self._loader(self.preprocessing(piece.inputs), self._no_targets(len(piece.inputs)))
+            with kept_generators(), self._translated():
+                found = predict_rows(self._trained, loader, self.info)
+            yield piece, *found
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Say what errors mean of a task that takes batches of its own apart."""
+        try:
+            yield
+        except (RuntimeError, TypeError, LookupError, AttributeError) as error:
+            if type(self._trained.task) is Supervised or is_out_of_memory(error):
+                raise
+            what = f"the task of the run cannot do with inputs alone: {in_short(error)}"
+            fix = "call the network itself: lightkit.load(RUN).network"
+            raise UserError(what, argument="", received=self._cfg.trainer.task["_target_"], fix=fix) from error
 
     def _pieces(self, given: Any, faults: Faults) -> Iterator[NewRows]:
         """Yield new rows in pieces of whole batches."""
-        if isinstance(given, (str, Path)) and Path(given).suffix.lower() == ".npy":
-            given = array_in(Path(given))
         if isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in NUMBERS):
             yield from self._array_rows(torch.as_tensor(given).cpu(), faults)
             return
@@ -296,23 +282,19 @@ class Predictor:
             x, shape = x.masked_fill(x.isinf(), torch.nan), (shape[0] - len(filling.indicators),)
         if shape and tuple(x.shape[1:]) != tuple(shape):
             expected, received = str(("N", *shape)), tuple(x.shape)
-            raise UserError("these are no inputs of the run", argument="x", expected=expected, received=received)
+            raise UserError("these are no inputs of the run", argument="", expected=expected, received=received)
         filled = x if filling is None else filling(x)
         fine = filled.isfinite().flatten(1).all(1) if len(x) else torch.ones(0, dtype=torch.bool)
         faults.take([(f"row {row}", "NaN or an infinity") for row in (~fine).nonzero()[:, 0].tolist()])
         if fine.any():
             yield NewRows(fine.nonzero()[:, 0].tolist(), x[fine], {})
 
-    def _prepared(self, x: Tensor) -> Tensor:
-        return self.preprocessing(x)
-
     def _no_targets(self, count: int) -> Tensor:
         """Return targets that stand for none, of the shape that outputs are compared with."""
         info = self.info
-        if info.task in ("multilabel", "regression") and info.num_classes > 1:
-            return torch.zeros(count, info.num_classes)
         if info.task in ("binary", "regression", "multilabel"):
-            return torch.zeros(count, 1) if info.task == "multilabel" else torch.zeros(count)
+            is_table = info.task == "multilabel" or info.num_classes > 1
+            return torch.zeros(count, *([info.num_classes] if is_table else []))
         return torch.zeros(count, *(info.input_shape if info.vocab_size else ()), dtype=torch.int64)
 
     @property
@@ -330,7 +312,7 @@ def load(
     *,
     checkpoint: str = "best",
     members: Sequence[str] = (),
-    device: str = "cpu",
+    device: str | None = "cpu",
     trust: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Predictor:
@@ -340,7 +322,7 @@ def load(
         run: Folder or name of the run, or `last` for the newest; or a file of weights in the folder of a run.
         checkpoint: `best` or `last`, or the path of a file of weights.
         members: Names of the members of an ensemble to take; none takes all.
-        device: Where to compute: `cpu`, `cuda`, `auto`.
+        device: Where to compute: `cpu`, `cuda`, `auto`; None goes by the run.
         trust: Packages that a run from elsewhere may build parts of, as the user says.
         overrides: Values of the run's configuration to change.
 
@@ -355,8 +337,9 @@ def load(
     """
     folder, checkpoint = _meant(run, checkpoint)
     together = holds_ensemble(folder, checkpoint, members)
-    plain = [f"device.name={device}", "device.parallel=none", "device.nproc=1", "device.compile=none"]
-    cfg = read_run(folder, [*plain, "device.cuda_graphs=false", *overrides], trust=trust).cfg
+    plain = ["device.parallel=none", "device.nproc=1", "device.compile=none", "device.cuda_graphs=false"]
+    plain += [f"device.name={device}"] if device is not None else []
+    cfg = read_run(folder, [*plain, *overrides], trust=trust).cfg
     with kept_generators():
         engine = build_engine(cfg)
         known = recorded_preprocessing(folder)
@@ -388,14 +371,8 @@ def _meant(run: str | Path, checkpoint: str) -> tuple[Path, str]:
 def _trained_network(cfg: DictConfig, folder: Path, checkpoint: str, info: DataInfo, engine: Engine) -> nn.Module:
     """Build the network of a run, on its device, with the weights of a checkpoint or of a file."""
     made = build_network(cfg, info, engine, pretrained=False, run=folder)
-    store = build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode)
-    path = checkpoint_path(store, checkpoint, folder)
-    weights = read_weights(path)
-    model = engine.place_model(made.model)
-    if weights.kind == "lightkit checkpoint":
-        fit(model, weights.state, source=weights.source)
-        load_model(model, load_model_state(path))
-        return model
+    path = checkpoint_path(build_store(cfg.checkpoint, folder, mode=cfg.metrics.mode), checkpoint, folder)
+    weights, model = read_weights(path), engine.place_model(made.model)
     if not model.state_dict().keys() <= weights.state.keys():
         model = engine.place_model(plain_version(cfg, info, engine, made))
     fit(model, weights.state, source=weights.source, finite=True)

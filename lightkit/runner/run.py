@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from lightkit.assembly import Learner, Shared, build, build_learner, build_own, 
 from lightkit.assembly.ensemble import own_splits
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
-from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
-from lightkit.ensemble.module import Ensemble
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
@@ -28,7 +26,7 @@ from lightkit.runner.evaluation import (
     evaluate_split,
     evaluation_folder,
     final_test,
-    pass_over,
+    predict_rows,
     rows_of,
     write_results,
 )
@@ -38,7 +36,6 @@ from lightkit.runner.member import member_run
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.on_end import followed
-from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
 
@@ -187,16 +184,8 @@ class Runner:
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        with self.trained(checkpoint, members) as learner, ExitStack() as stack:
-            info, model = learner.data.info, learner.model
-            collected, columns = Predictions(info.task, info.class_names, info.target_scale), dict[str, list[Any]]()
-            each = None
-            if isinstance(model, Ensemble):
-                each = MemberOutputs(info.task, model.weights, info.target_scale)
-                stack.enter_context(model.observed(each))
-            pass_over(learner, rows_of(learner, split), [collected])
-            if each is not None:
-                columns = each.columns(collected.outputs())
+        with self.trained(checkpoint, members) as learner:
+            collected, columns = predict_rows(learner, rows_of(learner, split), learner.data.info)
             rows = collected.rows(learner.data.rows[split])
             names = getattr(getattr(learner.data.source, "base", None), "row_names", None)
             if names is not None:

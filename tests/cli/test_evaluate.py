@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from sklearn.datasets import load_wine
 
 from tests.conftest import Cli
 from tests.runner.finished_runs import trained as finished
@@ -122,3 +125,63 @@ def test_each_run_that_is_missing_is_named(cli: Cli, trained: Path) -> None:
         True,
     )
     assert ("'nothing'" in both, "'nowhere'" in both, "2 problems found" in both) == (True, True, True)
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and a table of new rows with an id and a column of remarks."""
+    folder = tmp_path_factory.mktemp("wine")
+    finished(folder / "run")
+    frame = load_wine(as_frame=True).data.iloc[::9]
+    frame.assign(id=[f"w{i}" for i in range(len(frame))], prediction="?").to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+def cells_of(text: str) -> list[dict[str, str]]:
+    return [*csv.DictReader(io.StringIO(text))]
+
+
+def test_new_rows_are_predicted(cli: Cli, wine: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, new = str(wine / "run"), wine / "new.csv"
+    done = cli("predict", run, "--input", str(new), "--proba")
+    assert (done.code, done.err) == (0, ""), done.err
+    found = cells_of((wine / "run" / "predictions-of-new.csv").read_text())
+    assert [*found[0]] == ["row", "id", "input:prediction", "prediction", "p(class_0)", "p(class_1)", "p(class_2)"]
+    assert [row["id"] for row in found] == [f"w{i}" for i in range(20)]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(new.read_bytes())))
+    piped = cells_of(cli("predict", run, "--input", "-").out)
+    assert piped == [{name: cell for name, cell in row.items() if not name.startswith("p(")} for row in found]
+    pd.read_csv(new).to_parquet("new.parquet")
+    assert (
+        "20 rows written to out.parquet" in cli("predict", run, "--input", "new.parquet", "--output", "out.parquet").out
+    )
+    assert pd.read_parquet("out.parquet")["prediction"].tolist() == [row["prediction"] for row in found]
+
+
+def test_new_rows_that_cannot_be_read_are_named(cli: Cli, wine: Path, project: Path) -> None:
+    run, lines = str(wine / "run"), (wine / "new.csv").read_text().splitlines()
+    bad = [lines[0], "x" + lines[1], "1,2", *lines[3:]]
+    (project / "bad.csv").write_text("\n".join(bad))
+    done = cli("predict", run, "--input", "bad.csv", "--output", "out.csv")
+    assert (done.code, "bad.csv, line 3: 2 cells, not 15" in done.err, [*project.glob("*out.csv*")]) == (2, True, [])
+    done = cli("predict", run, "--input", "bad.csv", "--output", "-", "--skip-bad")
+    assert (done.code, [row["row"] for row in cells_of(done.out)][:2]) == (0, ["2", "3"])
+    assert "left out: bad.csv, line 2: column 'alcohol' holds 'x" in done.err
+    (project / "none.csv").write_text("\n".join(bad[:2]))
+    done = cli("predict", run, "--input", "none.csv", "--skip-bad")
+    assert (done.code, "nothing to predict in none.csv" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--input", "none.csv"], "--input: there is no such file"),
+        (["--input", "."], "this run predicts from tables"),
+        (["--input", "new.csv", "--split", "val"], "--split: new rows are in no split"),
+        (["--proba"], "--proba: this is for new rows"),
+        (["--input", "new.csv", "--out", "x.csv"], "nearest: --output"),
+    ],
+)
+def test_what_cannot_be_predicted(cli: Cli, wine: Path, args: list[str], message: str) -> None:
+    done = cli("predict", str(wine / "run"), *args)
+    assert (done.code, message in done.err) == (2, True), done.err

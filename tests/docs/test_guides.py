@@ -37,6 +37,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/hydra.md",
+        "docs/guides/new-data.md",
         "docs/guides/notebooks.md",
         "docs/guides/optuna.md",
         "docs/guides/own-parts.md",

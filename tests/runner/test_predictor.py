@@ -6,17 +6,23 @@ import csv
 import json
 import random
 import shutil
+import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_wine
 
 import lightkit
+from lightkit.common.errors import UserError
 from lightkit.config import compose
+from lightkit.data.reader import Faults
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_run
 from tests.runner.finished_runs import QUICK, trained
@@ -128,3 +134,168 @@ def test_arrays_give_the_same_bits(tmp_path: Path, overrides: tuple[str, ...]) -
     assert bare([*model.rows(wine.data[rows])]) == bare(wanted)
     assert model.predict(torch.tensor(wine.data[rows])).tolist() == [row["prediction"] for row in wanted]
     assert model.evaluate(wine.data[rows], wine.target[rows]) == model.evaluate("test")
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    return "\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""])
+
+
+def test_data_frames_are_read_by_the_names_of_their_columns(people: Path, known: Any, tmp_path: Path) -> None:
+    wanted, cells = known
+    frame = pd.read_csv(StringIO(as_text(cells)), na_values=["NA"])
+    frame["age"], frame["colour"] = frame["age"].astype("Int64"), frame["colour"].astype("category")
+    mixed = frame.astype(object).where(frame.notna(), None)
+    mixed.loc[0, "income"] = str(mixed.loc[0, "income"] or "")
+    frame.to_parquet(tmp_path / "new.parquet", row_group_size=7)
+    given = [frame[["income", "colour", "age"]], mixed, pa.Table.from_pandas(frame), tmp_path / "new.parquet"]
+    model = lightkit.load(people / "run")
+    for one in given:
+        assert bare([*model.rows(one)]) == bare(wanted)
+    chances = model.predict_proba(frame)
+    assert chances[:, 1].tolist() == [row["p(yes)"] for row in wanted]
+    assert torch.equal(model.inputs(frame), model.inputs(tmp_path / "new.parquet"))
+    with pytest.raises(UserError, match=r"the table names a column twice.*\n.*'age'"):
+        model.predict(pd.concat([frame, frame["age"]], axis=1))
+
+
+def test_the_same_rows_are_evaluated_as_by_the_run(people: Path, known: Any) -> None:
+    frame = pd.read_csv(StringIO(as_text(known[1])))
+    model = lightkit.load(people / "run")
+    logged = json.loads((people / "run" / "result.json").read_text())["test"]
+    measured = {f"test/{name}": value for name, value in model.evaluate(frame).items()}
+    assert measured == {name: pytest.approx(value) for name, value in logged.items()}
+    assert model.evaluate(frame.drop(columns="bought"), frame["bought"]) == model.evaluate(frame)
+    with pytest.raises(UserError, match="no target of this run: 'maybe'"):
+        model.evaluate(frame, ["maybe"] * len(frame))
+
+
+BAD = "colour,income,age\nred,1,20\npink,2,21\ngreen,x,22\nblue,4,inf,7\nred,5,23\nred,6,\n"
+
+
+def test_rows_that_cannot_be_used_are_named_by_line(people: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.csv"
+    new.write_text(BAD)
+    model, faults = lightkit.load(people / "run"), Faults(skip=True)
+    assert [row["row"] for row in model.rows(new, faults)] == [0, 1, 4, 5]  # an age is filled in
+    assert faults.lines == [f"{new}, line 5: 4 cells, not 3", f"{new}, line 4: column 'income' holds 'x', no number"]
+    assert [*faults.notes] == ["column 'colour': 'pink' is not in the training data, and counts as none"]
+    with pytest.raises(UserError, match=r"new.csv, line 5: 4 cells, not 3\n.*--skip-bad"):
+        model.predict(new)
+    assert len(model.predict(new, skip_bad=True)) == 4
+    new.write_text("age\n1\n")
+    with pytest.raises(UserError, match="new.csv lacks 2 columns that the run predicts from: colour, income"):
+        model.predict(new)
+
+
+REFUSED = {
+    "nowhere.csv": "there is no such file",
+    "a.png": "this run predicts from tables",
+    "": "this run predicts from tables",
+    "empty.csv": "the file has no rows",
+    "head.csv": "the file has no rows",
+    "new.parquet": "the file cannot be read",
+    "semicolons.csv": "has one column, by its first line",
+}
+
+
+def test_other_files_and_things_are_refused(people: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "head.csv").write_text("age,colour,income\n")
+    (tmp_path / "new.parquet").write_text(BAD)
+    (tmp_path / "semicolons.csv").write_text(BAD.replace(",", ";"))
+    model = lightkit.load(people / "run")
+    for name, message in REFUSED.items():
+        with pytest.raises(UserError, match=message):
+            model.predict(tmp_path / name)
+    for given in ([1, 2], np.array([["a"]], dtype=object), None):
+        with pytest.raises(UserError, match="this run predicts from tables"):
+            model.predict(given)
+    assert len(model.predict(pd.DataFrame({"age": [], "colour": [], "income": []}))) == 0
+    with pytest.raises(UserError, match=r"no inputs of the run\n.*\('N', 5\)"):
+        model.predict(torch.zeros(3, 4))
+    rows = np.array([[1.0, 0, 0, 0, np.inf], [1, 0, np.nan, 0, 0]])  # an income is filled in, a part of a colour is not
+    with pytest.raises(UserError, match="row 1: NaN or an infinity"):
+        model.predict(rows)
+
+
+def test_values_come_in_their_unit_and_binary_classes_in_their_words(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "people.csv", 80)
+    given = ["data=csv", f"data.dataset.path={table}", "data.dataset.missing=drop", *QUICK, "model.hidden=[4]"]
+    sums = [*given, "data.dataset.features=[age]", "data.dataset.target=income", "data.dataset.target_scale=1000"]
+    sums += ["loss=mse", "metrics=regression"]
+    Runner(compose(sums).cfg, tmp_path / "sums").run()
+    wanted, model = expected(tmp_path / "sums"), lightkit.load(tmp_path / "sums")
+    frame = pd.read_csv(table).dropna(subset=["income"]).iloc[[row["row"] for row in wanted]]
+    assert model.predict(frame).tolist() == [row["prediction"] for row in wanted]
+    assert model.evaluate(frame) == pytest.approx(model.evaluate("test"))
+    with pytest.raises(UserError, match="only classes and labels have probabilities"):
+        model.predict_proba(frame)
+    words = ["data.dataset.features=[age]", "data.dataset.target=bought", "data.dataset.task=binary"]
+    Runner(compose([*given, *words, "loss=bce_with_logits", "metrics=binary"]).cfg, tmp_path / "words").run()
+    model = lightkit.load(tmp_path / "words")
+    chances = model.predict_proba(frame)
+    assert model.predict(frame).tolist() == np.where(chances[:, 1] > 0.5, "yes", "no").tolist()
+    assert chances[:, 1].tolist() == [row["p"] for row in model.rows(frame)]
+    assert model.evaluate(frame)["accuracy"] == pytest.approx(np.mean(model.predict(frame) == frame["bought"]))
+
+
+def changed(run: Path, folder: Path, *pairs: tuple[str, str], file: str = "config.yaml") -> Path:
+    """Copy a run, change a file in it, and return its folder."""
+    shutil.copytree(run, folder)
+    text = (folder / file).read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / file).write_text(text)
+    return folder
+
+
+def test_runs_of_other_machines_and_times(people: Path, known: Any, tmp_path: Path) -> None:
+    frame, wanted = pd.read_csv(StringIO(as_text(known[1]))), bare(known[0])
+    before = torch.get_rng_state()
+    gpu = changed(people / "run", tmp_path / "gpu", ("  name: auto\n", "  name: cuda:3\n"), ("gpus: null", "gpus: [3]"))
+    assert bare([*lightkit.load(gpu).rows(frame)]) == wanted
+    assert torch.equal(torch.get_rng_state(), before)
+    old = changed(people / "run", tmp_path / "old", ('"inputs"', '"unknown"'), file="environment.json")
+    with pytest.raises(UserError, match="people.csv"):  # an earlier version has its data set alone to ask
+        lightkit.load(old)
+    shutil.copy(people / "moved.csv", people / "people.csv")
+    assert bare([*lightkit.load(old).rows(frame)]) == wanted
+    (people / "people.csv").unlink()
+
+
+def test_nothing_of_a_run_from_elsewhere_is_run_unasked(people: Path, project: Path) -> None:
+    (project / "evil.py").write_text("from lightkit.models import MLP\n")
+    run = changed(people / "run", project / "run", ("lightkit.models.MLP", "evil.MLP"))
+    with pytest.raises(UserError, match="comes from elsewhere"):
+        lightkit.load(run)
+    assert "evil" not in sys.modules
+
+
+def test_files_of_weights_and_what_is_no_run(people: Path, known: Any, tmp_path: Path) -> None:
+    frame, run = pd.read_csv(StringIO(as_text(known[1]))), people / "run"
+    file = next((run / "checkpoints").glob("*.pt"))
+    assert bare([*lightkit.load(file).rows(frame)]) == bare(known[0])
+    alone = shutil.copy(file, tmp_path / "alone.pt")
+    with pytest.raises(UserError, match="in no folder of a run"):
+        lightkit.load(alone)
+    with pytest.raises(UserError, match="no run here"):
+        lightkit.load("nothing")
+    shutil.copytree(run, tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(UserError, match="the run has no checkpoint"):
+        lightkit.load(tmp_path / "bare")
+
+
+def test_a_language_model_takes_tokens(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 40)
+    given = [
+        "data=text",
+        f"data.dataset.path={tmp_path / 'text.txt'}",
+        "data.dataset.context_length=8",
+        "model=lstm_lm",
+    ]
+    Runner(compose([*given, *QUICK, "model.hidden=8"]).cfg, tmp_path / "run").run()
+    model = lightkit.load(tmp_path / "run")
+    assert model.predict(torch.zeros(3, 8, dtype=torch.int64)).shape == (3, 8)
+    with pytest.raises(UserError, match="does not say how new inputs are read"):
+        model.predict("text.txt")
