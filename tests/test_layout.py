@@ -74,7 +74,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6550,
-    "runner": 5100,
+    "runner": 5050,
     "doctor": 4150,
     "cli": 4150,
     "data": 4550,
