@@ -14,11 +14,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.parts import strategy_class
 from lightkit.common.errors import UserError
+from lightkit.common.modules import tensors
 from lightkit.config import to_plain
 from lightkit.config.instantiate import instantiate
 from lightkit.data.loaders import small_batch, whole_batch
-from lightkit.diagnostics.flops import ModuleRule, rule_name
-from lightkit.diagnostics.footprint import enlarged
+from lightkit.diagnostics.flops import ModuleRule, count_flops, rule_name
+from lightkit.diagnostics.footprint import enlarged, on_meta
 from lightkit.diagnostics.layers import Call, first_call
 from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training
 from lightkit.trainer.learner import Learner
@@ -53,6 +54,35 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
         )
         found = summarize_training(parts.model, training)
     return replace(found, notes=(*_notes(cfg, parts), *_unused(training.rules, parts.model), *found.notes))
+
+
+def training_flops(cfg: DictConfig, parts: Learner) -> float | None:
+    """Count the operations of a forward and backward pass for a sample, as `lightkit summary` does.
+
+    Nothing is computed: of a model that looks at values, and of one of which this process holds a part, nothing is
+    known.
+
+    Args:
+        cfg: The configuration.
+        parts: The parts of the run, on any device.
+    """
+    criterion = parts.criterion
+    try:
+        with unnoticed(parts.engine.device):
+            batch = small_batch(parts.data.train)
+            loss = on_meta(criterion) if isinstance(criterion, nn.Module) else criterion
+            rules = build_flop_rules(cfg)
+            found = count_flops(
+                parts.model,
+                lambda model, given: parts.task.step(model, given, loss).loss,
+                batch,
+                backward=True,
+                rules=rules,
+                values=False,
+            )
+    except Exception:
+        return None
+    return found.total / len(next(iter(tensors(batch))))
 
 
 def build_flop_rules(cfg: DictConfig) -> dict[str, ModuleRule]:

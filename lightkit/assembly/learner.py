@@ -156,7 +156,12 @@ def build_learner(
         metrics=metrics,
         made=made,
         average=build_average(cfg.trainer, model, timetable),
-        callbacks=build_callbacks(cfg.trainer, monitor=cfg.metrics.monitor, mode=mode),
+        callbacks=build_callbacks(
+            cfg.trainer,
+            monitor=cfg.metrics.monitor,
+            mode=mode,
+            histograms=cfg.logger.tensorboard.get("histograms"),
+        ),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )
 

@@ -36,6 +36,8 @@ from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.average import Ema, NoAverage, Swa
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
+from lightkit.trainer.histograms import KEY as HISTOGRAMS
+from lightkit.trainer.histograms import Histograms
 from lightkit.trainer.overfit import KEY as OVERFIT
 from lightkit.trainer.overfit import Overfit
 from lightkit.trainer.state import Timetable
@@ -214,11 +216,15 @@ def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: boo
         raise UserError(what, key="metrics.mode", received=mode, fix=fix, family="missing-value")
 
 
-def build_callbacks(trainer: DictConfig, *, monitor: str, mode: str) -> dict[str, Callback]:
-    """Build early stopping where asked for, the user's callbacks in order, and what keeps states to roll back to."""
+def build_callbacks(
+    trainer: DictConfig, *, monitor: str, mode: str, histograms: int | None = None
+) -> dict[str, Callback]:
+    """Build early stopping and histograms where asked for, the user's callbacks in order, and what keeps states."""
     stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None or stopping.get("target") is not None:
         callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
+    if histograms:
+        callbacks[HISTOGRAMS] = Histograms(histograms)
     for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")

@@ -21,7 +21,7 @@ from lightkit.config.schema.learning import (
     OptimConfig,
     SchedulerConfig,
 )
-from lightkit.config.schema.running import CheckpointConfig, ResumeConfig, TrainerConfig
+from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, ResumeConfig, TrainerConfig
 from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.config.tree import Node, Report, rules_in
 
@@ -312,6 +312,7 @@ _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
     "data.mixup.alpha": ((None,), "it takes a class for a target, and no shares of classes"),
     "data.mixup.cutmix_alpha": ((None,), "it takes a class for a target, and no shares of classes"),
     "profile": ((False,), "its steps are not looked into"),
+    "logger.tensorboard.histograms": ((None, 0), "its steps are not looked into"),
 }
 """What a key has to be for torchensemble, and why."""
 
@@ -321,6 +322,7 @@ def abilities_of_torchensemble(
     device: DeviceConfig,
     ensemble: EnsembleConfig,
     trainer: TrainerConfig,
+    logger: LoggerConfig,
     profile: bool,
     report: Report,
 ) -> None:
@@ -333,7 +335,8 @@ def abilities_of_torchensemble(
         what = "torchensemble has no such method"
         report.add(("ensemble", "engine"), what, received=received, choices=_BY_TORCHENSEMBLE, fix=fix, **facts)
         return
-    sections = {"data": data, "device": device, "ensemble": ensemble, "trainer": trainer, "profile": profile}
+    sections: dict[str, Any] = {"data": data, "device": device, "ensemble": ensemble, "trainer": trainer}
+    sections |= {"logger": logger, "profile": profile}
     for path, (values, why) in _ONLY_SO.items():
         section, *names = key = tuple(path.split("."))
         node: Any = sections[section]

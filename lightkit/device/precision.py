@@ -83,6 +83,10 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients back to their true size; here they have it."""
 
+    def true_size(self, gradient: Tensor) -> Tensor:
+        """Return a gradient that `unscale` has not seen yet in its true size."""
+        return gradient
+
     def update(self, optimizer: Optimizer) -> None:
         """Let the optimizer take its step."""
         take_step(optimizer)
@@ -165,6 +169,10 @@ class Fp16(Bf16):
     def unscale(self, optimizer: Optimizer) -> None:
         """Divide the gradients by the scale, so that clipping sees their true size."""
         self.scaler.unscale_(optimizer)
+
+    def true_size(self, gradient: Tensor) -> Tensor:
+        """Return a gradient divided by the scale; the same one stays as it is. Waits for the device."""
+        return gradient / self.scaler.get_scale()
 
     def update(self, optimizer: Optimizer) -> None:
         """Step where all gradients are finite, count where not, and adapt the scale."""

@@ -101,6 +101,7 @@ def count_flops(
     recomputed: Sequence[str] = (),
     sample: Any = None,
     rules: Mapping[str, ModuleRule] = MappingProxyType({}),
+    values: bool = True,
 ) -> Flops:
     """Count the operations of a forward pass, or of one in training with the backward pass.
 
@@ -116,6 +117,7 @@ def count_flops(
         sample: What to run on where values are needed, None for the batch itself.
         rules: Count modules by the name of their class, or of one that it derives from: `DeformConv2d`, or in full
             `torchvision.ops.DeformConv2d`. They come before the method, and count all that is in such a module.
+        values: Whether a model that looks at values may be run on some.
 
     Raises:
         Exception: Whatever the model raises with values too.
@@ -127,7 +129,7 @@ def count_flops(
         with _no_fast_path() if measured else nullcontext():
             return _counted(copied, run, given, rules, backward=backward, measured=measured)
 
-    return on_copy(model, batch, count, sample)
+    return on_copy(model, batch, count, sample, values=values)
 
 
 def _counted(

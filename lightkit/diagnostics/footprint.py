@@ -178,7 +178,14 @@ def twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-def on_copy(model: nn.Module, inputs: Any, use: Callable[[nn.Module, Any, str], T], real: Any = None) -> T:
+def on_meta(model: nn.Module) -> nn.Module:
+    """Copy the model with meta tensors, which take no memory."""
+    return twin(model, lambda tensor: tensor.detach().to("meta").requires_grad_(tensor.requires_grad))
+
+
+def on_copy(
+    model: nn.Module, inputs: Any, use: Callable[[nn.Module, Any, str], T], real: Any = None, *, values: bool = True
+) -> T:
     """Use a copy of a model on meta tensors, which take no memory; where it looks at values, one on real tensors.
 
     Args:
@@ -186,16 +193,19 @@ def on_copy(model: nn.Module, inputs: Any, use: Callable[[nn.Module, Any, str], 
         inputs: What it gets.
         use: Takes the copy, the inputs for it, and the name of the device, `meta` or `cpu`.
         real: What it gets where values are needed; None for the inputs.
+        values: Whether it may be used on real tensors at all.
 
     Raises:
-        Exception: Whatever it raises with values.
+        Exception: Whatever it raises with values, or without where there are to be none.
     """
     try:
-        copied = twin(model, lambda tensor: tensor.detach().to("meta").requires_grad_(tensor.requires_grad))
+        copied = on_meta(model)
         given = tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, inputs)
         with torch.device("meta"):
             return use(copied, given, "meta")
     except Exception:  # it looks at values, or has tensors that nobody knows of
+        if not values:
+            raise
         with torch.random.fork_rng(devices=[]):
             return use(copy.deepcopy(model), inputs if real is None else real, "cpu")
 

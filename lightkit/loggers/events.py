@@ -127,6 +127,8 @@ _OTHERS = (
     (OPTIMIZATION, "learning rate", "vitals/lr/"),
     (OPTIMIZATION, "gradient norm", "vitals/grad/norm$"),
     (MACHINE, "samples per second", "vitals/speed/samples_per_second$"),
+    (MACHINE, "tokens per second", "vitals/speed/tokens_per_second$"),
+    (MACHINE, "MFU (share of the peak)", "vitals/speed/mfu$"),
     (MACHINE, "seconds of waiting for data", "vitals/speed/data_wait$"),
     (MACHINE, "GPU: utilisation (%)", r"vitals/system/gpu\d+_(mig_)?utilisation$"),
     (MACHINE, "GPU: memory (GiB)", r"vitals/system/gpu\d+_(mig_)?memory_gib$"),

@@ -205,10 +205,11 @@ class TensorBoardLogger(Logger):
         self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def histogram(self, name: str, values: Any, *, step: int) -> None:
-        """Log a histogram of the values."""
-        name = f"{VIEW}/{plain_tag(name)}"
-        if not self._is_there(name, step):
-            self._writer.add_histogram(name, values.detach().float().cpu(), step)
+        """Log a histogram of the values that are finite."""
+        name, values = f"{VIEW}/{plain_tag(name)}", values.detach().float().cpu()
+        values = values[values.isfinite()]
+        if len(values) and not self._is_there(name, step):
+            self._writer.add_histogram(name, values, step)
 
     def _is_there(self, name: str, step: int) -> bool:
         """Tell whether something was logged before the checkpoint of this step, and must not stand there twice."""

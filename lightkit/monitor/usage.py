@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lightkit.common.text import counted
@@ -179,7 +180,14 @@ class Loading:
     """Whether batches are in page-locked memory."""
 
 
-def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, loading: Loading) -> dict[str, Any]:
+def summary(
+    totals: Totals,
+    *,
+    trained_seconds: float,
+    waited_seconds: float,
+    loading: Loading,
+    speed: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Make the part of `result.json` about the machine.
 
     Args:
@@ -187,6 +195,7 @@ def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, lo
         trained_seconds: Seconds of training, without validation and saving.
         waited_seconds: Those of them spent waiting for a batch.
         loading: How batches reached the loop.
+        speed: Throughput by name: `samples_per_second`, `tokens_per_second` and `mfu` as far as they are known.
 
     Returns:
         Plain values, of a resumed run those of its last part. `bound` is `data`, `compute`, `host`, or None where it
@@ -197,6 +206,7 @@ def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, lo
     return {
         "seconds": _short(totals.seconds),
         "trained_seconds": _short(trained_seconds),
+        **{name: _short(value) for name, value in speed.items()},
         "data_wait": _short(wait),
         "bound": found,
         "energy_kwh": _short(totals.energy_kwh),
@@ -308,11 +318,20 @@ def lines(result: dict[str, Any]) -> list[str]:
     if found is None:
         return []
     waited = f"{100 * result['data_wait']:.0f} % of the training time was spent waiting for a batch"
-    told = [f"{_BOUND[found]}: {waited}", *map(_gpu_line, result["gpus"]), _cpu_line(result)]
+    told = [f"{_BOUND[found]}: {waited}", _speed_line(result), *map(_gpu_line, result["gpus"]), _cpu_line(result)]
     if result["energy_kwh"] is not None and len(result["gpus"]) > 1:
         told.append(f"{result['energy_kwh']:.3g} kWh in all")
     marked = [f"{'' if at else 'machine':<8}{line}" for at, line in enumerate(line for line in told if line)]
     return [*marked, *(f"advice  {line}" for line in result["advice"])]
+
+
+def _speed_line(result: dict[str, Any]) -> str:
+    known = [(name, result.get(f"{name}_per_second")) for name in ("samples", "tokens")]
+    counts = [
+        f"{pace:,.0f} {name} a second" if pace >= 100 else f"{pace:.3g} {name} a second" for name, pace in known if pace
+    ]
+    mfu = result.get("mfu")
+    return ", ".join([*counts, *([] if mfu is None else [f"MFU {100 * mfu:.3g} %"])])
 
 
 def _gpu_line(gpu: dict[str, Any]) -> str:

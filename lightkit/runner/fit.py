@@ -28,7 +28,7 @@ from lightkit.loggers.wording import plain_table
 from lightkit.processes.files import write_whole
 from lightkit.runner.ensemble.predictions import validation_meters
 from lightkit.runner.evaluation import result_writer
-from lightkit.runner.machine import Machine
+from lightkit.runner.machine import Machine, per_sample
 from lightkit.runner.member import MemberRun
 from lightkit.runner.restore import start_logging, stateful
 from lightkit.runs.reading import read_json
@@ -57,7 +57,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
     record = FinetuneRecord(run.cfg, run.path, learner, state=learner.state, logger=run.logger)
     record.introduce()
     save = make_saver(run, learner, observer)
-    machine = Machine(run.cfg, run.path, learner)
+    machine = Machine(run.cfg, run.path, learner, per_sample(run.cfg, learner))
     run.session.memory.memory = machine.memory
     try:
         with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, build_console
+from lightkit.assembly.inspection import training_flops
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import to_plain
@@ -21,6 +24,7 @@ from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory, memory_of
 from lightkit.monitor.monitor import PREFIX, Monitor, NoMonitor, Watch
+from lightkit.monitor.peaks import peak_tflops
 from lightkit.monitor.usage import Loading, summary
 from lightkit.trainer.report import Clock
 
@@ -32,13 +36,20 @@ class Machine:
         cfg: The configuration.
         folder: The run's folder.
         parts: The parts of the run.
+        per_sample: See `Clock`.
     """
 
-    def __init__(self, cfg: DictConfig, folder: Path, parts: Learner) -> None:
+    def __init__(
+        self,
+        cfg: DictConfig,
+        folder: Path,
+        parts: Learner,
+        per_sample: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self._monitor, self._loading = make_monitor(cfg, folder, parts.engine), loading(parts.data)
         self.memory: Memory = memory_of(parts.engine.parallel.devices)
         """The book that PyTorch keeps of the memory of its devices."""
-        self.clock = Clock(self._read)
+        self.clock = Clock(self._read, per_sample)
         """For the loop: measures its time, and hands it what was seen."""
 
     def __enter__(self) -> Machine:
@@ -59,7 +70,8 @@ class Machine:
             return {}
         trained, waited = self.clock.totals()
         totals = self._monitor.totals()
-        return summary(totals, trained_seconds=trained, waited_seconds=waited, loading=self._loading)
+        speed = self.clock.throughput()
+        return summary(totals, trained_seconds=trained, waited_seconds=waited, loading=self._loading, speed=speed)
 
 
 def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
@@ -80,6 +92,41 @@ def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
         return NoMonitor()
     uuids = {number: uuid for number, uuid in gpus.items() if uuid}
     return Monitor(Watch(folder, list(gpus), uuids), options.every_seconds)
+
+
+def per_sample(cfg: DictConfig, parts: Learner) -> dict[str, float]:
+    """Return what else a run tells of its speed, each as how much of it a sample is.
+
+    `tokens_per_second` of language models, and `mfu` (model FLOPs utilisation; Chowdhery et al. 2022,
+    https://arxiv.org/abs/2204.02311), the operations of a forward and backward pass as a share of what the devices can
+    do at best, where that is known.
+
+    Args:
+        cfg: The configuration.
+        parts: The parts of the run.
+    """
+    options, engine = cfg.logger.get("system"), parts.engine
+    if options is None or not options.enabled or not engine.ranks.main:
+        return {}
+    length = parts.data.info.context_length
+    found = {} if length is None else {"tokens_per_second": float(length)}
+    peak = options.get("peak_tflops") or known_peak(engine)
+    flops = None if peak is None else training_flops(cfg, parts)
+    if peak is not None and flops:
+        devices = max(engine.ranks.size, len(engine.parallel.devices))
+        found["mfu"] = flops / (peak * 1e12 * devices)
+    return found
+
+
+def known_peak(engine: Engine) -> float | None:
+    """Return the peak of the device in TFLOP/s in the precision that matrix products are computed in, where known."""
+    if engine.device.type != "cuda":
+        return None
+    kind = engine.precision.name
+    if kind in ("fp32", "tf32"):
+        level = engine.switches.matmul_level or engine.precision.matmul
+        kind = {"highest": "fp32", "high": "tf32", "medium": "bf16"}[level]
+    return peak_tflops(torch.cuda.get_device_name(engine.device), kind)
 
 
 def local_gpus(engine: Engine) -> dict[int, str]:

@@ -51,6 +51,12 @@ class Training(Protocol):
     def stop(self, reason: str) -> None:
         """End training after the step under way."""
 
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the parameters that train by the names of `lightkit params`, whatever wraps the model."""
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients by the same names, in their true size with fp16 too: in `on_before_update`."""
+
 
 class Callback:
     """Base of all callbacks: every hook does nothing, and only those that are overridden are called.

@@ -109,6 +109,15 @@ class Trainer:
         """
         self._report.values({name: float(value) for name, value in mapped(torch.Tensor.detach, dict(values)).items()})
 
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """See `Training.parameters`."""
+        return {name: weight for name, weight in self.learner.model.named_parameters() if weight.requires_grad}
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """See `Training.gradients`."""
+        found, true_size = self.parameters().items(), self.engine.precision.true_size
+        return {name: true_size(weight.grad) for name, weight in found if weight.grad is not None}
+
     def fit(self) -> State:
         """Train from where the state stands to the end, or to where it is to pause.
 

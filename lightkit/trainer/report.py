@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -31,12 +32,19 @@ class Clock:
 
     Args:
         vitals: Gives values of the machine, to be logged beside those of the loop.
+        per_sample: What else to tell of the speed: by name how much of it a sample is.
     """
 
-    def __init__(self, vitals: Callable[[], Mapping[str, float]] = dict) -> None:
+    def __init__(
+        self,
+        vitals: Callable[[], Mapping[str, float]] = dict,
+        per_sample: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.vitals, self.data_seconds = vitals, 0.0
+        self._per_sample = {"samples_per_second": 1.0, **per_sample}
         self._since, self._paused = perf_counter(), 0.0
-        self._trained = self._waited = 0.0
+        self._trained = self._waited = self._read = 0.0
+        self._samples = 0
 
     def read(self, samples: int) -> dict[str, float]:
         """Return the throughput since the last reading; starts a new one.
@@ -45,15 +53,15 @@ class Clock:
             samples: Training samples done in the meantime.
 
         Returns:
-            `speed/samples_per_second` and `speed/data_wait`, the share of the time spent waiting for batches.
+            `speed/samples_per_second`, what else is told of a sample, and `speed/data_wait`, the share of the time
+            spent waiting for batches.
         """
         now = perf_counter()
         seconds = max(now - self._since - self._paused, 1e-9)
         self._trained, self._waited = self._trained + seconds, self._waited + self.data_seconds
-        values = {
-            "speed/samples_per_second": samples / seconds,
-            "speed/data_wait": min(1.0, self.data_seconds / seconds),
-        }
+        self._read, self._samples = self._read + seconds, self._samples + samples
+        values = {f"speed/{name}": share * samples / seconds for name, share in self._per_sample.items()}
+        values["speed/data_wait"] = min(1.0, self.data_seconds / seconds)
         self._since, self._paused, self.data_seconds = now, 0.0, 0.0
         return values
 
@@ -61,6 +69,11 @@ class Clock:
         """Return the seconds of training in all, and those of them spent waiting for data."""
         rest = max(0.0, perf_counter() - self._since - self._paused)
         return self._trained + rest, self._waited + self.data_seconds
+
+    def throughput(self) -> dict[str, float]:
+        """Return the mean throughput over all readings, by name; empty before the first."""
+        pace = self._samples / self._read if self._read else 0.0
+        return {name: share * pace for name, share in self._per_sample.items()} if pace else {}
 
     def leave_out(self, seconds: float) -> None:
         """Take seconds that were no training, such as a validation, out of the next reading."""

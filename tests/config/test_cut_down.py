@@ -138,7 +138,8 @@ def test_what_keeps_a_model_from_learning_by_heart() -> None:
     assert (cfg.trainer.steps, cfg.trainer.epochs, cfg.data.batch_size) == (50, None, 32)
     cfg = overfit("trainer.early_stopping.target=0.1", "trainer.swa.from_epoch=3", "trainer.epoch_steps=3")
     assert (cfg.trainer.early_stopping.target, cfg.trainer.swa.from_epoch, cfg.trainer.epoch_steps) == (None,) * 3
-    cfg = smoke("trainer.epoch_steps=900", "trainer.swa.from_epoch=3")
+    cfg = smoke("trainer.epoch_steps=900", "trainer.swa.from_epoch=3", "logger.tensorboard.histograms=100")
+    assert cfg.logger.tensorboard.histograms == 1
     assert (cfg.trainer.swa.from_epoch, cfg.trainer.epoch_steps) == (1, 4)
     with pytest.raises(UserErrors, match=r"trainer\.overfit\.samples: a smoke run is too short to learn"):
         smoke("trainer.overfit.samples=8")

@@ -247,3 +247,16 @@ def test_what_is_swept_and_the_seed_are_among_the_five_that_tensorboard_shows_of
 def test_flags_stay_flags_and_the_rest_is_numbers_or_text():
     assert flat({"a": {"b": True, "c": {}}, "d": math.inf, "e": 1e-3, "f": (), "g": (1,)}) == {
         "a.b": True, "d": "inf", "e": 1e-3, "g": "(1,)"}  # fmt: skip
+
+
+def test_a_histogram_leaves_out_what_is_not_finite(tmp_path):
+    logger = TensorBoardLogger(tmp_path)
+    values = torch.tensor([1.0, math.nan, math.inf, -math.inf, 3.0], dtype=torch.bfloat16)
+    logger.histogram("mine/some", values, step=1)
+    logger.histogram("mine/none", torch.full((3,), math.nan), step=1)
+    logger.histogram("mine/empty", torch.zeros(0), step=1)
+    logger.close()
+    events = EventAccumulator(str(tmp_path), {"histograms": 0}).Reload()
+    (name,) = events.Tags()["histograms"]
+    assert name.endswith("mine/some")
+    assert events.Histograms(name)[0].histogram_value.num == 2

@@ -133,6 +133,16 @@ def test_lines_at_the_end_of_a_run() -> None:
     ]
 
 
+def test_the_speed_is_among_the_lines() -> None:
+    speed = {"samples_per_second": 81234.5678, "tokens_per_second": 2.6e6, "mfu": 0.4218}
+    seconds = {"trained_seconds": 90.0, "waited_seconds": 0.0}
+    result = summary(TOTALS, **seconds, loading=PINNED, speed=speed)
+    assert (result["samples_per_second"], result["mfu"]) == (81235, 0.4218)
+    assert lines(result)[1] == "        81,235 samples a second, 2,600,000 tokens a second, MFU 42.2 %"
+    result = summary(TOTALS, **seconds, loading=PINNED, speed={"samples_per_second": 1.2345})
+    assert lines(result)[1] == "        1.23 samples a second"
+
+
 def test_lines_of_several_gpus_some_of_which_tell_little() -> None:
     silent = GpuUsage(3, "GPU-b", "Tesla T4")
     totals = Totals(100.0, 1, cpu_percent=50.0, gpus=(replace(GPU, utilisation=98.0, power_capped=0.4), silent))

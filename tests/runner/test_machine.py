@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from lightkit.assembly import build
+from lightkit.assembly.inspection import summary_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.data import build_data
@@ -26,7 +29,7 @@ from lightkit.runner.session import session
 from lightkit.runs.reading import read_jsonl
 from lightkit.trainer import Callback
 from tests.device.test_visible import Machine
-from tests.resume.sets import Drawing
+from tests.resume.sets import Drawing, text_file
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
 
@@ -103,6 +106,57 @@ def test_a_run_ends_with_what_to_try(
     at = next(number for number, line in enumerate(lines) if line.startswith("machine "))
     assert "of the training time was spent waiting for a batch" in lines[at]
     assert lines[-1] == f"folder  {tmp_path}"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tokens_and_the_share_of_the_peak_stand_beside_the_samples(tmp_path: Path, precision: str) -> None:
+    text = text_file(tmp_path / "text.txt")
+    model = ("model=transformer_lm", "model.dim=8", "model.depth=1", "model.heads=2", "trainer.steps=4")
+    options = ("data=text", f"data.dataset.path={text}", "data.dataset.pattern=*.txt", "data.dataset.context_length=16")
+    peak = ("logger.system.peak_tflops=0.001", f"device.precision={precision}")
+    cfg = compose([*options, *model, *peak, "device=cpu", "logger.every_steps=1", "data.batch_size=8"]).cfg
+    result = Runner(cfg, tmp_path / "run").run()
+    steps = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "train/loss_step" in row]
+    assert len(steps) == 4
+    (counted,) = {round(row["speed/mfu"] / row["speed/samples_per_second"] * 1e9) for row in steps}
+    flops = summary_of(cfg, build(cfg, tmp_path / "other")).training
+    assert flops is not None
+    assert counted == pytest.approx(flops.total / 8, rel=1e-6)
+    for row in steps:
+        assert row["speed/tokens_per_second"] == pytest.approx(16 * row["speed/samples_per_second"])
+    assert result["system"]["tokens_per_second"] == pytest.approx(16 * result["system"]["samples_per_second"], rel=1e-3)
+    assert result["system"]["mfu"] > 0
+
+
+LOOKS = """
+data=wine ; logger.system.peak_tflops=1 ; mfu
+data=wine loss.weight=[1,2,3] trainer.ema.decay=0.9 ; logger.system.peak_tflops=1 ; mfu
+data=wine ; optim.lr=0.1 ; -
+data=wine ; logger.system.peak_tflops=1 logger.system.enabled=false ; -
+data=wine model={_target_:tests.runner.test_machine.Looks} ; logger.system.peak_tflops=1 ; -
+"""
+
+
+@pytest.mark.parametrize("row", LOOKS.split("\n")[1:-1])
+def test_where_the_peak_or_the_operations_are_not_known_there_is_no_share(row: str, tmp_path: Path) -> None:
+    data, options, names = row.split(" ; ")
+    cfg = compose([*data.split(), *options.split(), "device=cpu", "trust=[tests]"]).cfg
+    learner = build(cfg, tmp_path)
+    drawn = torch.random.get_rng_state()
+    assert ",".join(machine.per_sample(cfg, learner)) == names.strip("-")
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert all(weight.grad is None for weight in learner.model.parameters())
+
+
+class Looks(nn.Module):
+    """Looks at values, so its operations cannot be counted without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(13, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if bool(x.sum() > -1e9) else x
 
 
 class Told(Ranks):

@@ -121,6 +121,19 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
+def test_what_a_sample_is_worth_is_told_beside_the_samples(now: list[float]) -> None:
+    clock = Clock(per_sample={"tokens_per_second": 32.0, "mfu": 0.002})
+    assert clock.throughput() == {}
+    now[0] = 110.0
+    read = clock.read(50)
+    assert read == {
+        "speed/samples_per_second": 5.0, "speed/tokens_per_second": 160.0, "speed/mfu": 0.01, "speed/data_wait": 0.0
+    }  # fmt: skip
+    now[0] = 120.0
+    clock.read(150)
+    assert clock.throughput() == {"samples_per_second": 10.0, "tokens_per_second": 320.0, "mfu": 0.02}
+
+
 def test_totals_hold_what_was_read_and_what_was_not(now: list[float]) -> None:
     clock = Clock()
     now[0], clock.data_seconds = 110.0, 2.0

@@ -198,6 +198,9 @@ class TensorBoardConfig:
     """Add the graph of the model, traced on one sample."""
     images: int = number(0, low=0)
     """Number of training images shown; 0 shows none."""
+    histograms: Optional[int] = number(None, low=0)
+    """Optimizer steps between two histograms of the parameters that train and of their gradients; null or 0 logs none.
+    The run waits for the device at these steps."""
 
 
 @dataclass
@@ -208,6 +211,9 @@ class SystemConfig:
     """Measure the machine in a separate thread."""
     every_seconds: float = number(10.0, above=0)
     """Seconds between two measurements. Their means are logged with the training values."""
+    peak_tflops: Optional[float] = number(None, above=0)
+    """Peak of one device in TFLOP/s, in the precision of the run, by which the MFU (model FLOPs utilisation) is
+    computed. Null takes that of the data sheet of well-known GPUs; for other devices there is no MFU."""
 
 
 @dataclass
