@@ -73,7 +73,7 @@ class Callback:
         """Act after the backward pass of every batch, with its loss, 0-d, and its outputs as metrics get them."""
 
     def on_before_update(self, trainer: Training) -> None:
-        """Act before every update, with the gradients of the whole step, before clipping; in fp16 they are scaled."""
+        """Act before every update, with the gradients of the whole step, before clipping: see `gradients`."""
 
     def on_step(self, trainer: Training) -> None:
         """Act after every optimizer step."""
