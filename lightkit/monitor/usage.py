@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 from lightkit.common.text import counted
@@ -186,7 +185,7 @@ def summary(
     trained_seconds: float,
     waited_seconds: float,
     loading: Loading,
-    speed: Mapping[str, float] = MappingProxyType({}),
+    speed: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Make the part of `result.json` about the machine.
 
@@ -206,7 +205,7 @@ def summary(
     return {
         "seconds": _short(totals.seconds),
         "trained_seconds": _short(trained_seconds),
-        **{name: _short(value) for name, value in speed.items()},
+        **{name: _short(value) for name, value in (speed or {}).items()},
         "data_wait": _short(wait),
         "bound": found,
         "energy_kwh": _short(totals.energy_kwh),
@@ -326,12 +325,9 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 
 def _speed_line(result: dict[str, Any]) -> str:
-    known = [(name, result.get(f"{name}_per_second")) for name in ("samples", "tokens")]
-    counts = [
-        f"{pace:,.0f} {name} a second" if pace >= 100 else f"{pace:.3g} {name} a second" for name, pace in known if pace
-    ]
-    mfu = result.get("mfu")
-    return ", ".join([*counts, *([] if mfu is None else [f"MFU {100 * mfu:.3g} %"])])
+    told = [(name, result[f"{name}_per_second"]) for name in ("samples", "tokens") if f"{name}_per_second" in result]
+    counts = [f"{format(pace, ',.0f' if pace >= 100 else '.3g')} {name} a second" for name, pace in told]
+    return ", ".join([*counts, *([f"MFU {100 * result['mfu']:.3g} %"] if "mfu" in result else [])])
 
 
 def _gpu_line(gpu: dict[str, Any]) -> str:
