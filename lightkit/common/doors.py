@@ -23,6 +23,11 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "fsdp": "lightkit.device.parallel.Sharded",
     },
     "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
+    "export": {
+        "pt2": "lightkit.runner.program.Program",
+        "onnx": "lightkit.runner.export_onnx.Onnx",
+        "folder": "lightkit.runner.export_folder.Pretrained",
+    },
     "find": {
         "lr": "lightkit.cli.find.suggest_lr",
         "batch": "lightkit.cli.find.suggest_batch",

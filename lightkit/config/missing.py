@@ -35,7 +35,14 @@ from lightkit.config.policy import Trust
 from lightkit.config.project import beside, project_root
 from lightkit.config.tree import Report
 
-EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
+EXTRAS = {
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "peft": "peft",
+    "timm": "vision",
+    "torchvision": "vision",
+}
 """Packages that lightkit can do without, with the extra that brings each."""
 _ON_PYPI = """
 Bio=biopython PIL=pillow bs4=beautifulsoup4 cv2=opencv-python efficientnet_pytorch=efficientnet-pytorch

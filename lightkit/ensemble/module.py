@@ -88,7 +88,7 @@ class Ensemble(nn.Module):
         Alike networks are computed at once in eval mode without gradients, where that pays. The first batch is computed
         in both ways: networks whose outputs differ then stay one after the other.
         """
-        if self.training or torch.is_grad_enabled() or not self._stackable:
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_exporting() or not self._stackable:
             return alone(list(self.estimators), *x)
         checked = self._stacked is not None and self._stacked.current
         if not checked:

@@ -53,7 +53,7 @@ class SoftTree(nn.Module):
         scores = self.gates(x.flatten(1))
         wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
         lefts = wide.sigmoid().split([2**level for level in range(self.depth)], dim=1)
-        reach = wide.new_ones(len(wide), 1)
+        reach = wide.new_ones(wide.shape[0], 1)
         penalty = wide.new_zeros(1)
         penalized = self.training and self.penalty > 0
         for level, left in enumerate(lefts):

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
-from contextlib import closing
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lightkit.assembly import build
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain
+from lightkit.config.missing import package_of
 from lightkit.data import Data
 from lightkit.data.impute import Filling
 from lightkit.ensemble.combining import as_probabilities
-from lightkit.processes.files import write_whole
-from lightkit.runner.evaluation import load_weights
-from lightkit.runner.models import plain_version
-from lightkit.runs.catalog import find_run, project
-from lightkit.runs.reading import read_run
+from lightkit.trainer.tasks import logits
 
 ABOUT = "about.json"
 """Name of what the file says of itself."""
-_WITHOUT_PROBABILITIES = ("language_modeling", "custom")
+WITHOUT_PROBABILITIES = ("language_modeling", "custom")
+_FIXES = {
+    "specialized it to be a constant": "the size of a batch has to stay open: x.shape[0] in place of len(x)",
+    "data-dependent": "what is computed may decide by torch.where, not by `if`",
+}
+"""What to do about errors of torch.export, by what is said in them."""
+_ELSE = "lightkit ckpt convert RUN FILE --to model writes the network with its class"
 
 
 class Fill(nn.Module):
@@ -75,7 +81,8 @@ class Predictor(nn.Module):
     def __init__(self, model: nn.Module, data: Data) -> None:
         super().__init__()
         self.model, self.task, scaling = model, data.info.task, data.normalizer
-        self.fill = nn.Identity() if data.filling is None else Fill(data.filling, _raw_shape(data)[0])
+        self.unit = data.info.target_scale if self.task == "regression" else 1.0
+        self.fill = nn.Identity() if data.filling is None else Fill(data.filling, raw_shape(data)[0])
         self.is_scaled = scaling is not None
         if scaling is not None:
             self.register_buffer("shift", scaling.shift)
@@ -84,8 +91,225 @@ class Predictor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities of inputs as they are in the data set; of a language model the logits."""
         x = self.fill(x)
-        outputs = self.model((x - self.shift) / self.scale if self.is_scaled else x)
-        return outputs if self.task in _WITHOUT_PROBABILITIES else as_probabilities(outputs, self.task)
+        return self.predictions(logits(self.model((x - self.shift) / self.scale if self.is_scaled else x)))
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Turn outputs of the network into probabilities, of regression into values in their own unit."""
+        if self.task in WITHOUT_PROBABILITIES:
+            return outputs
+        found = as_probabilities(outputs, self.task)
+        return found * self.unit if self.unit != 1 else found
+
+
+def raw_shape(data: Data) -> list[int]:
+    """Return the shape of an input before indicators of missing values are added to a table's features."""
+    if not data.info.input_shape:
+        return []
+    first, *others = data.info.input_shape
+    return [first - len(data.filling.indicators if data.filling is not None else ()), *others]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A trained model that is to be written.
+
+    Args:
+        predictor: The network, on the CPU in eval mode, with what is done before and after it.
+        data: The data of its run.
+        inputs: Rows `(N, ...)` as they are in the data set, two at least.
+        about: What a file says of itself: task, classes, shapes, the columns of a table.
+    """
+
+    predictor: Predictor
+    data: Data
+    inputs: Tensor
+    about: Mapping[str, Any]
+
+    @property
+    def network(self) -> nn.Module:
+        """Return the network alone."""
+        return self.predictor.model
+
+
+class Format(ABC):
+    """A form in which a trained model leaves: files that other software opens."""
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    """What has to be installed to write it."""
+    needs: ClassVar[str] = "PyTorch"
+    """What has to be installed to predict by it, in words."""
+    code: ClassVar[str]
+    """Python code that defines `predict(inputs)`, with `FILE`, the path that is written, and `ABOUT` in sight."""
+    is_folder: ClassVar[bool] = False
+    """Whether several files are written, into a folder."""
+
+    def check(self, key: str) -> None:
+        """Refuse to begin where a package is missing.
+
+        Args:
+            key: What asks for it, for the message.
+
+        Raises:
+            UserError: One is not installed.
+        """
+        missing = [name for name in self.packages if find_spec(name) is None]
+        if missing:
+            what, fix = f"{', '.join(missing)} not installed", f"pip install {package_of(missing[0]) or missing[0]}"
+            raise UserError(what, key=key, fix=fix, family="package-missing")
+
+    @abstractmethod
+    def write(self, leaving: Leaving, path: Path) -> None:
+        """Write the model.
+
+        Args:
+            leaving: The model, with rows to try it on.
+            path: A file that does not exist, in a folder for this alone; or that folder.
+
+        Raises:
+            UserError: The model cannot be written in this form.
+        """
+
+
+class Program(Format):
+    """A file that `torch.export.load` opens."""
+
+    code = '''
+import torch
+
+
+@cache
+def load():
+    return torch.export.load(FILE).module()
+
+
+def predict(inputs):
+    """Return a tensor of what the model predicts of inputs, a tensor or array."""
+    inputs = torch.as_tensor(inputs, dtype=getattr(torch, ABOUT["dtype"]))
+    with torch.no_grad():
+        return torch.cat([load()(part) for part in inputs.split(1024)])
+'''
+
+    def write(self, leaving: Leaving, path: Path) -> None:
+        """Write the traced model; see `Format.write`."""
+        program = self.traced(leaving)
+        torch.export.save(program, path, extra_files={ABOUT: json.dumps(leaving.about, default=str)})
+
+    def traced(self, leaving: Leaving) -> Any:
+        """Trace the model for batches of any size.
+
+        Raises:
+            UserError: It cannot be traced; the innermost module that cannot be is named.
+        """
+        example = leaving.inputs[:2]  # of one sample the number would be taken for a constant
+        try:
+            with torch.no_grad():
+                return self.trace(leaving.predictor, (example,))
+        except Exception as error:  # whatever a network does that cannot be traced
+            place, kind, reason = self._culprit(leaving.predictor, example, error)
+            text = _first_line(reason)
+            what = f"this part of the network ({kind}) cannot be written in this form: {text}"
+            fix = next((fix for sign, fix in _FIXES.items() if sign in str(reason)), None)
+            raise UserError(what, key=place, fix=fix or _ELSE, family="model-misfit") from error
+
+    def trace(self, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Make a program of a module, for any number in the place of the batch."""
+        batch, size = torch.export.Dim("batch", min=1), 2
+        dims = [{0: batch} if isinstance(arg, Tensor) and arg.ndim and len(arg) == size else None for arg in args]
+        # As a tuple for `*args`: the names of the arguments differ from module to module.
+        return torch.export.export(module, args, dynamic_shapes=tuple(dims))
+
+    def _culprit(self, predictor: Predictor, example: Tensor, error: Exception) -> tuple[str, str, Exception]:
+        """Find the innermost module that cannot be traced by itself, with what is said then."""
+        seen = dict[nn.Module, tuple[Any, ...]]()
+        names = {module: name for name, module in predictor.named_modules()}
+
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not kwargs:
+                seen.setdefault(module, args)
+
+        hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in names]
+        with torch.no_grad():
+            predictor(example)
+        for hook in hooks:
+            hook.remove()
+        found: nn.Module = predictor.model
+        while inner := next(self._failing(found.children(), seen), None):
+            found, error = inner
+        place = names[found].removeprefix("model").removeprefix(".")
+        return place or "model", type(found).__name__, error
+
+    def _failing(
+        self, modules: Iterator[nn.Module], seen: Mapping[nn.Module, tuple[Any, ...]]
+    ) -> Iterator[tuple[nn.Module, Exception]]:
+        """Yield modules that cannot be traced, or have such a part while they are never called themselves."""
+        for module in modules:
+            if module not in seen:
+                yield from self._failing(module.children(), seen)
+                continue
+            try:
+                with torch.no_grad():
+                    self.trace(module, seen[module])
+            except Exception as error:  # as above
+                yield module, error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what packages say while they trace, translate and load to themselves; what they raise is told."""
+    before, silence = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(silence), redirect_stderr(silence):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return type and first line of the error at the root."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def describe(data: Data, dataset: Any, inputs: Tensor, outputs: Tensor) -> dict[str, Any]:
+    """Return what a file says of itself, as plain values.
+
+    Args:
+        data: The data of the run.
+        dataset: The node of the data set, as plain values.
+        inputs: Some rows as they are in the data set.
+        outputs: What is predicted of them.
+    """
+    info, shape = data.info, raw_shape(data)
+    names: Sequence[str] = getattr(data.source, "feature_names", ())[: shape[0] if shape else 0]
+    given = {name: value for name, value in dataset.items() if name != "_target_"}
+    filled = [gaps.name for gaps in data.filling.columns] if data.filling is not None else []
+    return {
+        "task": info.task,
+        "unit": info.target_scale,
+        "classes": list(info.class_names),
+        "input_shape": shape,
+        "output_shape": list(outputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "vocabulary": list(info.vocabulary),
+        "columns": _columns(names, given.get("categorical") or ()),
+        "filled": filled,
+        "dataset": given,
+    }
+
+
+def _columns(names: Sequence[str], categorical: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns of a table, each with the values that have a feature of their own; none for numbers."""
+    found = dict[str, list[str]]()
+    for name in names:
+        column = next((one for one in categorical if name.startswith(f"{one}=")), None)
+        if column is None:
+            found[name] = []
+        else:
+            found.setdefault(column, []).append(name.removeprefix(f"{column}="))
+    return found
 
 
 def write_program(run: str | Path, path: Path | str = "model.pt2", *, checkpoint: str = "best") -> Path:
@@ -97,7 +321,7 @@ def write_program(run: str | Path, path: Path | str = "model.pt2", *, checkpoint
 
     Args:
         run: Folder of the run, its name, or `last`.
-        path: The file, whose name ends in `.pt2`.
+        path: The file, whose name ends in `.pt2`; one of that name is replaced.
         checkpoint: `best`, `last` or the path of a checkpoint file.
 
     Returns:
@@ -106,54 +330,7 @@ def write_program(run: str | Path, path: Path | str = "model.pt2", *, checkpoint
     Raises:
         UserError: There is no such run, its inputs are more than numbers, or the network cannot be traced.
     """
-    folder = find_run(str(run), project())
-    cfg = read_run(folder, ["device.name=cpu", "device.parallel=none", "device.precision=fp32"]).cfg
-    learner = build(cfg, folder, pretrained=False, trains=False)
-    with closing(learner.data) as data:
-        if not data.info.input_shape:
-            what = "a program takes inputs of one shape: of this run, lightkit itself predicts"
-            raise UserError(what, key=str(folder), fix=f"lightkit predict {run}")
-        load_weights(learner, checkpoint, folder)
-        predictor = Predictor(plain_version(cfg, data.info, learner.engine, learner.made), data).eval()
-        inputs = next(iter(data.train.epoch(0)))[0]
-        if data.filling is not None:
-            inputs = inputs[:, : _raw_shape(data)[0]]
-        example = torch.cat([inputs, inputs])[:2]  # of one sample the number would be taken for a constant
-        program = _traced(predictor, example, folder)
-        about = _about(data, to_plain(cfg.data.dataset))
-        extra = {ABOUT: json.dumps(about, default=str)}
-    content = io.BytesIO()
-    torch.export.save(program, content, extra_files=extra)
-    try:
-        write_whole(path, content.getvalue(), forced=True)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", key=str(path), family="cannot-write") from error
+    from lightkit.runner.export import export
+
+    export(run, path, checkpoint=checkpoint, overwrite=True, beside=False)
     return Path(path)
-
-
-def _traced(predictor: Predictor, example: Tensor, folder: Path) -> Any:
-    batch = torch.export.Dim("batch", min=1)
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of how PyTorch traces its own recurrent layers
-            return torch.export.export(predictor, (example,), dynamic_shapes=({0: batch},))
-    except Exception as error:  # whatever a network does that cannot be traced
-        what = f"torch.export cannot trace the network: {str(error).splitlines()[0]}"
-        raise UserError(what, key=str(folder), fix="lightkit ckpt convert RUN FILE --to model") from error
-
-
-def _raw_shape(data: Data) -> list[int]:
-    """Return the shape of an input before indicators of missing values are added to a table's features."""
-    first, *others = data.info.input_shape
-    return [first - len(data.filling.indicators if data.filling is not None else ()), *others]
-
-
-def _about(data: Data, dataset: Any) -> dict[str, Any]:
-    info = data.info
-    return {
-        "task": info.task,
-        "classes": list(info.class_names),
-        "input_shape": _raw_shape(data),
-        "vocabulary": list(info.vocabulary),
-        "dataset": {name: value for name, value in dataset.items() if name != "_target_"},
-    }

@@ -32,6 +32,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/devices.md",
         "docs/guides/doctor.md",
         "docs/guides/ensembles.md",
+        "docs/guides/export.md",
         "docs/guides/extend.md",
         "docs/guides/find.md",
         "docs/guides/fine-tuning.md",

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,32 +37,6 @@ def test_the_file_predicts_what_the_run_does(cli: Cli, project: Path) -> None:
     torch.testing.assert_close(program(inputs[:1]), expected[:1])
     with pytest.raises(UserError, match="cannot write"):
         write_program("rows", project / "none" / "model.pt2")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_missing_values_are_filled_in_as_in_the_run(cli: Cli, project: Path) -> None:
-    cells = {n: ("" if n % 5 == 0 else n % 7, n * n % 11, "" if n % 9 == 0 else "rgb"[n % 3]) for n in range(60)}
-    lines = [f"{a},{b},{c},{'yes' if n % 7 > 3 else 'no'}\n" for n, (a, b, c) in cells.items()]
-    (project / "rows.csv").write_text("a,b,c,kind\n" + "".join(lines))
-    words = ["data=csv", "data.dataset.path=rows.csv", "data.dataset.target=kind", "name=rows", "trainer.epochs=2",
-             "data.dataset.categorical=[c]", "data.dataset.add_indicator=true",
-             "data.dataset.missing={a: median, b: mean, c: most_frequent}"]  # fmt: skip
-    done = cli("train", *words)
-    assert done.code == 0, done.err
-    assert cli("predict", "rows", "--output", "all.csv").code == 0
-    extra = {ABOUT: ""}
-    program = torch.export.load(write_program("rows", project / "model.pt2"), extra_files=extra).module()
-    assert json.loads(extra[ABOUT])["input_shape"] == [5]
-    rows = []
-    for predicted in csv.DictReader((project / "all.csv").read_text().splitlines()):
-        a, b, c = cells[int(predicted["row"])]
-        kinds = [float(c == kind) if c else math.nan for kind in "bgr"]
-        inputs = [math.nan if a == "" else float(a), float(b), *kinds]
-        rows.append((inputs, [float(predicted["p(no)"]), float(predicted["p(yes)"])]))
-    inputs, expected = (torch.tensor(side) for side in zip(*rows))
-    assert inputs.isnan().any(0).tolist() == [True, False, True, True, True]
-    torch.testing.assert_close(program(inputs), expected)
 
 
 def test_no_run(project: Path) -> None:

@@ -1,0 +1,56 @@
+"""A trained model of Hugging Face as the folder that its `save_pretrained` writes: `lightkit export RUN folder`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightkit.checkpoint.export import write_safetensors
+from lightkit.common.errors import UserError
+from lightkit.runner.program import Format, Leaving
+
+
+class Pretrained(Format):
+    """A folder that `from_pretrained` opens (https://huggingface.co/docs/transformers)."""
+
+    needs = "transformers"
+    is_folder = True
+    code = '''
+import json
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+
+@cache
+def load():
+    name = json.loads((FILE / "config.json").read_text())["architectures"][0]
+    scaling = FILE / "scaling.safetensors"
+    return getattr(transformers, name).from_pretrained(FILE).eval(), load_file(scaling) if scaling.exists() else {}
+
+
+def predict(inputs):
+    """Return a tensor of what the model predicts of inputs, a tensor or array."""
+    network, scaling = load()
+    inputs = torch.as_tensor(inputs, dtype=getattr(torch, ABOUT["dtype"]))
+    inputs = (inputs - scaling["shift"]) / scaling["scale"] if scaling else inputs
+    with torch.no_grad():
+        outputs = torch.cat([network(part).logits for part in inputs.split(1024)]).float()
+    if ABOUT["task"] == "multiclass":
+        return outputs.softmax(-1)
+    return outputs.sigmoid() if ABOUT["task"] in ("binary", "multilabel") else outputs * ABOUT["unit"]
+'''
+
+    def write(self, leaving: Leaving, path: Path) -> None:
+        """Write configuration and weights; see `Format.write`."""
+        network, data = leaving.network, leaving.data
+        save: Any = getattr(network, "save_pretrained", None)
+        kind = f"{type(network).__module__}.{type(network).__qualname__}"
+        if save is None or data.filling is not None:
+            what = "only a network with `save_pretrained` is written as a folder"
+            fix = "a file in place of the folder: model.pt2 or model.onnx"
+            raise UserError(what, key="lightkit export", received=kind, fix=fix, family="wrong-value")
+        save(path)
+        if data.normalizer is not None:
+            write_safetensors(data.normalizer.state_dict(), path / "scaling.safetensors")
