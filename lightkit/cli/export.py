@@ -27,10 +27,9 @@ def export(args: list[str]) -> int:
         overwrite=options.overwrite,
         overrides=options.overrides,
     )
-    compared = f"{counted(done.rows, 'row')} of {done.split}"
     lines = [
-        f"loaded again and compared on {compared}: the largest difference is {done.difference:.2g} "
-        f"({options.tolerance:g} is allowed)",
+        f"loaded again and compared on {counted(done.rows, 'row')} of the data: "
+        f"the largest difference is {done.difference:.2g} ({options.tolerance:g} is allowed)",
         "written to " + "\n           ".join(map(str, done.files)),
     ]
     return report(options, {**done._asdict(), "tolerance": options.tolerance}, lambda: lines)

@@ -1,37 +1,33 @@
-"""A trained model as files for other software, compared with the run on rows of its data before they get their names."""
+"""A trained model as files for other software, which are compared with the run before they get their names."""
 
 from __future__ import annotations
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pformat
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lightkit.assembly import Learner
-from lightkit.assembly.run_rows import known_rows
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.config import instantiate, to_plain
-from lightkit.config.doors import load, names
+from lightkit.config.doors import load as load_part
+from lightkit.config.doors import names
 from lightkit.data.build import read_inputs
 from lightkit.data.csv_columns import MISSING
+from lightkit.data.prepare import LoaderOptions
 from lightkit.data.sources import as_source
-from lightkit.data.tensors import TensorData
-from lightkit.finetune.peft.merging import unmergeable
+from lightkit.data.table_reader import TableReader
 from lightkit.processes.files import put_in_place, sync_file
-from lightkit.runner.evaluation import pass_over, rows_of
-from lightkit.runner.models import plain_version
-from lightkit.runner.program import Format, Leaving, Predictor, describe, quiet
-from lightkit.runner.run import Runner
-from lightkit.runs.catalog import find_run, project
+from lightkit.runner.predictor import Predictor, load
+from lightkit.runner.program import Format, Leaving, quiet, raw_shape
 from lightkit.runs.reading import read_run
-from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.tasks import logits
 
 DOOR = "export"
 FOLDER = "folder"
@@ -40,9 +36,6 @@ TOLERANCE = 1e-4
 """How far what the files predict may be from what the run does, relative to values above 1."""
 _ROWS = 128
 """Rows that are compared, at most."""
-_ON_CPU = ["device.name=cpu", "device.parallel=none", "device.precision=fp32"]
-_ORDER = ("test", "val", "train")
-"""From which split the rows are taken: the first there is."""
 
 
 class Exported(NamedTuple):
@@ -50,8 +43,6 @@ class Exported(NamedTuple):
 
     files: tuple[Path, ...]
     """The files, in the order of their names."""
-    split: str
-    """Where the rows are from."""
     rows: int
     """How many rows were compared."""
     difference: float
@@ -91,31 +82,33 @@ def export(
         UserError: There is no such run, it cannot be written in this form, the files predict something else, or there
             are such files already. Nothing was written then.
     """
-    path, folder = Path(path), find_run(str(run), project())
+    path = Path(path)
     form = _format(path)
     script = path / "predict.py" if form.is_folder else path.with_name(f"predict_{_word(path.name)}.py")
     taken = [one for one in (path, script)[: 1 + beside] if one.exists() and not _is_empty(one)]
     if taken and not overwrite:
         what = "there is such a file already"
         raise UserError(what, key=str(taken[0]), fix="another name, or --overwrite", family="file")
-    cfg = read_run(folder, [*overrides, *_ON_CPU]).cfg
-    with Runner(cfg, folder).trained(checkpoint, members) as learner:
-        split = next(name for name in _ORDER if learner.data.evaluation(name) is not None)
-        leaving, expected = _leaving(learner, cfg, folder, split)
-        try:
-            with quiet(), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as place:
-                made = Path(place) / (path.name if not form.is_folder else "")
-                form.write(leaving, made)
-                own = Path(place) / script.name
-                own.write_text(_script(form, leaving, path, script), encoding="utf-8")
-                difference = _compared(own, leaving.inputs, expected, tolerance)
-                if not beside:
-                    own.unlink()
-                files = _placed(Path(place), path if form.is_folder else path.parent)
-        except OSError as error:
-            what = f"cannot write: {error.strerror or error}"
-            raise UserError(what, key=str(path), family="cannot-write") from error
-    return Exported(files, split, len(expected), difference)
+    model = load(run, checkpoint=checkpoint, members=members, overrides=[*overrides, "device.precision=fp32"])
+    dataset = read_run(model.folder, overrides).cfg.data.dataset
+    leaving = _leaving(model, dataset)
+    with torch.no_grad():
+        outputs = logits(model.network(model.preprocessing(leaving.inputs)))
+    expected = leaving.whole.predictions(outputs)
+    about = {**leaving.about, "output_shape": list(expected.shape[1:])}
+    try:
+        with quiet(), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as place:
+            form.write(leaving, Path(place) / ("" if form.is_folder else path.name))
+            own = Path(place) / script.name
+            own.write_text(_script(form, about, path, script), encoding="utf-8")
+            difference = _compared(own, leaving.inputs, expected, tolerance)
+            if not beside:
+                own.unlink()
+            files = _placed(Path(place), path if form.is_folder else path.parent)
+    except OSError as error:
+        what = f"cannot write: {error.strerror or error}"
+        raise UserError(what, key=str(path), family="cannot-write") from error
+    return Exported(files, len(expected), difference)
 
 
 def _is_empty(path: Path) -> bool:
@@ -133,37 +126,40 @@ def _format(path: Path) -> Format:
         choices = [f".{name}" for name in names(DOOR) if name != FOLDER]
         fix = "one of these endings, or a name without one for a folder"
         raise UserError("no such form", key=str(path), received=path.suffix, choices=choices, fix=fix, family="file")
-    made, given = load(DOOR, kind, Format)
+    made, given = load_part(DOOR, kind, Format)
     form: Format = made(**given)
     form.check(str(path))
     return form
 
 
-def _leaving(learner: Learner, cfg: DictConfig, folder: Path, split: str) -> tuple[Leaving, Tensor]:
-    """Return the model to write with some rows of a split, and what the run predicts of these rows."""
-    data = learner.data
-    rows, found = data.rows[split][:_ROWS], Predictions(data.info.task, data.info.class_names)
-    inputs = _raw(learner, cfg, folder, rows)
-    pass_over(learner, rows_of(learner, split).with_rows(rows), [found])
-    merges = learner.model is learner.made.model and not unmergeable(learner.model)
-    network = plain_version(cfg, data.info, learner.engine, learner.made) if merges else learner.model
-    predictor = Predictor(network, data).eval()
-    expected = predictor.predictions(found.outputs())
-    about = describe(data, to_plain(cfg.data.dataset), inputs, expected) | {"missing": sorted(MISSING)}
-    return Leaving(predictor, data, inputs, about), expected
+def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
+    """Return the model to write, with rows from all over the data set as they are there: not filled in, not scaled.
 
-
-def _raw(learner: Learner, cfg: DictConfig, folder: Path, rows: Tensor) -> Tensor:
-    """Return inputs as they are in the data set: not filled in, and not scaled."""
-    data, source = learner.data, learner.data.source
-    if not data.info.input_shape:
+    Raises:
+        UserError: The inputs are no arrays of one shape, or the data are not there.
+    """
+    known, info = model.preprocessing, model.info
+    if not info.input_shape:
         what, fix = "a file takes inputs of one shape: of this run, lightkit itself predicts", "lightkit predict RUN"
-        raise UserError(what, key=str(folder), fix=fix)
-    if isinstance(source, TensorData):  # in which they are changed already
-        source = as_source(instantiate(cfg.data.dataset, key="data.dataset"))
-        source = known_rows(cfg.data, source, folder, ()).source
-    inputs = torch.cat([*read_inputs(source, rows, learner.data.train.options, purpose="export")])
-    return inputs if len(inputs) > 1 else inputs.repeat(2, *[1] * (inputs.ndim - 1))
+        raise UserError(what, key=str(model.folder), fix=fix)
+    source = as_source(instantiate(dataset, key="data.dataset"))
+    rows = torch.linspace(0, len(source) - 1, max(2, min(len(source), _ROWS))).long()
+    inputs = torch.cat([*read_inputs(source, rows, LoaderOptions(len(rows)), purpose="export")])
+    reader = known.reader
+    columns = {name: reader.kinds.get(name, []) for name in reader.features} if isinstance(reader, TableReader) else {}
+    about = {
+        "task": info.task,
+        "unit": info.target_scale,
+        "classes": list(info.class_names),
+        "input_shape": raw_shape(known),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "vocabulary": list(info.vocabulary),
+        "columns": columns,
+        "filled": list(reader.filled) if isinstance(reader, TableReader) else [],
+        "missing": sorted(MISSING),
+        "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},
+    }
+    return Leaving(model.network, known, inputs, about)
 
 
 def _word(text: str) -> str:
@@ -171,9 +167,8 @@ def _word(text: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in text)
 
 
-def _script(form: Format, leaving: Leaving, path: Path, script: Path) -> str:
+def _script(form: Format, about: Mapping[str, Any], path: Path, script: Path) -> str:
     """Return the Python file that predicts."""
-    about = leaving.about
     what = "probabilities of the classes or labels" if about["classes"] else "the outputs of the network"
     marks = {
         "FILE": path.name.replace("\\", "/").replace('"', "'"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightkit.checkpoint.export import write_safetensors
 from lightkit.common.errors import UserError
+from lightkit.finetune.peft.merging import merged_state
 from lightkit.runner.program import Format, Leaving
 
 
@@ -44,13 +45,13 @@ def predict(inputs):
 
     def write(self, leaving: Leaving, path: Path) -> None:
         """Write configuration and weights; see `Format.write`."""
-        network, data = leaving.network, leaving.data
+        network, known = leaving.network, leaving.known
         save: Any = getattr(network, "save_pretrained", None)
-        kind = f"{type(network).__module__}.{type(network).__qualname__}"
-        if save is None or data.filling is not None:
+        if save is None or known.filling is not None:
             what = "only a network with `save_pretrained` is written as a folder"
+            kind = f"{type(network).__module__}.{type(network).__qualname__}"
             fix = "a file in place of the folder: model.pt2 or model.onnx"
             raise UserError(what, key="lightkit export", received=kind, fix=fix, family="wrong-value")
-        save(path)
-        if data.normalizer is not None:
-            write_safetensors(data.normalizer.state_dict(), path / "scaling.safetensors")
+        save(path, state_dict=merged_state(network))
+        if known.normalizer is not None:
+            write_safetensors(known.normalizer.state_dict(), path / "scaling.safetensors")

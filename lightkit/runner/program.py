@@ -7,8 +7,8 @@ import json
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.config.missing import package_of
-from lightkit.data import Data
 from lightkit.data.impute import Filling
+from lightkit.data.preprocessing import Preprocessing
 from lightkit.ensemble.combining import as_probabilities
+from lightkit.finetune.peft.merging import merge
 from lightkit.trainer.tasks import logits
 
 ABOUT = "about.json"
@@ -67,22 +68,22 @@ class Fill(nn.Module):
         return torch.cat([filled, missing[:, self.marked].to(x.dtype)], 1) if len(self.marked) else filled
 
 
-class Predictor(nn.Module):
+class Whole(nn.Module):
     """A network with what is done to its inputs and outputs around it.
 
     Args:
-        model: The network.
-        data: The data that it was trained on, which knows what is filled in, the scaling of inputs and the task.
+        network: The network.
+        known: What its run does to inputs, and the task.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, model: nn.Module, data: Data) -> None:
+    def __init__(self, network: nn.Module, known: Preprocessing) -> None:
         super().__init__()
-        self.model, self.task, scaling = model, data.info.task, data.normalizer
-        self.unit = data.info.target_scale if self.task == "regression" else 1.0
-        self.fill = nn.Identity() if data.filling is None else Fill(data.filling, raw_shape(data)[0])
+        self.network, self.task, scaling = network, known.info.task, known.normalizer
+        self.unit = known.info.target_scale if self.task == "regression" else 1.0
+        self.fill = nn.Identity() if known.filling is None else Fill(known.filling, raw_shape(known)[0])
         self.is_scaled = scaling is not None
         if scaling is not None:
             self.register_buffer("shift", scaling.shift)
@@ -91,7 +92,7 @@ class Predictor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities of inputs as they are in the data set; of a language model the logits."""
         x = self.fill(x)
-        return self.predictions(logits(self.model((x - self.shift) / self.scale if self.is_scaled else x)))
+        return self.predictions(logits(self.network((x - self.shift) / self.scale if self.is_scaled else x)))
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Turn outputs of the network into probabilities, of regression into values in their own unit."""
@@ -101,12 +102,10 @@ class Predictor(nn.Module):
         return found * self.unit if self.unit != 1 else found
 
 
-def raw_shape(data: Data) -> list[int]:
+def raw_shape(known: Preprocessing) -> list[int]:
     """Return the shape of an input before indicators of missing values are added to a table's features."""
-    if not data.info.input_shape:
-        return []
-    first, *others = data.info.input_shape
-    return [first - len(data.filling.indicators if data.filling is not None else ()), *others]
+    first, *others = known.info.input_shape
+    return [first - len(known.filling.indicators if known.filling is not None else ()), *others]
 
 
 @dataclass(frozen=True)
@@ -114,21 +113,21 @@ class Leaving:
     """A trained model that is to be written.
 
     Args:
-        predictor: The network, on the CPU in eval mode, with what is done before and after it.
-        data: The data of its run.
+        network: The network, on the CPU in eval mode.
+        known: What the run does to inputs, and facts about its data.
         inputs: Rows `(N, ...)` as they are in the data set, two at least.
         about: What a file says of itself: task, classes, shapes, the columns of a table.
     """
 
-    predictor: Predictor
-    data: Data
+    network: nn.Module
+    known: Preprocessing
     inputs: Tensor
     about: Mapping[str, Any]
 
     @property
-    def network(self) -> nn.Module:
-        """Return the network alone."""
-        return self.predictor.model
+    def whole(self) -> Whole:
+        """Return the network with what is done before and after it."""
+        return Whole(self.network, self.known).eval()
 
 
 class Format(ABC):
@@ -201,11 +200,14 @@ def predict(inputs):
             UserError: It cannot be traced; the innermost module that cannot be is named.
         """
         example = leaving.inputs[:2]  # of one sample the number would be taken for a constant
+        with suppress(UserError):  # there is no LoRA, or what is there cannot be merged
+            merge(leaving.network)
+        whole = leaving.whole
         try:
             with torch.no_grad():
-                return self.trace(leaving.predictor, (example,))
+                return self.trace(whole, (example,))
         except Exception as error:  # whatever a network does that cannot be traced
-            place, kind, reason = self._culprit(leaving.predictor, example, error)
+            place, kind, reason = self._culprit(whole, example, error)
             text = _first_line(reason)
             what = f"this part of the network ({kind}) cannot be written in this form: {text}"
             fix = next((fix for sign, fix in _FIXES.items() if sign in str(reason)), None)
@@ -218,10 +220,10 @@ def predict(inputs):
         # As a tuple for `*args`: the names of the arguments differ from module to module.
         return torch.export.export(module, args, dynamic_shapes=tuple(dims))
 
-    def _culprit(self, predictor: Predictor, example: Tensor, error: Exception) -> tuple[str, str, Exception]:
+    def _culprit(self, whole: Whole, example: Tensor, error: Exception) -> tuple[str, str, Exception]:
         """Find the innermost module that cannot be traced by itself, with what is said then."""
         seen = dict[nn.Module, tuple[Any, ...]]()
-        names = {module: name for name, module in predictor.named_modules()}
+        names = {module: name for name, module in whole.named_modules()}
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not kwargs:
@@ -229,13 +231,13 @@ def predict(inputs):
 
         hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in names]
         with torch.no_grad():
-            predictor(example)
+            whole(example)
         for hook in hooks:
             hook.remove()
-        found: nn.Module = predictor.model
+        found: nn.Module = whole.network
         while inner := next(self._failing(found.children(), seen), None):
             found, error = inner
-        place = names[found].removeprefix("model").removeprefix(".")
+        place = names[found].removeprefix("network").removeprefix(".")
         return place or "model", type(found).__name__, error
 
     def _failing(
@@ -271,45 +273,6 @@ def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def describe(data: Data, dataset: Any, inputs: Tensor, outputs: Tensor) -> dict[str, Any]:
-    """Return what a file says of itself, as plain values.
-
-    Args:
-        data: The data of the run.
-        dataset: The node of the data set, as plain values.
-        inputs: Some rows as they are in the data set.
-        outputs: What is predicted of them.
-    """
-    info, shape = data.info, raw_shape(data)
-    names: Sequence[str] = getattr(data.source, "feature_names", ())[: shape[0] if shape else 0]
-    given = {name: value for name, value in dataset.items() if name != "_target_"}
-    filled = [gaps.name for gaps in data.filling.columns] if data.filling is not None else []
-    return {
-        "task": info.task,
-        "unit": info.target_scale,
-        "classes": list(info.class_names),
-        "input_shape": shape,
-        "output_shape": list(outputs.shape[1:]),
-        "dtype": str(inputs.dtype).removeprefix("torch."),
-        "vocabulary": list(info.vocabulary),
-        "columns": _columns(names, given.get("categorical") or ()),
-        "filled": filled,
-        "dataset": given,
-    }
-
-
-def _columns(names: Sequence[str], categorical: Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns of a table, each with the values that have a feature of their own; none for numbers."""
-    found = dict[str, list[str]]()
-    for name in names:
-        column = next((one for one in categorical if name.startswith(f"{one}=")), None)
-        if column is None:
-            found[name] = []
-        else:
-            found.setdefault(column, []).append(name.removeprefix(f"{column}="))
-    return found
 
 
 def write_program(run: str | Path, path: Path | str = "model.pt2", *, checkpoint: str = "best") -> Path:

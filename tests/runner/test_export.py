@@ -61,13 +61,12 @@ class Net(nn.Module):
 _LIARS = """\
 import torch
 
-from lightkit.runner.program import Format, Leaving, Predictor, Program
+from lightkit.runner.program import Leaving, Program
 
 
 class Liar(Program):
     def write(self, leaving, path):
-        other = Predictor(torch.nn.Linear(13, 3), leaving.data)
-        super().write(Leaving(other, leaving.data, leaving.inputs, leaving.about), path)
+        super().write(Leaving(torch.nn.Linear(13, 3), leaving.known, leaving.inputs, leaving.about), path)
 
 
 class Empty(Program):
@@ -115,7 +114,7 @@ def test_a_table_with_all_that_is_done_to_it(
     for name in ("model.pt2", "model.onnx"):
         done = cli("export", "last", name, "--checkpoint", "last")
         assert done.code == 0, done.err
-        assert "compared on 12 rows of test: the largest difference is" in done.out
+        assert "compared on 60 rows of the data: the largest difference is" in done.out
         assert "(0.0001 is allowed)" in done.out
     assert cli("predict", "last", "--checkpoint", "last", "--output", "all.csv").code == 0
     expected = {int(row[0]): row[2:] for row in predicted((project / "all.csv").read_text())}
@@ -261,5 +260,5 @@ def test_what_is_wrong_leaves_nothing_and_files_stay(
     done = cli("export", "last", "model.pt2", "--overwrite", "--json")
     found: dict[str, Any] = json.loads(done.out)
     assert found["files"] == ["model.pt2", "predict_model_pt2.py"]
-    assert (found["rows"], found["split"], found["tolerance"]) == (36, "test", 1e-4)
+    assert (found["rows"], found["tolerance"]) == (128, 1e-4)
     assert math.isfinite(found["difference"])
