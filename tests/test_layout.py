@@ -74,9 +74,9 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6550,
-    "runner": 5100,
+    "runner": 5400,
     "doctor": 4150,
-    "cli": 4150,
+    "cli": 4200,
     "data": 4550,
     "ensemble": 3300,
     "sweep": 3000,
