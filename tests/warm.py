@@ -153,8 +153,9 @@ def serve(path: str) -> None:
     gc.freeze()  # a search for cycles in a child would copy all the memory that it shares
     running: dict[int, tuple[int, socket.socket]] = {}
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
+        server.bind(f"{path}.new")
         server.listen()
+        os.rename(f"{path}.new", path)  # who finds it may connect
         while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
             for handle in ready:
                 if handle is server:

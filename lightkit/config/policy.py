@@ -37,7 +37,7 @@ from lightkit.config.schema.base import USER_ONLY
 
 PLACES = (
     *(f"lightkit.{part}" for part in ("data", "losses", "metrics", "models", "optim", "trainer")),
-    *("lightkit.ensemble", "lightkit.finetune"),
+    *("lightkit.ensemble", "lightkit.finetune", "lightkit.loggers.trackers"),
     *("torch.distributions", "torch.nn", "torch.optim"),
     *(f"torch.utils.data.{part}" for part in ("dataloader", "dataset", "sampler")),
     *("torchmetrics", "sklearn.metrics", "peft.tuners"),

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
-
-from lightkit.common.errors import UserError
-from lightkit.common.failures import in_short
-
-_LOG = logging.getLogger(__name__)
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,13 @@ class Logger:
     One of your own is named in the configuration: `logger.more.NAME._target_: my_project.MyLogger`. Where its
     constructor takes `folder`, `monitor` and `mode`, it gets the run's folder, and the name and mode of the monitored
     value. Of several processes only the first one has loggers.
+
+    Attributes:
+        patient: Whether it is called in a thread of its own, where a call that fails is tried again later, in its turn:
+            for a logger that sends over a network. Such a logger neither slows a run down nor ends one.
     """
+
+    patient: ClassVar[bool] = False
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         """Begin before the first value; on a resume, forget what was written after the checkpoint at step `step`.
@@ -73,6 +73,13 @@ class Logger:
 
         Args:
             status: `finished` or `failed`.
+        """
+
+    def suspend(self, status: str) -> None:
+        """Log that the run ends here, and is to go on later; in place of `end`.
+
+        Args:
+            status: `paused` or `interrupted`.
         """
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
@@ -151,55 +158,7 @@ def _handed_on(method: str) -> Callable[..., None]:
     return each
 
 
-for _method in [name for name in vars(Logger) if not name.startswith("_") and name not in vars(Loggers)]:
+METHODS = tuple(name for name, value in vars(Logger).items() if not name.startswith("_") and callable(value))
+"""Names of all methods of a logger."""
+for _method in [name for name in METHODS if name not in vars(Loggers)]:
     setattr(Loggers, _method, _handed_on(_method))
-
-
-class OwnLogger(Loggers):
-    """A logger of the user's. What it raises before the first value ends the run; later it is left out, with a warning.
-
-    Args:
-        key: Where it stands in the configuration.
-        make: Builds it.
-        strict: Whether an error may end the run at all: not where models were trained already.
-
-    Raises:
-        UserError: It cannot be built.
-    """
-
-    def __init__(self, key: str, make: Callable[[], Logger], strict: bool = True) -> None:
-        super().__init__([])
-        self._key, self._strict, self._failure = key, strict, ""
-        try:
-            self.loggers = [make()]
-        except UserError as error:
-            if strict:
-                raise
-            self._leave_out("its constructor", error)
-
-    def _each(self, method: str, *args: Any, **kwargs: Any) -> None:
-        self._strict = self._strict and method in _BEFORE_TRAINING
-        try:
-            super()._each(method, *args, **kwargs)
-        except Exception as error:
-            if not self._strict:
-                self._leave_out(method, error)
-                return
-            what = f"{type(self.loggers[0]).__name__}.{method} fails: {in_short(error)}"
-            raise UserError(what, key=self._key, fix=f"mend it, or leave it out: ~{self._key}") from error
-
-    def _leave_out(self, method: str, error: Exception) -> None:
-        self.loggers, self._failure = [], f"{self._key} is left out: {method} fails: {in_short(error)}"
-        _LOG.warning("%s; the run goes on", self._failure)
-
-    def close(self) -> None:
-        """Close it; say once more where it was left out."""
-        self._strict = False
-        self._each("close")
-        if self._failure:
-            _LOG.warning("%s; what came after that is not in it", self._failure)
-            self._failure = ""
-
-
-_BEFORE_TRAINING = ("start", "hparams", "message", "table", "text", "images", "histogram", "graph")
-"""Methods that are called before the first step; values, progress and files of checkpoints come later."""

@@ -199,10 +199,7 @@ class TensorBoardLogger(Logger):
         """Log a grid of pictures, each stretched to the full range of grey or colour."""
         if self._is_there(f"{VIEW}/{plain_tag(name)}", step):
             return
-        pictures = images.detach().float().cpu()
-        pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
-        low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-        self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
+        self._writer.add_images(f"{VIEW}/{plain_tag(name)}", stretched(images), step)
 
     def histogram(self, name: str, values: Any, *, step: int) -> None:
         """Log a histogram of the values that are finite."""
@@ -234,6 +231,14 @@ class TensorBoardLogger(Logger):
         if self._made is not None:
             self._made.close()
             self._made = None
+
+
+def stretched(images: Any) -> Any:
+    """Stretch each of some pictures `(N, C, H, W)` to the range 0 to 1; of other than 1 or 3 channels the first."""
+    pictures = images.detach().float().cpu()
+    pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
+    low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
+    return (pictures - low) / (high - low).clamp_min(1e-12)
 
 
 def _put_first(files: Sequence[Path], now: int, mark: str) -> None:

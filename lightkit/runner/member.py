@@ -130,6 +130,7 @@ class MemberRun:
             learner.store.flush()
         reason = f"trainer.stop_at={learner.timetable.stop_at}"
         self.logger.message(pausing(self.cfg, self.path, state, reason))
+        self.logger.suspend("paused")
         self.logger.flush()
         result = make_result(self.session, self.cfg, state, "paused", reason=reason, system=self.system)
         self.place.write_result(result)
@@ -146,8 +147,10 @@ class MemberRun:
             with suppress(OSError):  # a full disk fails here once more, and says less
                 if isinstance(error, Interrupted):
                     self.logger.message(farewell(error, self.session.place.path, saved=self.cfg.checkpoint.enabled))
-                elif isinstance(error, Exception):  # one that was interrupted goes on, and its status stays unknown
+                if isinstance(error, Exception) and not isinstance(error, Interrupted):
                     self.logger.end("failed")
+                else:  # it goes on, and in the HParams tab its status stays unknown
+                    self.logger.suspend("interrupted")
                 self.logger.close()
             raise
         self.logger.close()
