@@ -155,7 +155,7 @@ def serve(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{path}.new")
         server.listen()
-        os.rename(f"{path}.new", path)  # who finds it may connect
+        Path(f"{path}.new").rename(path)  # who finds it may connect
         while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
             for handle in ready:
                 if handle is server:

@@ -21,7 +21,8 @@ PAUSES_SECONDS = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 PATIENCE_SECONDS = 30.0
 """Time without any progress after which the end of a run no longer waits."""
 _TRIES_AT_THE_END = 3
-"""Calls in a row that fail at the end of a run, after which the rest is given up."""
+"""How often a call that fails is tried at the end of a run, and how many of these in a row may be given up before the
+rest is."""
 _MOST_PICTURES = 200
 _HEAVY = ("figure", "images", "histogram")
 """What may fill the memory while it waits."""
@@ -36,8 +37,8 @@ class _Call(NamedTuple):
 class Outbox(Logger):
     """Hands calls to a logger in their order. One that fails is told once and tried again, before all that follow it.
 
-    At the end each call that still waits is tried once more; what does not arrive is told. Tensors and figures are
-    copied, as training changes them.
+    At the end the calls that still wait are tried a few times more; what does not arrive is told. Tensors and figures
+    are copied, as training changes them.
 
     Args:
         key: Where the logger stands in the configuration.
@@ -123,7 +124,9 @@ class Outbox(Logger):
             if not self._ending:
                 self._changed.wait_for(lambda: self._ending, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1])
                 return False
-            gone = len(waiting) if call.method == "start" or tries >= _TRIES_AT_THE_END else 1
+            if tries % _TRIES_AT_THE_END:
+                return False
+            gone = len(waiting) if call.method == "start" or tries >= _TRIES_AT_THE_END**2 else 1
             self._lost += gone
             for _ in range(gone - 1):
                 waiting.pop()

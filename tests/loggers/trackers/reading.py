@@ -73,7 +73,7 @@ class Offline:
         """By name, at which steps there are pictures and texts, whose files are there."""
         found: dict[str, list[int]] = {}
         for row in self.history():
-            for name, value in row.items():
+            for name in row:
                 title, _, what = name.rpartition("/")
                 if what == "_type":
                     paths = [row.get(f"{title}/path"), *row.get(f"{title}/filenames", ())]
