@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -112,14 +113,14 @@ class Outbox(Logger):
         try:
             self.logger.close()
         except Exception as error:
-            self._lost, self._failure = self._lost + 1, f"close: {without_secrets(in_short(error))}"
+            self._lost, self._failure = self._lost + 1, f"close: {told(error)}"
 
     def _goes_on(self, call: _Call, error: Exception, tries: int, waiting: deque[_Call]) -> bool:
         """Note a failure, and wait before the next try; tells whether to leave the call out instead."""
         if not self._failure:
             what = "it is tried again, and the run goes on"
-            _LOG.warning("%s: %s fails: %s; %s", self._key, call.method, without_secrets(in_short(error)), what)
-        self._failure = f"{call.method}: {without_secrets(in_short(error))}"
+            _LOG.warning("%s: %s fails: %s; %s", self._key, call.method, told(error), what)
+        self._failure = f"{call.method}: {told(error)}"
         with self._changed:
             if not self._ending:
                 self._changed.wait_for(lambda: self._ending, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1])
@@ -131,6 +132,11 @@ class Outbox(Logger):
             for _ in range(gone - 1):
                 waiting.pop()
         return True
+
+
+def told(error: Exception) -> str:
+    """Return an error on one line, without secrets: neither those of the environment, nor users of addresses."""
+    return re.sub(r"//[^/@\s]*@", "//", without_secrets(in_short(error)))
 
 
 def _copied(value: Any) -> Any:

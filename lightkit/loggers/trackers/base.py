@@ -113,26 +113,32 @@ class Tracker(Logger):
     def show(self, medium: Medium) -> None:
         """Show a picture, text or histogram."""
 
+    def has(self, medium: Medium, there: int) -> bool:
+        """Tell whether a medium that was shown is there, beside so many rows."""
+        return medium.at <= there
+
     def diverge(self, count: int) -> None:
         """Note that the last rows there, so many, will not come again: the run has changed since."""
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         """Go on with the run there: what is missing is sent, and what is there already is not sent again."""
         rows, self.best, self._noted = [_finite(row) for row in kept], None, None
-        there, known = self.open(), [*self._lines(".jsonl")]
+        there, known = self.open(), [_finite(row) for row in self._lines(".jsonl")]
         if there is not None:
             ahead = known[len(rows) : there]
             write_whole(self._file(".jsonl"), "".join(map(line, [*rows, *ahead])))
             self._ahead, self._noted = deque(ahead), len(rows)
-        media = [Medium(**found) for found in self._lines("-media.jsonl") if found["step"] <= step]
-        self._shown = {(medium.name, medium.step) for medium in media}
+        media = [Medium(**found) for found in self._lines("-media.jsonl")]
+        here = [medium for medium in media if there is not None and self.has(medium, there)]
+        kept = [medium for medium in media if medium.step <= step and medium not in here]
+        self._shown = {(medium.name, medium.step) for medium in (*here, *kept)}
         for at, row in enumerate(rows):
+            self._show_again(kept, at)
             self._rate(row)
             if at >= (there or 0):
-                self._show_again(media, at)
                 self.write(row, at)
         self.at = len(rows)
-        self._show_again(media, self.at)
+        self._show_again(kept, self.at)
 
     def _show_again(self, media: Sequence[Medium], at: int) -> None:
         for medium in media:
@@ -172,7 +178,7 @@ class Tracker(Logger):
 
     def _send(self, row: Row) -> None:
         if self._ahead:
-            known = [*self._lines(".jsonl")][: self.at]
+            known = [_finite(row) for row in self._lines(".jsonl")][: self.at]
             self.diverge(len(self._ahead))
             write_whole(self._file(".jsonl"), "".join(map(line, known)))
             self._ahead.clear()

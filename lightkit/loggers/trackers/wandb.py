@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.failures import in_short
-from lightkit.common.text import without_secrets
+from lightkit.loggers.outbox import told
 from lightkit.loggers.trackers.base import Medium, Row, Tracker, chosen_files, need, recalled, relations, remember
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class WandbLogger(Tracker):
             try:
                 self._run = self._init(known["id"], "online")
             except Exception as error:
-                self._offline, self._fallback = True, without_secrets(in_short(error))
+                self._offline, self._fallback = True, told(error)
                 _LOG.warning("wandb is not online: %s; the run is kept in its folder", self._fallback)
         for old in (self.home / "wandb").glob(f"offline-run-*-{known['id']}"):
             shutil.rmtree(old, ignore_errors=True)
@@ -135,14 +134,15 @@ class WandbLogger(Tracker):
         what = f"{count} rows from step {self._ahead[0]['step']} on are of a part that the run has taken back"
         _LOG.warning("wandb: %s; the server keeps them beside the new ones", what)
 
+    def has(self, medium: Medium, there: int) -> bool:
+        """Tell whether the server has the step of a medium."""
+        return 2 * (medium.at + self._shift) < self._begun
+
     def show(self, medium: Medium) -> None:
         """Show a medium at a step of its own, before the next row."""
         import numpy as np
         import wandb
 
-        at = 2 * (medium.at + self._shift)
-        if at < self._begun and not self._offline:
-            return
         pictures = [wandb.Image(str(self.home / name)) for name in medium.files]
         shown: Any = pictures[0] if len(pictures) == 1 else pictures
         if medium.text:
@@ -150,7 +150,7 @@ class WandbLogger(Tracker):
         elif medium.histogram[0]:
             counts, edges = (np.asarray(numbers) for numbers in medium.histogram)
             shown = wandb.Histogram(np_histogram=(counts, edges))
-        self._run.log({medium.name: shown, "step": medium.step}, step=at)
+        self._run.log({medium.name: shown, "step": medium.step}, step=2 * (medium.at + self._shift))
 
     def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         """Set the configuration of the run there."""

@@ -1,4 +1,4 @@
-"""A server as Weights & Biases' client sees it: runs with the history that was uploaded; it can go away and come back."""
+"""A server as Weights & Biases' client sees it: runs, with the history that was uploaded; it can go away."""
 
 from __future__ import annotations
 
