@@ -130,15 +130,15 @@ class Tracker(Logger):
             self._ahead, self._noted = deque(ahead), len(rows)
         media = [Medium(**found) for found in self._lines("-media.jsonl")]
         here = [medium for medium in media if there is not None and self.has(medium, there)]
-        kept = [medium for medium in media if medium.step <= step and medium not in here]
-        self._shown = {(medium.name, medium.step) for medium in (*here, *kept)}
+        again = [medium for medium in media if medium.step <= step and medium not in here]
+        self._shown = {(medium.name, medium.step) for medium in (*here, *again)}
         for at, row in enumerate(rows):
-            self._show_again(kept, at)
+            self._show_again(again, at)
             self._rate(row)
             if at >= (there or 0):
                 self.write(row, at)
         self.at = len(rows)
-        self._show_again(kept, self.at)
+        self._show_again(again, self.at)
 
     def _show_again(self, media: Sequence[Medium], at: int) -> None:
         for medium in media:
