@@ -88,7 +88,7 @@ BUDGETS = {
     "common": 1620,
     "metrics": 1670,
     "diagnostics": 1550,
-    "loggers": 1250,
+    "loggers": 1900,
     "runs": 1350,
     "optim": 950,
     "detached": 900,
