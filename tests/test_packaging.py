@@ -47,7 +47,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def in_empty_folder(installed: Path, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A command of the installed package, where nothing is installed but what it requires."""
-    env = {**os.environ, "PYTHONPATH": f"{installed}:{ROOT / 'tests' / 'without_extras'}", "REQUIRED_OF": str(installed)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{installed}:{ROOT / 'tests' / 'without_extras'}",
+        "REQUIRED_OF": str(installed),
+    }
     command = [sys.executable, "-m", "lightkit", *args]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
 

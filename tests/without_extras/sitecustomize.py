@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
-from importlib.metadata import Distribution, distributions, packages_distributions
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, DistributionFinder, distributions, packages_distributions
 from types import ModuleType
+from typing import ClassVar
 
 from packaging.requirements import Requirement
 
 
 def required_by(requirements: Sequence[str]) -> tuple[dict[str, Distribution], set[str]]:
-    """The installed packages that requirements need, also by those they need, and the names of those that are not there."""
+    """The installed packages that requirements need, directly or not, and the names of those that are not there."""
     known = {_plain(each.metadata["Name"]): each for each in distributions()}
     extras, missing = dict[str, set[str]](), set[str]()
     waiting = [Requirement(text) for text in requirements]
@@ -37,22 +39,29 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-class _Hidden:
-    """Finds nothing of the packages that are not required."""
+class _Finder(PathFinder):
+    """Finds packages on the path, but for those that are not required."""
 
-    def __init__(self, names: set[str]) -> None:
-        self._names = names
+    hidden: ClassVar[set[str]] = set()
+    kept: ClassVar[set[str]] = set()
 
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
-        if name.partition(".")[0] in self._names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module."""
+        return None if name.partition(".")[0] in cls.hidden else super().find_spec(name, path, target)  # type: ignore[arg-type]
+
+    @classmethod
+    def find_distributions(cls, *context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """Find what is installed."""
+        found = super().find_distributions(*context)
+        return (each for each in found if not cls.kept or _plain(each.metadata["Name"]) in cls.kept)
 
 
 if "REQUIRED_OF" in os.environ:
     _found = Distribution.discover(name="lightkit", path=[os.environ["REQUIRED_OF"]])
     _texts = [text for each in _found for text in each.requires or () if "extra ==" not in text]
-    _kept = {"lightkit", *required_by(_texts)[0]}
-    _hidden = {
-        module for module, owners in packages_distributions().items() if _kept.isdisjoint(map(_plain, owners))
+    _Finder.kept = {"lightkit", *required_by(_texts)[0]}
+    _Finder.hidden = {
+        module for module, owners in packages_distributions().items() if _Finder.kept.isdisjoint(map(_plain, owners))
     }
-    sys.meta_path.insert(0, _Hidden(_hidden))  # type: ignore[arg-type]
+    sys.meta_path[sys.meta_path.index(PathFinder)] = _Finder
