@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lightkit.cli.arguments import COMMANDS, help_of
@@ -29,6 +30,10 @@ key. [Configuration](../guides/configuration.md) explains how files and the comm
 
 Some keys are arguments of the class that an option builds, for example `optim.lr`. The tables of options show those
 that the option sets. `lightkit config optim` also lists the others, with their meaning.
+
+## What most runs need
+
+`lightkit train --help` shows these keys. Each group below has a section with all of its keys: {groups}.
 """
 _COMMANDS = """\
 # Commands
@@ -60,10 +65,19 @@ _OF_NAMES = {
 
 def options_page() -> str:
     """Write `docs/reference/options.md`."""
-    lines = [_OPTIONS.format(note=_NOTE), "## Keys without a group", "", *_keys(describe_group(""))]
+    groups = ", ".join(f"[{name}](#{name})" for name in GROUPS)
+    lines = [_OPTIONS.format(note=_NOTE, groups=groups), _row("key", "default", "meaning"), "| --- | --- | --- |"]
+    lines += [_row(f"`{key}`", f"`{default}`", meaning) for key, default, meaning in first_keys()]
+    lines += ["", "## Keys without a group", "", *_keys(describe_group(""))]
     for group in GROUPS:
         lines += ["", f"## {group}", "", *_choices(group), "", *_keys(describe_group(group))]
     return "\n".join(lines) + "\n"
+
+
+def first_keys() -> list[tuple[str, str, str]]:
+    """List the keys that the help of `lightkit train` names, with their defaults and meanings."""
+    _, _, below = help_of("train").partition("keys that most runs need")
+    return re.findall(r"^  (\S+) {2,}(\S+) {2,}(.+)$", below.partition("\n\n")[0], re.MULTILINE)
 
 
 def _choices(group: str) -> Iterator[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
 from lightkit.cli.arguments import COMMANDS, Option, Parser, help_of, options_of
-from lightkit.cli.reference import GROUPS, PAGES
+from lightkit.cli.reference import GROUPS, PAGES, first_keys
+from lightkit.config import compose
 from lightkit.config.describe import describe_group
 from lightkit.config.loader import make_loader
 from lightkit.config.project import shipped_conf, shipped_docs
@@ -54,3 +57,18 @@ def test_the_page_of_options_has_every_group_and_key_and_whole_tables() -> None:
     assert [key for key in keys if f"\n| `{key}` |" not in text] == []
     rows = re.findall(r"^\|.*\|$", text, re.M)
     assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {5, 6}
+
+
+def test_help_begins_with_the_keys_that_most_runs_need_as_they_are() -> None:
+    composed, text = compose([]), help_of("train")
+    assert 20 <= len(first_keys()) <= 30
+    for key, default, meaning in first_keys():
+        value = OmegaConf.select(composed.cfg, key)
+        chosen = composed.choices.get(key, value)
+        assert yaml.safe_load(default) == (list(value) if OmegaConf.is_list(value) else chosen), key
+        named = re.search(r": ([\w, ]+), …", meaning)
+        options = named[1].split(", ") if named and key in composed.choices else []
+        assert not {*options} - {*make_loader().options(key)}, key
+    _, _, groups = text.partition("all keys by group")
+    assert tuple(re.findall(r"^  (\w+)  ", groups.partition("\n\n")[0], re.M)) == GROUPS
+    assert [line for line in text.splitlines() if len(line) > 100] == []
