@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,10 +277,6 @@ class ImageReader(Reader):
     size: int
     channels: int
     kind = "images"
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Reader.state_dict`."""
-        return asdict(self)
 
     def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
         """Yield the images of a folder and the folders in it, or one image; see `Reader.read`."""

@@ -6,6 +6,7 @@ Shapes: N rows, `...` the shape of one input.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +73,8 @@ class Reader:
     """Under what name a run keeps it; a class of your own is built anew with its data set."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run keeps of it, in plain values."""
-        return {}
+        """Return what a run keeps of it, in plain values: the fields of a dataclass."""
+        return asdict(self) if is_dataclass(self) else {}
 
     def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a file, folder or table, at most so many at once.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,6 @@ class TableReader(Reader):
     words: Sequence[str] = ()
     spelling: Mapping[str, str] = field(default_factory=dict)
     kind = "table"
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Reader.state_dict`."""
-        return asdict(self)
 
     def spelt(self, settings: Mapping[str, Any]) -> TableReader:
         """Return a reader of files that are written as these settings of a data set say."""

@@ -180,7 +180,7 @@ def _is_text(cells: Any) -> bool:
 def _texts(cells: Any) -> Any:
     """Write the cells of an Arrow array, of which missing ones are empty; numbers keep all their digits."""
     try:
-        return pc.fill_null(pc.cast(cells, pa.string()), "")
+        return pc.coalesce(pc.cast(cells, pa.string()), strings([""])[0])  # a text of Python's would import pandas
     except pa.ArrowNotImplementedError:  # lists and the like
         return strings(["" if cell is None else str(cell) for cell in cells.to_pylist()])
 

@@ -340,6 +340,12 @@ def load(
     plain = ["device.parallel=none", "device.nproc=1", "device.compile=none", "device.cuda_graphs=false"]
     plain += [f"device.name={device}"] if device is not None else []
     cfg = read_run(folder, [*plain, *overrides], trust=trust).cfg
+    if role_of(cfg).features:
+        what, fix = (
+            "this member predicts from what other members predict",
+            f"the whole ensemble: {folder.parent.parent}",
+        )
+        raise UserError(what, key=str(folder), fix=fix, family="ensemble")
     with kept_generators():
         engine = build_engine(cfg)
         known = recorded_preprocessing(folder)

@@ -215,7 +215,7 @@ class Predictions:
             return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
         if task == "language_modeling":
             return {"prediction": outputs.argmax(-1).tolist()}
-        if task not in ("multiclass", "multilabel"):
+        if task not in ("multiclass", "multilabel") or outputs.ndim != 2:
             return {"prediction": outputs.tolist()}
         names = self._names or tuple(map(str, range(outputs.shape[1])))
         if task == "multiclass":

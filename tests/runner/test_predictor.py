@@ -134,6 +134,9 @@ def test_arrays_give_the_same_bits(tmp_path: Path, overrides: tuple[str, ...]) -
     assert bare([*model.rows(wine.data[rows])]) == bare(wanted)
     assert model.predict(torch.tensor(wine.data[rows])).tolist() == [row["prediction"] for row in wanted]
     assert model.evaluate(wine.data[rows], wine.target[rows]) == model.evaluate("test")
+    for meta in run.glob("members/*-meta"):
+        with pytest.raises(UserError, match="predicts from what other members predict"):
+            lightkit.load(meta)
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
@@ -299,3 +302,33 @@ def test_a_language_model_takes_tokens(tmp_path: Path) -> None:
     assert model.predict(torch.zeros(3, 8, dtype=torch.int64)).shape == (3, 8)
     with pytest.raises(UserError, match="does not say how new inputs are read"):
         model.predict("text.txt")
+
+
+OWN = """
+import torch
+from lightkit.data.images import ImageReader
+
+class Own(torch.utils.data.Dataset):
+    reader = ImageReader(size=6, channels=1)
+    def __len__(self):
+        return 40
+    def __getitem__(self, row):
+        return torch.full((1, 6, 6), row % 2 * 0.5), row % 2
+"""
+
+
+def test_a_data_set_of_ones_own_says_how_files_are_read(project: Path, tmp_path: Path) -> None:
+    (project / "own.py").write_text(OWN)
+    given = ["data=custom", "data.dataset._target_=own.Own", "model.hidden=[4]", "loss=cross_entropy"]
+    Runner(compose([*given, "metrics=multiclass", *QUICK]).cfg, project / "run").run()
+    write_pictures(tmp_path / "pictures", 2)
+    (tmp_path / "pictures" / "dark" / "0.png").write_bytes(b"no image")
+    model, faults = lightkit.load(project / "run"), Faults(skip=True)
+    rows = [*model.rows(tmp_path / "pictures", faults)]
+    assert [row["file"] for row in rows] == ["bright/0.png", "bright/1.png", "dark/1.png"]
+    assert len(faults.lines) == 1
+    assert "dark/0.png: the image cannot be read" in faults.lines[0]
+    assert len(model.predict(tmp_path / "pictures" / "bright" / "0.png")) == 1
+    for given_path, message in (("new.csv", "there is no such file"), (project, "there are no images in the folder")):
+        with pytest.raises(UserError, match=message):
+            model.predict(given_path)
