@@ -72,6 +72,11 @@ class Reader:
     kind = ""
     """Under what name a run keeps it; a class of your own is built anew with its data set."""
 
+    targets: Sequence[str] = ()
+    """Names of the columns that the run predicts."""
+    words: Sequence[str] = ()
+    """Both values of a binary target, the one that stands for 0 first; empty where they are 0 and 1."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a run keeps of it, in plain values: the fields of a dataclass."""
         return asdict(self) if is_dataclass(self) else {}

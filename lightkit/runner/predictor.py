@@ -81,14 +81,9 @@ class Predictor:
         """The network, or the ensemble as one module; it sees inputs that are preprocessed."""
         self.preprocessing, self.folder = preprocessing, folder
         self._engine, self._cfg, self._weights = engine, cfg, (checkpoint, members)
-        how: dict[str, Any] = {
-            "last": cfg.trainer.test == "last",
-            "mode": cfg.metrics.mode,
-            "trust": to_plain(cfg.trust),
-        }
-        task = own_task(
-            role_of(cfg), build_task(cfg.trainer.task, None, self.info, engine), self.info, engine, folder, **how
-        )
+        last, mode, trust = cfg.trainer.test == "last", cfg.metrics.mode, to_plain(cfg.trust)
+        task = build_task(cfg.trainer.task, None, self.info, engine)
+        task = own_task(role_of(cfg), task, self.info, engine, folder, last=last, mode=mode, trust=trust)
         self._trained = Trained(engine.wrap(network), task, _no_loss, engine)
 
     @property
@@ -101,8 +96,7 @@ class Predictor:
         """The classes as they stand in the data, in the order of `predict_proba`; names of labels; empty for values."""
         words: Sequence[str] = self.info.class_names
         if self.info.task == "binary":
-            reader = self.preprocessing.reader
-            words = (reader.words if isinstance(reader, TableReader) else ()) or ("0", "1")
+            words = self.preprocessing.reader.words or ("0", "1")
         return _natural(words)
 
     def inputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
@@ -213,21 +207,21 @@ class Predictor:
 
     def _targets(self, pieces: Sequence[NewRows], given: Any) -> Tensor:
         """Return targets as the network learnt them, `(N,)` or `(N, C)`."""
-        info, reader = self.info, self.preprocessing.reader
+        info, names = self.info, self.preprocessing.reader.targets
         if given is None:
-            names = reader.targets if isinstance(reader, TableReader) else ["file"]
-            found = [[cell for piece in pieces for cell in piece.kept.get(name, ())] for name in names]
-            given = [name.partition("/")[0] for name in found[0]] if names == ["file"] else np.array(found).T.squeeze()
+            found = [[cell for piece in pieces for cell in piece.kept.get(name, ())] for name in names or ("file",)]
+            given = (
+                np.array(found).T if len(names) > 1 else found[0] if names else [n.partition("/")[0] for n in found[0]]
+            )
         values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
         try:
             if info.task not in ("multiclass", "binary"):
                 return torch.as_tensor(values.astype(np.float32)) / info.target_scale
             places = {str(name): place for place, name in enumerate(self.classes)}
-            if values.dtype.kind in NUMBERS:  # numbers of classes, where the classes are not called so
+            if values.dtype.kind in NUMBERS:
                 values = values.astype(np.int64)
-                places = (
-                    places if {*map(str, values.tolist())} <= places.keys() else {str(i): i for i in range(len(places))}
-                )
+                if not {*map(str, values.tolist())} <= places.keys():  # numbers of classes, which have names
+                    places = {str(place): place for place in places.values()}
             numbers = torch.tensor([places[str(cell)] for cell in values.tolist()])
         except (ValueError, KeyError) as error:
             what, choices = f"no target of this run: {error}", map(str, self.classes)
