@@ -17,6 +17,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lightkit.common.errors import UserError
+from lightkit.metrics.results import convert
 
 Kind = Literal["labels", "probabilities", "scores"]
 
@@ -104,24 +105,21 @@ def _parameters(function: Any) -> tuple[inspect.Parameter, inspect.Parameter]:
 
 
 def _classes(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
-    """Convert outputs `(N, C, ...)` and classes `(N, ...)`, or shares of classes `(N, C, ...)`."""
+    """Convert outputs `(N, C, ...)` and classes `(N, ...)`, or shares of classes `(N, C, ...)`.
+
+    Classes below 0 count for nothing, and are left out.
+    """
     if target.is_floating_point() and target.shape == preds.shape:
         target = target.argmax(1)
+    each, target = preds.movedim(1, -1).flatten(0, -2), target.flatten()
+    each, target = each[target >= 0], target[target >= 0]
     if takes == "labels":
-        return preds.argmax(1).flatten(), target.flatten()
-    each = preds.movedim(1, -1).flatten(0, -2)
+        return each.argmax(1), target
     if takes == "probabilities":
-        each = each.double().softmax(-1)
-    elif each.shape[-1] == 2:
-        each = each.diff(dim=-1).expand(-1, 2)  # of two scores only the difference counts
-    return each[:, 1] if each.shape[-1] == 2 else each, target.flatten()
-
-
-def _tokens(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
-    """Convert outputs `(N, T, C)` and tokens `(N, T)`, without those that count for nothing, which are below 0."""
-    counted = target.flatten() >= 0
-    found, target = _classes(preds.flatten(0, -2), target.flatten(), takes)
-    return found[counted], target[counted]
+        each = each.double().softmax(1)
+    elif each.shape[1] == 2:
+        each = each.diff(dim=1).expand(-1, 2)  # of two scores only the difference counts
+    return each[:, 1] if each.shape[1] == 2 else each, target
 
 
 def _labels(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
@@ -131,24 +129,18 @@ def _labels(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]
     return {"labels": (preds > 0).long(), "probabilities": chances, "scores": preds}[takes], target
 
 
-def _values(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
-    """Return values and targets of regression, in double precision."""
-    if preds.numel() == target.numel() == len(preds):
-        preds, target = preds.flatten(), target.flatten()
-    return preds.double(), target.double()
-
-
 def _by_shape(preds: Tensor, target: Tensor, takes: Kind) -> tuple[Tensor, Tensor]:
     """Convert the outputs of a task of one's own: there are classes where they have a dimension more than targets."""
-    return (_classes if preds.ndim > target.ndim and not target.is_floating_point() else _values)(preds, target, takes)
+    is_of_classes = preds.ndim > target.ndim and not target.is_floating_point()
+    return _classes(preds, target, takes) if is_of_classes else convert("regression", preds, target)
 
 
 _AS: Mapping[str, Callable[[Tensor, Tensor, Kind], tuple[Tensor, Tensor]]] = {
     "multiclass": _classes,
-    "language_modeling": _tokens,
+    "language_modeling": lambda preds, target, takes: _classes(preds.movedim(-1, 1), target, takes),
     "binary": lambda preds, target, takes: _labels(preds.flatten(), target.flatten(), takes),
     "multilabel": _labels,
-    "regression": _values,
+    "regression": lambda preds, target, _takes: convert("regression", preds, target),
 }
 """By the kind of targets: the conversion of outputs and targets to what a function takes."""
 

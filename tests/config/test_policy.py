@@ -13,11 +13,11 @@ from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, instantiate, load_run, save, signatures
-from lightkit.config.judging import judge, verify
+from lightkit.config.judging import judge, verify, violations
 from lightkit.config.loader import locate
 from lightkit.config.modules import Module
 from lightkit.config.policy import Trust
-from lightkit.config.project import project_folders
+from lightkit.config.project import make_importable, project_folders, project_root
 from lightkit.config.signatures import Signature, TargetError, clear
 from tests.config.conftest import Write
 
@@ -436,3 +436,13 @@ def test_installed_hidden_and_written_files_are_no_project(toy: Path) -> None:
         assert not trust().holds(Module("lib.nets", toy / folder / "nets.py")), folder
     assert trust().holds(Module("lib.nets", toy / "lib/nets.py"))
     assert not trust().holds(Module("code", toy / "code.py")), "a name of Python's own"
+
+
+def test_a_function_that_is_named_by_its_path_alone_is_judged_like_a_target(write: Write) -> None:
+    write("scores.py", "def own(target, preds): ...\n")
+    make_importable(project_root())
+    paths = ("scores.own", "sklearn.metrics.f1_score", "torch.hub.load", "subprocess.run", "sklearn.datasets.load_wine")
+    own = Trust(roots=project_folders())
+    nodes = {path: {"_target_": "lightkit.metrics.Function", "function": path} for path in paths}
+    for trust, refused in ((own, paths[2:]), (own.of_stranger(()), (paths[0], *paths[2:]))):
+        assert [key for key, *_ in violations(nodes, trust)] == [(path, "function") for path in refused]
