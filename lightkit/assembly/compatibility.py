@@ -14,6 +14,8 @@ LOSS_TASKS = {
     "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
     "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
     "torch.nn.BCEWithLogitsLoss": ("multilabel", "binary"),
+    "torch.nn.SoftMarginLoss": ("binary", "multilabel", "custom"),
+    "torch.nn.HingeEmbeddingLoss": ("binary", "multilabel", "custom"),
     "torch.nn.MSELoss": ("regression",),
     "torch.nn.L1Loss": ("regression",),
     "torch.nn.HuberLoss": ("regression",),

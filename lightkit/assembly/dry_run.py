@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,7 +101,9 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
         return wrong
     if error is None:
         return _no_number(step, task)
-    return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
+    return (
+        None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, criterion, seen)
+    )
 
 
 def _no_number(step: StepOutput, task: Task) -> UserError | None:
@@ -167,7 +170,18 @@ def unnoticed(device: torch.device) -> Iterator[None]:
         np.random.set_state(states[1])
 
 
-def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any]) -> UserError:
+def arguments_of(criterion: Criterion) -> list[str]:
+    """Return the names of what a loss must be given; two where they are not known."""
+    inner = getattr(criterion, "inner", criterion)  # what a precision or a strategy has wrapped
+    called = inner.forward if isinstance(inner, nn.Module) else inner
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(called).parameters.values()
+        if all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters):
+            return [each.name for each in parameters if each.default is each.empty]
+    return ["input", "target"]
+
+
+def _misfit(error: Exception, data: Data, batch: Any, task: Task, criterion: Criterion, seen: list[Any]) -> UserError:
     usual = type(task) is Supervised
     info = data.info
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
@@ -180,6 +194,16 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
             received=f"output {shape_of(seen[-1])}",
             fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
             family="model-misfit",
+        )
+        return _caused_by(error, problem)
+    names = arguments_of(criterion)
+    if usual and len(names) != 2 and isinstance(error, TypeError):
+        problem = UserError(
+            f"the loss takes {', '.join(names)}, and the plain task gives it an output and a target",
+            key="loss",
+            fix="trainer.task._target_=lightkit.trainer.ByName gives a loss its arguments by name: "
+            "docs/guides/losses-and-optimizers.md",
+            family="loss-or-metric",
         )
         return _caused_by(error, problem)
     if seen:

@@ -42,6 +42,7 @@ from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
+from lightkit.trainer.step import check_closure
 from lightkit.trainer.tasks import Distillation, Task
 
 
@@ -132,6 +133,7 @@ def build_learner(
     with keys_under("device"):
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg.optim, made, timetable, engine)
+    check_closure(optimizer, engine)
     scheduler = build_scheduler(cfg.scheduler, optimizer, timetable, mode=mode)
     rehearse(
         data, model, task, criterion, engine, to_plain(cfg.model)
@@ -155,7 +157,7 @@ def build_learner(
         timetable=timetable,
         metrics=metrics,
         made=made,
-        average=build_average(cfg.trainer, model, timetable),
+        average=build_average(cfg.trainer, model, timetable, optimizer),
         callbacks=build_callbacks(
             cfg.trainer,
             monitor=cfg.metrics.monitor,
@@ -247,7 +249,7 @@ def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engin
     own = any(given.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
         steps = {} if own else engine.implementation(made.model, given["_target_"].rpartition(".")[2])
-    return instantiate(node, key="optim", expected=Optimizer, params=groups, **steps)
+    return instantiate(node, key="optim", expected=Optimizer, params=groups, model=made.model, **steps)
 
 
 def build_scheduler(node: DictConfig, optimizer: Optimizer, timetable: Timetable, *, mode: str) -> Schedule:

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
@@ -33,7 +34,7 @@ from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
 from lightkit.loggers import ConsoleLogger, Logger, Loggers, OwnLogger
 from lightkit.metrics import SharedMetrics, SplitMetrics
-from lightkit.trainer.average import Ema, NoAverage, Swa
+from lightkit.trainer.average import Ema, NoAverage, OwnAverage, Swa, averages_itself
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
 from lightkit.trainer.histograms import KEY as HISTOGRAMS
@@ -235,12 +236,19 @@ def build_callbacks(
     return callbacks
 
 
-def build_average(trainer: DictConfig, model: nn.Module, timetable: Timetable) -> NoAverage:
-    """Build the average of the weights that is asked for.
+def build_average(trainer: DictConfig, model: nn.Module, timetable: Timetable, optimizer: Optimizer) -> NoAverage:
+    """Build the average of the weights that is asked for, or that of an optimizer which keeps one itself.
 
     Raises:
-        UserError: The run ends before there is anything to average.
+        UserError: The run ends before there is anything to average, or there would be two averages.
     """
+    if averages_itself(optimizer):
+        asked = {"ema.decay": trainer.ema.decay, "swa.from_epoch": (trainer.get("swa") or {}).get("from_epoch")}
+        for name, value in asked.items():
+            if value is not None:
+                what, key = f"{type(optimizer).__name__} averages the weights itself", f"trainer.{name}"
+                raise UserError(what, key=key, received=value, fix=f"{key}=null", family="contradiction")
+        return OwnAverage(model, optimizer)
     if trainer.ema.decay is not None:
         return Ema(model, trainer.ema.decay)
     swa = trainer.get("swa")

@@ -10,10 +10,10 @@ from omegaconf import DictConfig
 
 from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
+from lightkit.common.stepping import take_step
 from lightkit.config import to_plain
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recomputed
-from lightkit.device.stepping import take_step
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
 from lightkit.finetune.tuning import NoTuning, Tuning

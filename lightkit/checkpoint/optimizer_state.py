@@ -6,10 +6,12 @@ parameter the state of another one. Names cannot be mixed up.
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import is_shard
@@ -30,7 +32,7 @@ def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any
     names = dict(enumerate(name for group in group_names(optimizer, model) for name in group))
     return {
         "kind": kind(optimizer),
-        "state": {names[index]: values for index, values in state["state"].items()},
+        "state": {names[index]: packed(values) for index, values in state["state"].items()},
         "groups": [
             {key: value for key, value in group.items() if key != "param_names"}
             | {"params": [names[index] for index in group["params"]]}
@@ -56,9 +58,12 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
         numbers |= {name: first + offset for offset, name in enumerate(names)}
         by_device = {name: live[name] for name in ("foreach", "fused") if name in live}  # which may be another one
         groups.append(source | by_device | {"params": [numbers[name] for name in names]})
-    parameters = dict(model.named_parameters())
+    parameters, package = dict(model.named_parameters()), kind(optimizer).partition(".")[0]
     return {
-        "state": {numbers[name]: _copied(values, parameters[name]) for name, values in saved["state"].items()},
+        "state": {
+            numbers[name]: _unpacked(_copied(values, parameters[name]), package)
+            for name, values in saved["state"].items()
+        },
         "param_groups": groups,
     }
 
@@ -153,6 +158,41 @@ def _copied(value: Any, like: torch.Tensor) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_copied(item, like) for item in value)
     return value
+
+
+_CLASS = "tensor class"
+"""Key of the path of a class, in what stands for a tensor that is made of others."""
+
+
+def packed(value: Any) -> Any:
+    """Put the plain tensors and settings that a tensor is made of in its place, as 8-bit optimizers have some."""
+    if isinstance(value, dict):
+        return {key: packed(item) for key, item in value.items()}
+    if not is_traceable_wrapper_subclass(value) or is_shard(value):
+        return value
+    names, settings = cast(Any, value).__tensor_flatten__()
+    plain = [str(each) if isinstance(each, torch.dtype) else each for each in settings]
+    path = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {_CLASS: path, "tensors": {name: getattr(value, name) for name in names}, "settings": plain}
+
+
+def _unpacked(value: Any, package: str) -> Any:
+    """Make such tensors again; their class must be one of the package that the optimizer is of, and is loaded with it.
+
+    Raises:
+        UserError: There is no such class.
+    """
+    if not isinstance(value, dict):
+        return value
+    if _CLASS not in value:
+        return {key: _unpacked(item, package) for key, item in value.items()}
+    module, _, name = str(value[_CLASS]).rpartition(".")
+    made = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == package else None
+    if not isinstance(made, type) or not issubclass(made, torch.Tensor):
+        what = "the state of the optimizer is of a class that its package does not have here"
+        raise misfit(what, key="optim", received=value[_CLASS], fix="the version of the package it was saved with")
+    settings = [getattr(torch, each[6:]) if str(each).startswith("torch.") else each for each in value["settings"]]
+    return made.__tensor_unflatten__(value["tensors"], settings, None, None)  # type: ignore[attr-defined]
 
 
 def _listed(names: list[Any], limit: int = 8) -> str:

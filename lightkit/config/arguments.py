@@ -36,14 +36,14 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("loss",): SIZES,
     ("metrics",): SIZES,
     ("data", "augment"): SIZES,
-    ("optim",): ("params",),
+    ("optim",): ("params", "model"),  # the parameter groups, and the network for those that look at its layers
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
     ("data", "sampler"): ("targets", "num_samples", "data_source"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""
-FILLED = frozenset({"params", "optimizer"})
+FILLED = frozenset({"params", "model", "optimizer"})
 """Those of them that a configuration cannot give, wherever they are."""
 _OF_STRATEGY: Key = ("device", "parallel")
 
@@ -76,11 +76,6 @@ _PLACES = {
     "torch.nn.Module": ("a network or layer (torch.nn.Module)", "model"),
 }
 """What each kind is called, and where it belongs; of the kinds of a class the first counts, as a metric is a module."""
-_CLOSURE = {
-    "what": "this optimizer computes the loss several times in a step; the training loop does it once",
-    "expected": "an optimizer whose step() needs no closure",
-    "fix": "optim=adamw, or another of `lightkit config optim`",
-}
 _OF_LOSS: Key = ("loss",)
 _LOSS = "a loss: a class or function that is called with the output and the target"
 
@@ -261,7 +256,7 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
         return None
     own, lineage = found
     if _takes_output_and_target(own) if key == _OF_LOSS else _derives_from(lineage, wanted):
-        return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
+        return None
     expected = _LOSS if key == _OF_LOSS else " or ".join(_PLACES[kind][0] for kind in wanted)
     return {"what": "a class of another kind", "expected": expected, **_better_place(target, key, lineage)}
 
@@ -319,11 +314,3 @@ def _takes_output_and_target(found: Found) -> bool:
         return True
     given = called.args if called is not None else None
     return given is not None and (given.vararg is not None or len(given.posonlyargs) + len(given.args) > 2)
-
-
-def _wants_closure(found: Found) -> bool:
-    """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
-    step = None
-    with suppress(TargetError, OpaqueSourceError):
-        step = _method(found, "step")
-    return step is not None and len(step.args.args) - 1 > len(step.args.defaults)

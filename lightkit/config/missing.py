@@ -40,7 +40,9 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
     "peft": "peft",
+    "schedulefree": "optim",
     "timm": "vision",
+    "torchao": "optim",
     "torchvision": "vision",
 }
 """Packages that lightkit can do without, with the extra that brings each."""

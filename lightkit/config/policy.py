@@ -40,7 +40,7 @@ PLACES = (
     *("lightkit.ensemble", "lightkit.finetune", "lightkit.loggers.trackers"),
     *("torch.distributions", "torch.nn", "torch.optim"),
     *(f"torch.utils.data.{part}" for part in ("dataloader", "dataset", "sampler")),
-    *("torchmetrics", "sklearn.metrics", "peft.tuners"),
+    *("torchmetrics", "sklearn.metrics", "peft.tuners", "schedulefree", "torchao.optim"),
     *(f"torchvision.{part}" for part in ("datasets", "models", "ops", "transforms")),
     *(f"timm.{part}" for part in ("layers", "loss", "models", "optim", "scheduler")),
 )
@@ -71,7 +71,7 @@ DATASETS = "LIGHTKIT_DATASETS"
 USUAL = {
     "model": ("lightkit.models", "torch.nn", "torchvision.models", "timm.models"),
     "loss": ("lightkit.losses", "torch.nn", "torchvision.ops"),
-    "optim": ("torch.optim", "timm.optim"),
+    "optim": ("torch.optim", "lightkit.optim", "timm.optim", "schedulefree", "torchao.optim"),
     "scheduler": ("lightkit.optim", "torch.optim.lr_scheduler"),
     "metrics": (
         "torchmetrics",

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.stepping import take_step
 from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
-from lightkit.device.stepping import Clip, begin_momentum, take_step
+from lightkit.device.stepping import Clip, begin_momentum
 
 MATMUL = ("highest", "high", "medium")
 """How exact products of fp32 matrices may be; see `set_matmul`."""

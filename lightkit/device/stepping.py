@@ -6,15 +6,12 @@ What PyTorch wraps around the methods of an optimizer imports `torch._dynamo`, s
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim import optimizer as hooks
 
 from lightkit.common.argument_checks import check_norm
 from lightkit.common.errors import UserError, keys_under
@@ -37,32 +34,6 @@ def leave_compiler_out() -> None:
             setattr(code, "__dynamo_disable", code)
 
 
-def take_step(optimizer: Optimizer) -> None:
-    """Take `optimizer.step()`, straight to the optimizer's own code and the hooks of this one.
-
-    With hooks of all optimizers, a profiler, a step replaced by a scheduler of PyTorch's, or a step written in another
-    way than PyTorch's own optimizers, it is the usual call. The numbers are the same.
-    """
-    code = _own_code(type(optimizer).step)
-    if (
-        code is None
-        or "step" in vars(optimizer)
-        or hooks._global_optimizer_pre_hooks
-        or hooks._global_optimizer_post_hooks
-        or optimizer.defaults.get("differentiable")
-        or torch.autograd._profiler_enabled()
-    ):
-        optimizer.step()
-        return
-    call: tuple[Any, Any] = (optimizer,), {}
-    for before in optimizer._optimizer_step_pre_hooks.values():
-        call = before(optimizer, *call) or call
-    with torch.no_grad():
-        code(*call[0], **call[1])
-    for after in optimizer._optimizer_step_post_hooks.values():
-        after(optimizer, *call)
-
-
 def begin_momentum(optimizer: Optimizer) -> None:
     """Give parameters that a fused SGD is about to step for the first time a momentum of zeros.
 
@@ -78,14 +49,6 @@ def begin_momentum(optimizer: Optimizer) -> None:
         if optimizer.state[trained[0]].get("momentum_buffer") is None:
             for parameter in trained:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-
-
-@functools.lru_cache(maxsize=16)
-def _own_code(step: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return what PyTorch's optimizers have inside their wrappers for hooks and the compiler; None for others."""
-    inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
-    code = getattr(inner, "__code__", None)
-    return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]
 
 
 _CLIP_EPS = 1e-6

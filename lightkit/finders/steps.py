@@ -6,12 +6,11 @@ import copy
 import math
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -21,15 +20,13 @@ from lightkit.assembly import build
 from lightkit.assembly.learner import build_optimizer
 from lightkit.assembly.phases import phases_of
 from lightkit.common.errors import UserError
+from lightkit.common.stepping import set_rate
 from lightkit.config import with_values
 from lightkit.data.loaders import Loader
 from lightkit.device.switches import Compiler
-from lightkit.diagnostics.spans import NoSpans
 from lightkit.finders.lr import LossAtRate, ShortTraining
 from lightkit.finetune.tuning import NoTuning, Tuning
-from lightkit.trainer.average import NoAverage
-from lightkit.trainer.guard import Guard
-from lightkit.trainer.step import PlainStepper
+from lightkit.trainer.step import trial_stepper
 
 _WARM = 2
 """Steps before the speed is measured: the first ones compile, choose kernels, and make the state of the optimizer."""
@@ -57,8 +54,7 @@ class TrialSteps:
         with TemporaryDirectory() as folder:
             learner = build(cfg, Path(folder))
         # Outputs of a network that diverges are nothing that metrics and averages would have to take.
-        self.learner = replace(learner, metrics={"train": cast(Any, _NoMetrics())}, average=NoAverage())
-        self.stepper = PlainStepper(self.learner, _AnyLoss(learner.engine.device), NoSpans())
+        self.learner, self.stepper = learner, trial_stepper(learner)
         prepared = learner.made.prepared
         self.tuning = NoTuning() if prepared is None else Tuning(learner.model, phases_of(learner))
 
@@ -144,21 +140,6 @@ class TrialSteps:
     def close(self) -> None:
         """End all loader processes."""
         self.learner.data.close()
-
-
-class _NoMetrics:
-    """Takes outputs, and measures nothing."""
-
-    def update(self, *_: Any) -> None:
-        """Do nothing."""
-
-
-class _AnyLoss(Guard):
-    """Lets every loss pass: whoever asked for the step looks at it."""
-
-    def passes(self, loss: Tensor) -> bool:
-        """Let it pass."""
-        return True
 
 
 _DIVERGED, _WORSE = 4.0, 1.5
@@ -250,11 +231,3 @@ class RateSteps(TrialSteps):
     def _set(self, lr: float, factor: float = 1.0) -> None:
         for group, rate, share in zip(self.learner.optimizer.param_groups, self._own, self._follows, strict=True):
             set_rate(group, factor * (rate + share * (lr - self._configured)))
-
-
-def set_rate(group: dict[str, Any], rate: float) -> None:
-    """Give a group its rate; a compiled step has it as a tensor, which stays the same object."""
-    if hasattr(group["lr"], "fill_"):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate

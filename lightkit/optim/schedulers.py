@@ -12,10 +12,10 @@ import math
 import typing
 from typing import Any, Literal
 
-import torch
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.stepping import set_rate
 from lightkit.common.text import counted
 
 Interval = Literal["step", "epoch"]
@@ -67,7 +67,10 @@ class Schedule:
         self.rate_scale = 1.0
         self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.own_settings = [{key: group[key] for key in _SETTINGS if key in group} for group in optimizer.param_groups]
-        self.warmups = [(group.get("first_step", 0), group.get("warmup_steps", 0)) for group in optimizer.param_groups]
+        own = "warmup_steps" in optimizer.defaults  # then it warms up each group by itself, as schedule-free ones do
+        self.warmups = [
+            (group.get("first_step", 0), 0 if own else group.get("warmup_steps", 0)) for group in optimizer.param_groups
+        ]
         for group, (first, steps) in zip(optimizer.param_groups, self.warmups):
             if steps and first + steps >= total_steps:
                 most = max(total_steps - first - 1, 0)
@@ -146,10 +149,7 @@ class Schedule:
     def _apply(self, factor: float) -> None:
         self._applied = factor
         for group, now in zip(self.optimizer.param_groups, self._rates(self.count, factor)):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(now)  # part of a compiled step: it must stay the same object
-            else:
-                group["lr"] = now
+            set_rate(group, now)
 
 
 class Constant(Schedule):

@@ -30,7 +30,6 @@ from lightkit.optim.wrapped import Torch as TorchSchedule
 from lightkit.runner.merge import FREE, KeyChange
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Ema, State
-from lightkit.trainer.average import WeightAverage
 from lightkit.trainer.guard import KEPT
 
 _STOPPING = ("trainer.early_stopping", "trainer.callbacks")
@@ -116,7 +115,7 @@ def stateful(learner: Learner, *, kept: bool = True) -> dict[str, Any]:
         "callbacks": {name: part for name, part in learner.callbacks.items() if kept or name != KEPT},
         "metrics": {"train": learner.metrics["train"]},
         "state": learner.state,
-        "ema": learner.average if isinstance(learner.average, WeightAverage) else None,
+        "ema": learner.average if learner.average.is_saved else None,
     }
 
 

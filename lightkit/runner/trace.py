@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lightkit.assembly import Learner
+from lightkit.checkpoint.optimizer_state import packed
 from lightkit.common import run_files
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.comparison import digest
@@ -213,6 +214,6 @@ def _state(trainer: Training) -> dict[str, Any]:
     optimizer = trainer.optimizer.state_dict()
     return {
         "weights": digest(trainer.model.state_dict()),
-        "optimizer": digest(optimizer["state"]),
+        "optimizer": digest(packed(optimizer["state"])),
         "rates": [float(group["lr"]) for group in trainer.optimizer.param_groups],
     }

@@ -1,6 +1,7 @@
 """The training loop and what hooks into it."""
 
 from lightkit.trainer.average import Ema, NoAverage, Swa
+from lightkit.trainer.by_name import ByName
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
@@ -8,6 +9,7 @@ from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task
 
 __all__ = [
+    "ByName",
     "Callback",
     "EarlyStopping",
     "Ema",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class NoAverage:
     """The plain case: the newest weights are the ones to evaluate."""
 
+    is_saved = False
+    """Whether a checkpoint has a state of it, with the weights to evaluate under `weights`."""
+
     def update(self) -> None:
         """Take in the weights after an optimizer step."""
 
@@ -56,6 +59,8 @@ class WeightAverage(NoAverage):
     Args:
         model: The network whose parameters and floating-point buffers are averaged, without any wrapper.
     """
+
+    is_saved = True
 
     def __init__(self, model: nn.Module) -> None:
         self.steps = 0
@@ -180,6 +185,54 @@ class Swa(WeightAverage):
         """Take over saved averages of the same model."""
         super().load_state_dict({**state, "weights": {**self._mean, **state["weights"]}})
         self._taken_step, self._normed_step = state["taken_step"], state["normed_step"]
+
+
+def averages_itself(optimizer: Any) -> bool:
+    """Tell whether an optimizer has a `train` and an `eval` that change the weights, as schedule-free ones have."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+
+
+class OwnAverage(NoAverage):
+    """The average that an optimizer keeps itself (schedule-free, Defazio et al. 2024, https://arxiv.org/abs/2405.15682).
+
+    Its `eval()` computes the weights to evaluate from those it trains, and `train()` those back, which rounds. So the
+    trained ones are kept and put back: what a run learns does not depend on when it is validated or saved.
+
+    Args:
+        model: The network that it trains, without any wrapper.
+        optimizer: It has `train` and `eval`.
+    """
+
+    is_saved = True
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        self._live: dict[str, Tensor] = {name: each for name, each in model.named_parameters() if id(each) in held}
+        optimizer.train()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """See `NoAverage.applied`."""
+        own = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        self._optimizer.eval()
+        try:
+            yield
+        finally:
+            self._optimizer.train()
+            _copy(own, self._live)
+
+    def keep(self) -> None:
+        """See `NoAverage.keep`."""
+        self._optimizer.eval()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights to evaluate, by name, for whoever reads a checkpoint without the optimizer."""
+        with self.applied():
+            return {"weights": {name: tensor.detach().clone() for name, tensor in self._live.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore nothing: all of it follows from the weights and the state of the optimizer."""
 
 
 def _wide(tensor: Tensor) -> Tensor:

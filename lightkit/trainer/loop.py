@@ -23,7 +23,7 @@ from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
 from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
-from lightkit.trainer.step import PlainStepper, Stepper
+from lightkit.trainer.step import Stepper, make_stepper
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Trainer:
         guard: What to do about a loss that is not finite.
         tuning: What trains when; by default everything always does.
         watch: Looks now and then whether training does what it says.
-        stepper: Makes the optimizer steps; by default those of one model.
+        stepper: Makes the optimizer steps; by default those of one model, in the way that its optimizer wants.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Trainer:
         self.state, self.timetable, self.engine = learner.state, learner.timetable, learner.engine
         self.services = services = services or Services()
         self.guard, self.tuning = guard or Guard(self.engine.device), tuning or NoTuning()
-        self.watch, self.stepper = watch or NoWatch(), stepper or PlainStepper(learner, self.guard, services.spans)
+        self.watch, self.stepper = watch or NoWatch(), stepper or make_stepper(learner, self.guard, services.spans)
         self.callbacks = [*learner.callbacks.values()]
         self._hooks = {hook: overriding(self.callbacks, hook) for hook in HOOKS}
         self.run = services.run

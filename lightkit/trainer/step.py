@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from lightkit.common.errors import UserError
 from lightkit.common.modules import mapped
+from lightkit.common.stepping import needs_closure
+from lightkit.device import Engine
+from lightkit.device.stepping import Clip, ClipNorm
 from lightkit.diagnostics.spans import NoSpans
+from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.tasks import loss_weight
+from lightkit.trainer.tasks import StepOutput, loss_weight
 
 
 class Stepper(Protocol):
@@ -72,9 +79,22 @@ class PlainStepper:
         self._results = []
 
     def micro(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> bool:
-        """See `Stepper.micro`. Randomness is a function of where in the run the batch stands.
+        """See `Stepper.micro`."""
+        step, fine = self._compute(batch, position=position, size=size, window=window, more=more)
+        self.loss, self.samples = step.loss, self._learner.engine.ranks.own(size)[1]
+        if not fine:
+            return False
+        weight = loss_weight(step, self._learner.criterion)
+        found = (step.preds, step.target, step.loss, self.samples, step.metric_kwargs, weight, step.log)
+        self._results.append(mapped(torch.Tensor.detach, found))
+        self.outputs = self._results[-1][0]
+        return True
 
-        Of several processes each has its part of the batch, and their gradients are averaged.
+    def _compute(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> tuple[StepOutput, bool]:
+        """Add the gradients of a batch; returns what it gave, and whether the gradients may be used.
+
+        Randomness is a function of where in the run the batch stands. Of several processes each has its part of the
+        batch, and their gradients are averaged.
         """
         learner, engine = self._learner, self._learner.engine
         first, own = engine.ranks.own(size)
@@ -83,19 +103,14 @@ class PlainStepper:
             engine.seed(learner.state.epoch, position + first)
             with self._span("forward"), engine.autocast():
                 step = learner.task.step(learner.network, batch, learner.criterion)
-            self.loss, self.samples = step.loss, own
             with self._span("checks"):
                 fine = self._guard.passes(step.loss)
             if not fine:
                 engine.waste(step.loss)
-                return False
+                return step, False
             with self._span("backward"):
                 engine.backward(step.loss if share == 1.0 else step.loss * share)
-        weight = loss_weight(step, learner.criterion)
-        found = (step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
-        self._results.append(mapped(torch.Tensor.detach, found))
-        self.outputs = self._results[-1][0]
-        return True
+        return step, True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:
         """See `Stepper.update`."""
@@ -108,6 +123,138 @@ class PlainStepper:
             if not usable:
                 learner.engine.discard(learner.optimizer)
                 return torch.full((), torch.nan)  # what a step is logged with must not be that of another one
-            norm = learner.engine.step(learner.optimizer, want_norm=want_norm)
+            norm = self._take(want_norm=want_norm)
             learner.average.update()
             return norm
+
+    def _take(self, *, want_norm: bool) -> Tensor | None:
+        """Let the optimizer step; returns the norm of the gradients before clipping, where it is wanted or free."""
+        return self._learner.engine.step(self._learner.optimizer, want_norm=want_norm)
+
+
+class ClosureStepper(PlainStepper):
+    """Steps of an optimizer that asks for loss and gradients again, at other weights, such as L-BFGS and SAM.
+
+    Its first question is answered by what the batches of the window have given already. For the others they are kept
+    on the device and computed anew, with the same random numbers. Buffers such as running averages stay as the first
+    pass has left them, and metrics and logged loss are those of the first pass.
+    """
+
+    def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
+        super().__init__(learner, guard, spans)
+        self.begin()
+
+    def begin(self) -> None:
+        """See `Stepper.begin`."""
+        super().begin()
+        self._window: list[tuple[Any, dict[str, Any]]] = []
+        self._total, self._fine = torch.zeros((), device=self._learner.engine.device), True
+
+    def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:
+        """See `Stepper.update`."""
+        norm = super().update(usable=usable, want_norm=want_norm)
+        self.begin()  # the batches need no memory any more
+        return norm
+
+    def micro(self, batch: Any, **place: Any) -> bool:
+        """See `Stepper.micro`."""
+        self._window.append((batch, place))
+        return super().micro(batch, **place)
+
+    def _compute(self, batch: Any, **place: Any) -> tuple[StepOutput, bool]:
+        """See `PlainStepper._compute`; the losses of a window are added up."""
+        step, self._fine = super()._compute(batch, **place)
+        ranks = self._learner.engine.ranks
+        self._total = self._total + step.loss.detach() * (
+            ranks.own(place["size"])[1] * ranks.replicas / place["window"]
+        )
+        return step, self._fine
+
+    def _take(self, *, want_norm: bool) -> Tensor | None:
+        """Let the optimizer step by a closure; a loss that is not finite in its last question is the guard's."""
+        learner, engine, norms = self._learner, self._learner.engine, list[Tensor | None]()
+
+        def closure() -> Tensor:
+            if norms:
+                self._compute_again()
+            norms.append(engine.clip(learner.optimizer, want_norm=want_norm and not norms))
+            ranks = engine.ranks
+            return self._total if ranks.size == 1 else torch.tensor(ranks.mean(self._total, 1))
+
+        learner.optimizer.step(closure)  # type: ignore[arg-type]
+        engine.discard(learner.optimizer)
+        if not self._fine:
+            batch, place = self._window[-1]
+            self._guard.refuse(learner, batch, place["position"])
+        return norms[0]
+
+    def _compute_again(self) -> None:
+        """Compute loss and gradients of the window at the weights of now; none where a loss is not finite."""
+        learner, fine = self._learner, True
+        kept = [(buffer, buffer.detach().clone()) for buffer in learner.model.buffers()]
+        learner.engine.precision.discard(learner.optimizer)
+        self._total = torch.zeros_like(self._total)
+        for batch, place in self._window:
+            fine = self._compute(batch, **place)[1] and fine
+        self._fine = fine
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
+        if not fine:
+            learner.engine.precision.discard(learner.optimizer)
+
+
+def make_stepper(learner: Learner, guard: Guard, spans: NoSpans) -> Stepper:
+    """Make what steps over one model in the way that its optimizer wants.
+
+    Args:
+        learner: The model and what trains it.
+        guard: Tells whether a loss may be used.
+        spans: Names the stretches of time.
+    """
+    return (ClosureStepper if needs_closure(learner.optimizer) else PlainStepper)(learner, guard, spans)
+
+
+def check_closure(optimizer: Optimizer, engine: Engine) -> None:
+    """Refuse what does not go with an optimizer that asks for loss and gradients again.
+
+    Raises:
+        UserError: It is one, and the losses are scaled, or gradients are clipped that it must see as they are.
+    """
+    if not needs_closure(optimizer):
+        return
+    kind = type(optimizer).__name__
+    if engine.precision.name == "fp16":
+        what = f"{kind} asks for gradients at several places in a step, and the loss scale of fp16 knows of one"
+        raise UserError(what, key="device.precision", received="fp16", fix="bf16 or fp32", family="contradiction")
+    if type(engine.clip) is not Clip and not getattr(optimizer, "clips_gradients", False):
+        what = f"{kind} compares gradients with losses, and so must see them as they are"
+        key = "trainer.clip_norm" if isinstance(engine.clip, ClipNorm) else "trainer.clip_value"
+        raise UserError(what, key=key, fix=f"{key}=null", family="contradiction")
+
+
+class NoMetrics:
+    """Count nothing, in the place of metrics."""
+
+    def update(self, *_args: Any, **_named: Any) -> None:
+        """Take the outputs of a batch."""
+
+
+class AnyLoss(Guard):
+    """Lets every loss pass, without waiting for the device."""
+
+    def passes(self, loss: Tensor) -> bool:
+        """See `Guard.passes`."""
+        return True
+
+
+def trial_stepper(learner: Learner, optimizer: Optimizer | None = None) -> Stepper:
+    """Make what steps over a model and leaves metrics, averages and guards alone, for whoever tries something out.
+
+    Args:
+        learner: The model and what trains it.
+        optimizer: In the place of the learner's own one.
+    """
+    alone: Any = {"metrics": {"train": NoMetrics()}, "average": NoAverage()}
+    own = replace(learner, optimizer=optimizer or learner.optimizer, **alone)
+    return make_stepper(own, AnyLoss(learner.engine.device), NoSpans())

@@ -82,7 +82,8 @@ class Supervised(Task):
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            fix = "a task of your own takes them apart: trainer.task._target_=my_module.MyTask"
+            fix = f"trainer.task._target_={_BY_NAME} gives the parts to the loss by name, or a task of your own takes "
+            fix += "them apart: trainer.task._target_=my_module.MyTask"
             if isinstance(batch, (tuple, list)) and len(batch) == 3:
                 fix = f"{fix}; where the third is the query of the sample, {_RETRIEVAL} is one"
             raise UserError(
@@ -119,6 +120,7 @@ class Retrieval(Supervised):
         return super().step(model, (x, y), criterion)._replace(metric_kwargs={"indexes": indexes})
 
 
+_BY_NAME = "lightkit.trainer.ByName"
 _RETRIEVAL = f"{Retrieval.__module__}.{Retrieval.__qualname__}"
 
 

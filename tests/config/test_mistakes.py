@@ -139,7 +139,6 @@ trainer.callbacks.x._target_=torch.nn.ReLU => expected: a callback (lightkit.tra
 loss._target_=torch.nn.Linear => called with the output and the target | fix:      model._target_=torch.nn.Linear
 metrics.val.f1._target_=torch.nn.MSELoss => a metric (torchmetrics.Metric) | fix:      loss._target_=torch.nn.MSELoss
 optim._target_=torchmetrics.MeanMetric => an optimizer | metrics.val.NAME._target_=torchmetrics.MeanMetric
-optim._target_=torch.optim.LBFGS => an optimizer whose step() needs no closure | fix:      optim=adamw
 ensemble.size=3 => fix:      ensemble=voting ensemble.size=3; also of adversarial, bagging
 model.channels=[3] => fix:      model=cnn model.channels=[3]
 scheduler.gamma=0.5 => fix:      scheduler=step scheduler.gamma=0.5

@@ -7,7 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
+from lightkit.checkpoint.reading import read
 from lightkit.device import switches as compiling
 from tests.resume.harness import BASE, Case, configured, foreign_draws
 from tests.resume.sets import text_file
@@ -62,6 +64,15 @@ CONFIGURATIONS = {
     "one cycle, steps": ("save", f"{WINE} scheduler=one_cycle trainer.steps=19 trainer.accumulate=3 data.batch_size=4"),
     "torch schedule": ("step test", f"{WINE} scheduler=torch scheduler.interval=step trainer.test=last"),
     "constant, no validation": ("step", f"{WINE} scheduler=constant data.split.val=0 {ON_TRAINING} optim=rmsprop"),
+    "sam": ("step validation", f"{WINE} optim=sam model.norm=batch model.dropout=0.3 trainer.accumulate=2"
+            f" data.batch_size=8 trainer.clip_norm=0.5 scheduler=wsd scheduler.decay_share=0.5 {BY_STEPS}"),
+    "lbfgs": ("step", f"{WINE} optim=lbfgs optim.max_iter=4 optim.lr=1.0 data.batch_size=64 scheduler=constant"),
+    "muon": ("micro", f"{WINE} optim=muon model.hidden=[8,8] scheduler=inverse_sqrt"),
+    "sparse": ("micro", TEXT.partition(" model=")[0] + " model=custom model._target_=torch.nn.Embedding"
+               " model.num_embeddings=99 model.embedding_dim=99 model.sparse=true optim=sparse_adam ~model.hidden"
+               " trainer.clip_norm=1.0"),
+    "schedule-free": ("step validation", f"{WINE} optim=schedule_free optim.warmup_steps=5 scheduler=constant"
+                      f" model.dropout=0.3 {BY_STEPS}"),
     "skipped steps": ("micro", f"{WINE} loss=custom loss._target_={SETS}.Explodes trainer.nonfinite.action=skip"
                       " trainer.nonfinite.limit=100 checkpoint.asynchronous=false"),
     "steps, rare saves": ("step", f"{WINE} trainer.steps=21 trainer.validate_unit=step trainer.validate_every=5"
@@ -110,6 +121,18 @@ def test_steps_that_overflow_are_left_out_and_counted(cases: dict[str, Case]) ->
     result = json.loads((cases["overflows"].whole / "result.json").read_text())
     assert 0 < result["scaler_skipped_steps"] < result["steps"]
     assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
+
+
+def test_averages_in_8_bits_resume_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchao")
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)  # the same numbers, sooner
+    case = Case(configured(WINE, "optim=adamw8bit", "model.hidden=[64,64]"), tmp_path)
+    place = case.kill(case.moments("step")[7], "step")
+    case.resume(place)
+    assert case.differences(place) == []
+    newest = max((place / "checkpoints").glob("step-*.pt"))
+    state = read(newest)["optimizer"]["state"]
+    assert state["layers.linear1.weight"]["exp_avg"]["tensors"]["codes"].dtype == torch.uint8
 
 
 @pytest.mark.thorough

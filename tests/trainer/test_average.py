@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
+from lightkit.common.errors import UserError
+from lightkit.config import compose
+from lightkit.runner import Runner
 from lightkit.trainer import Ema, NoAverage, Swa
+from lightkit.trainer.average import OwnAverage, averages_itself
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 from tests.trainer.parts import changed, network, trainer
@@ -156,3 +162,54 @@ def test_a_signal_while_statistics_are_computed_leaves_them_for_the_next_time() 
     swa.end_epoch(learner, Interrupt())
     assert swa.steps == 1
     assert not torch.equal(swa.state_dict()["weights"]["1.running_mean"], mean)
+
+
+class Halving(torch.optim.SGD):
+    """Trains a third of what it evaluates, so that going there and back rounds."""
+
+    def eval(self) -> None:
+        with torch.no_grad():
+            [parameter.mul_(3.0) for group in self.param_groups for parameter in group["params"]]
+
+    def train(self) -> None:
+        with torch.no_grad():
+            [parameter.div_(3.0) for group in self.param_groups for parameter in group["params"]]
+
+
+def test_the_average_of_an_optimizer_is_applied_saved_and_put_back_with_its_bits() -> None:
+    assert averages_itself(Halving(nn.Linear(2, 2).parameters(), lr=0.1))
+    assert not averages_itself(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(7, 7), nn.BatchNorm1d(7))
+    average = OwnAverage(net, Halving(net[0].parameters(), lr=0.1))
+    own = net[0].weight.detach().clone()
+    with average.applied():
+        assert torch.equal(net[0].weight, own * 3)
+    with pytest.raises(KeyError), average.applied():
+        raise KeyError
+    saved = average.state_dict()["weights"]
+    assert torch.equal(net[0].weight, own), "to the last bit, whatever was evaluated or saved"
+    assert saved.keys() == {"0.weight", "0.bias"}
+    assert torch.equal(saved["0.weight"], own * 3)
+    average.keep()
+    assert torch.equal(net[0].weight, own * 3)
+
+
+def test_checkpoints_of_a_schedule_free_run_hold_the_weights_to_evaluate(tmp_path: Path) -> None:
+    pytest.importorskip("schedulefree")
+    quick = (
+        "data=wine",
+        "optim=schedule_free",
+        "trainer.epochs=3",
+        "model.hidden=[8]",
+        "device=cpu",
+        "trainer.watch.every=1",
+    )
+    cfg = compose([*quick, "logger.console.style=quiet"]).cfg
+    Runner(cfg, tmp_path / "run").run()
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    last = next(row for row in reversed(rows) if "val/loss" in row)
+    assert Runner(cfg, tmp_path / "run").evaluate("val", "last")["val/loss"] == pytest.approx(last["val/loss"])
+    with pytest.raises(UserError, match=r"trainer\.ema\.decay: AdamWScheduleFree averages the weights itself"):
+        Runner(compose([*quick, "trainer.ema.decay=0.9"]).cfg, tmp_path / "both").run()
+    assert not (tmp_path / "both").exists()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from lightkit.common.errors import UserError
+from lightkit.common.stepping import take_step
 from lightkit.device.ranks import Ranks
-from lightkit.device.stepping import take_step
 from lightkit.trainer import Callback, Ema, StepOutput, Supervised
 from lightkit.trainer.audit.observations import StepRecord
 from lightkit.trainer.audit.watch import Watcher

@@ -236,6 +236,9 @@ ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
         "lr_decay": Range(low=0),
         "momentum_decay": Range(low=0),
         "initial_accumulator_value": Range(low=0),
+        "rho": Range(low=0),
+        "max_iter": Range(low=1),
+        "history_size": Range(low=1),
     },
     "ensemble": {
         "size": Range(low=1),
@@ -254,6 +257,8 @@ ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
         "floor": Range(low=0, high=1),
         "threshold": Range(low=0),
         "every_epochs": Range(above=0),
+        "decay_share": Range(above=0, high=1),
+        "timescale": Range(low=1),
         "scheduler.gamma": Range(above=0),
         "warmup_steps": Range(low=0),
         "warmup_epochs": Range(low=0),

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightkit.assembly import Learner
+from lightkit.common.stepping import needs_closure
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, named, percent, sized
-from lightkit.doctor.training.probing import compute, hooked, plain_batch, training_batches
+from lightkit.doctor.training.probing import compute, hooked, plain_batch, train_step, training_batches
 
 ACTIVATIONS, GRADIENTS = "activations", "gradients"
 _ROWS = 256
@@ -168,7 +169,11 @@ def check_gradients(run: ExaminedRun) -> Iterator[Finding]:
         steps += 1
         if math.inf in norms.values() or run.seconds_left() < 0:
             break
-        learner.engine.step(learner.optimizer)
+        if needs_closure(learner.optimizer):
+            learner.engine.discard(learner.optimizer)
+            train_step(learner, batch, key=steps - 1)
+        else:
+            learner.engine.step(learner.optimizer)
     yield _judged(learner, norms, steps)
 
 

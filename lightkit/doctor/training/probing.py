@@ -17,7 +17,9 @@ from torch.optim import Optimizer
 
 from lightkit.assembly import Learner
 from lightkit.common.modules import mapped
+from lightkit.common.stepping import set_rate
 from lightkit.data.loaders import Loader
+from lightkit.trainer.step import trial_stepper
 from lightkit.trainer.tasks import StepOutput
 
 DROPPING = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.modules.dropout._DropoutNd)
@@ -112,10 +114,10 @@ def train_step(learner: Learner, batch: Any, *, key: int = 0, optimizer: Optimiz
     Returns:
         The loss before it.
     """
-    step = compute(learner, batch, key=key)
-    learner.engine.backward(step.loss)
-    learner.engine.step(optimizer or learner.optimizer)
-    return float(step.loss.detach())
+    stepper = trial_stepper(learner, optimizer)
+    stepper.micro(batch, position=key, size=1, window=1, more=False)
+    stepper.update(usable=True, want_norm=False)
+    return float(stepper.loss.detach())
 
 
 def some_steps(learner: Learner, steps: int, rows: int) -> list[Any]:
@@ -142,7 +144,7 @@ def warmed(optimizer: Optimizer, rates: Sequence[float], steps: float) -> Iterat
     """
     for number in count():
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * min(1.0, (number + 1) / max(1.0, steps))
+            set_rate(group, rate * min(1.0, (number + 1) / max(1.0, steps)))
         yield number
 
 

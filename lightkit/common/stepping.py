@@ -1,0 +1,64 @@
+"""The step of an optimizer: without PyTorch's compiler, and with a closure where it needs one.
+
+What PyTorch wraps around the methods of an optimizer imports `torch._dynamo`, so that they behave inside of
+`torch.compile`. That import takes longer than importing torch itself, in a program that compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as hooks
+
+
+def take_step(optimizer: Optimizer) -> None:
+    """Take `optimizer.step()`, straight to the optimizer's own code and the hooks of this one.
+
+    With hooks of all optimizers, a profiler, a step replaced by a scheduler of PyTorch's, or a step written in another
+    way than PyTorch's own optimizers, it is the usual call. The numbers are the same.
+    """
+    code = _own_code(type(optimizer).step)
+    if (
+        code is None
+        or "step" in vars(optimizer)
+        or hooks._global_optimizer_pre_hooks
+        or hooks._global_optimizer_post_hooks
+        or optimizer.defaults.get("differentiable")
+        or torch.autograd._profiler_enabled()
+    ):
+        optimizer.step()
+        return
+    call: tuple[Any, Any] = (optimizer,), {}
+    for before in optimizer._optimizer_step_pre_hooks.values():
+        call = before(optimizer, *call) or call
+    with torch.no_grad():
+        code(*call[0], **call[1])
+    for after in optimizer._optimizer_step_post_hooks.values():
+        after(optimizer, *call)
+
+
+@functools.lru_cache(maxsize=16)
+def _own_code(step: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what PyTorch's optimizers have inside their wrappers for hooks and the compiler; None for others."""
+    inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
+    code = getattr(inner, "__code__", None)
+    return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether the step of an optimizer cannot do without a function that computes loss and gradients anew."""
+    parameters = [*inspect.signature(type(optimizer).step).parameters.values()][1:]
+    return any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Give a group its rate; where it has it as a tensor, which may be part of a compiled step, that stays the same."""
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
