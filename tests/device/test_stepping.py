@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightkit.device.stepping import arguments, implementation_of, leave_compiler_out, take_step
+from lightkit.common.stepping import take_step
+from lightkit.device.stepping import arguments, implementation_of, leave_compiler_out
 from tests.waiting import PATIENCE_SECONDS
 
 CPU, GPU, APPLE = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
