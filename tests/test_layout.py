@@ -95,7 +95,7 @@ BUDGETS = {
     "compare": 950,
     "monitor": 850,
     "models": 800,
-    "finders": 700,
+    "finders": 650,
     "gallery": 700,
     "processes": 300,
     "losses": 100,
