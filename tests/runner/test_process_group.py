@@ -41,6 +41,8 @@ def same_bits(one: Path, other: Path) -> None:
     assert first["model"].keys() == second["model"].keys()
     for name, tensor in first["model"].items():
         assert torch.equal(tensor, second["model"][name]), name
+    for name, tensor in ((first["ema"] or {}).get("weights") or {}).items():
+        assert torch.equal(tensor, second["ema"]["weights"][name]), name
 
 
 IMAGES = (
@@ -118,8 +120,9 @@ def kill(rank: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("end", [kill, terminate])
 def test_one_that_is_ended_ends_all_and_resume_has_the_same_bits(end: Any, tmp_path: Path) -> None:
-    average = ("trainer.ema.decay=0.9", "model.norm=batch", "data.drop_last=true")
-    cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2", *average)
+    average = "trainer.ema.decay=0.9" if end is kill else "trainer.swa.from_epoch=1"
+    options = ("trainer.epoch_steps=3", "logger.tensorboard.histograms=2", "model.norm=batch", "data.drop_last=true")
+    cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2", average, *options)
     whole = train(tmp_path / "whole", cfg, 2)
     codes = ended(tmp_path / "cut", cfg, 5, end)
     assert codes == ([LOST, -signal.SIGKILL] if end is kill else [128 + signal.SIGTERM] * 2)

@@ -76,9 +76,10 @@ def test_two_processes_learn_what_one_does(name: str, tmp_path: Path) -> None:
     [
         (terminate, ("model.dropout=0.5", "trainer.ema.decay=0.9", "model.norm=batch", "data.drop_last=true")),
         (terminate, (*GRADUAL, "optim.momentum=0.9", "device.precision=fp16", "trainer.test=none")),
+        (terminate, ("trainer.swa.from_epoch=1", "trainer.epoch_steps=3", "model.norm=batch", "data.drop_last=true")),
         (kill, ("checkpoint.every_steps=2",)),
     ],
-    ids=["plain", "in mid-phase", "killed"],
+    ids=["plain", "in mid-phase", "mean of epochs", "killed"],
 )
 def test_the_same_bits_after_a_resume(end: Any, changes: tuple[str, ...], tmp_path: Path) -> None:
     cfg = sharded(*changes)
