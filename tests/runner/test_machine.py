@@ -17,6 +17,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.data import build_data
 from lightkit.data.tensors import TensorData
+from lightkit.device.precision import precision_named
 from lightkit.device.ranks import Ranks
 from lightkit.device.visible import waited_for
 from lightkit.diagnostics.memory import Memory
@@ -146,6 +147,29 @@ def test_where_the_peak_or_the_operations_are_not_known_there_is_no_share(row: s
     assert ",".join(machine.per_sample(cfg, learner)) == names.strip("-")
     assert torch.equal(torch.random.get_rng_state(), drawn)
     assert all(weight.grad is None for weight in learner.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("precision", "level", "peak"),
+    [("fp32", None, 66.9), ("fp32", "high", 494.7), ("tf32", None, 494.7), ("fp32", "medium", 989.4),
+     ("fp16", None, 989.4), ("fp64", None, 66.9)],
+)  # fmt: skip
+def test_the_peak_is_that_of_what_products_are_computed_in(
+    monkeypatch: pytest.MonkeyPatch, precision: str, level: str | None, peak: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    switches = SimpleNamespace(matmul_level=level)
+    engine = SimpleNamespace(device=torch.device("cuda"), precision=precision_named(precision), switches=switches)
+    assert machine.known_peak(engine) == peak
+    assert machine.known_peak(SimpleNamespace(device=torch.device("mps"))) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_gpu_whose_peak_is_known_tells_its_share(tmp_path: Path, precision: str) -> None:
+    options = ("data=digits", "model=cnn", f"loss.weight={[1] * 10}", f"device.precision={precision}", "device=cuda")
+    learner = build(cfg := compose([*options, "logger.system.peak_tflops=1"]).cfg, tmp_path)
+    assert machine.per_sample(cfg, learner)["mfu"] > 0
 
 
 class Looks(nn.Module):
