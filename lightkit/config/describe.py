@@ -17,6 +17,7 @@ from typing import Any, cast
 import yaml
 
 from lightkit.common.errors import UserError
+from lightkit.common.suggest import in_place_of
 from lightkit.config.annotations import in_words
 from lightkit.config.arguments import FILLED, HYDRA_KEYS, REMOVE, provided
 from lightkit.config.fields import (
@@ -137,7 +138,8 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
     if rest and loader.is_group(group):
         arguments = describe_arguments(group, project=project, config_dir=config_dir).values()
         known = {*(row.key for row in describe_group(group)), *(item.key for each in arguments for item in each)}
-        return UserError("there is no such key", received=key, choices=sorted(known), family="unknown-key")
+        choices, fix = sorted(known), in_place_of(key)
+        return UserError("there is no such key", received=key, choices=choices, fix=fix, family="unknown-key")
     meant = keys_named(key)
     fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
     options = [f"{name}={key}" for name in (*loader.groups(), GROUP) if loader.is_option(name, key)]

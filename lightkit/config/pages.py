@@ -41,7 +41,7 @@ def _lines(kind: type, indent: str) -> Iterator[tuple[str, str]]:
     """Yield the keys of a class with their defaults as YAML, and what is to be said about each."""
     for field in dataclasses.fields(kind):
         inner: Any = field_types(kind)[field.name]
-        if is_required(field):
+        if is_required(field) or field.metadata.get("internal"):
             continue
         value, choices = default_of(field), choices_of(inner)
         comment = first_sentence(field_docs(kind)[field.name]).replace("`", "")

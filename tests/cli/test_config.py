@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,16 @@ def test_a_group_a_key_and_the_whole_as_json(cli: Cli) -> None:
     (row,) = json.loads(cli("config", "trainer.epochs", "--json").out)["keys"]
     assert row["key"] == "trainer.epochs"
     assert json.loads(cli("config", "data=wine", "--json").out)["data"]["dataset"]["_target_"].endswith("wine")
+
+
+def test_an_earlier_name_of_a_key_works_and_says_which_one_to_use(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    sys.modules["lightkit.config.compose"]._warn_once.cache_clear()
+    done = cli("train", "--cfg", "job", "finetune.layer_decay=0.5")
+    assert (done.code, "layer_decay: 0.5" in done.out) == (0, True)
+    assert "finetune.layer_decay is an earlier name: optim.layer_decay does the same" in caplog.text
+    caplog.clear()
+    assert (cli("train", "--cfg", "job", "optim.layer_decay=0.5").code, caplog.text) == (0, "")
+    assert "layer_decay" not in cli("config", "finetune").out
+    asked = cli("config", "finetune.layer_decay")
+    assert (asked.code, "fix:      optim.layer_decay" in asked.err) == (2, True)
+    assert "expected: a number above 0, at most 1" in cli("train", "finetune.layer_decay=2").err

@@ -109,7 +109,7 @@ def test_a_paragraph_is_kept_where_it_stands_first() -> None:
     [
         ("finetune_timm", ["finetune=head"]),
         ("finetune_timm", ["finetune=gradual"]),
-        ("finetune_timm", ["finetune=full", "finetune.layer_decay=0.75"]),
+        ("finetune_timm", ["finetune=full", "optim.layer_decay=0.75"]),
         ("finetune_timm", ["finetune=lora"]),
         ("finetune_timm/torchvision", ["finetune=gradual"]),
         ("finetune_timm/torchvision", ["finetune=[discriminative,lora]"]),

@@ -42,6 +42,16 @@ INTERNAL = {"internal": True}
 """Metadata of a field that lightkit writes itself: no page lists it, and no message suggests it."""
 
 
+def former(now: str, allowed: Range) -> Any:
+    """Make a field of the schema for an earlier name of a key, null by default, which still works: no page lists it.
+
+    Args:
+        now: The key that has taken its place, which a run names where the earlier one is set.
+        allowed: The numbers that it may be.
+    """
+    return field(default=None, metadata={**INTERNAL, "now": now, "range": allowed})
+
+
 def number(
     default: T,
     *,

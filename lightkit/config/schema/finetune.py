@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
 from lightkit.common.argument_checks import Range
-from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, RuleConfig, Target, number
+from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, RuleConfig, Target, former, number
 
 _LAYERS = (*LAYER_LABELS, "@head")
 
@@ -205,10 +205,10 @@ class FinetuneConfig:
     rules: list[FinetuneRuleConfig] = field(default_factory=list)
     """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules must not set the
     same attribute of one parameter."""
-    layer_decay: Optional[float] = number(None, above=0, high=1)
-    """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
+    layer_decay: Optional[float] = former("optim.layer_decay", Range(above=0, high=1))
+    """Factor on the learning rate per layer from the output."""
     slices: list[float] = field(default_factory=list, metadata={"range": Range(above=0, instead_of_zero=FREEZE)})
-    """Or: factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are divided into as
+    """Factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are divided into as
     many slices; [] does not change the rates."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank updates."""
