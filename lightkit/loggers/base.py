@@ -158,7 +158,5 @@ def _handed_on(method: str) -> Callable[..., None]:
     return each
 
 
-METHODS = tuple(name for name, value in vars(Logger).items() if not name.startswith("_") and callable(value))
-"""Names of all methods of a logger."""
-for _method in [name for name in METHODS if name not in vars(Loggers)]:
+for _method in [name for name, value in vars(Logger).items() if name not in vars(Loggers) and callable(value)]:
     setattr(Loggers, _method, _handed_on(_method))

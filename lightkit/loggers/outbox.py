@@ -7,14 +7,12 @@ import pickle
 import re
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from typing import Any, NamedTuple
 
 from lightkit.common.failures import in_short
 from lightkit.common.text import counted, without_secrets
-from lightkit.loggers.base import METHODS, Logger
+from lightkit.loggers.base import Logger, Loggers
 
 _LOG = logging.getLogger(__name__)
 PAUSES_SECONDS = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
@@ -35,7 +33,7 @@ class _Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class Outbox(Logger):
+class Outbox(Loggers):
     """Hands calls to a logger in their order. One that fails is told once and tried again, before all that follow it.
 
     At the end the calls that still wait are tried a few times more; what does not arrive is told. Tensors and figures
@@ -47,14 +45,15 @@ class Outbox(Logger):
     """
 
     def __init__(self, key: str, logger: Logger) -> None:
-        self.logger, self._key = logger, key
+        super().__init__([logger])
+        self._key = key
         self._waiting = deque[_Call]()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._ending, self._done, self._lost, self._failure = False, 0, 0, ""
+        self._ending, self._done, self._late, self._lost, self._failure = False, 0, 0, 0, ""
 
-    def _put(self, method: str, *args: Any, **kwargs: Any) -> None:
-        if getattr(type(self.logger), method) is getattr(Logger, method):
+    def _each(self, method: str, *args: Any, **kwargs: Any) -> None:
+        if getattr(type(self.loggers[0]), method) is getattr(Logger, method):
             return
         with self._changed:
             if method in _HEAVY and sum(call.method in _HEAVY for call in self._waiting) >= _MOST_PICTURES:
@@ -62,7 +61,7 @@ class Outbox(Logger):
                 return
             self._waiting.append(_Call(method, tuple(map(_copied, args)), kwargs))
             if self._thread is None:
-                self._ending = False
+                self._ending, self._late = False, 0
                 self._thread = threading.Thread(target=self._work, args=(self._waiting,), name=self._key, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -100,18 +99,18 @@ class Outbox(Logger):
                     break
                 call = waiting[0]
             try:
-                getattr(self.logger, call.method)(*call.args, **call.kwargs)
+                super()._each(call.method, *call.args, **call.kwargs)
             except Exception as error:
                 tries += 1
                 if not self._goes_on(call, error, tries, waiting):
                     continue
             else:
-                tries = 0
+                tries = self._late = 0
             with self._changed:
                 waiting.popleft()
                 self._done += 1
         try:
-            self.logger.close()
+            super().close()
         except Exception as error:
             self._lost, self._failure = self._lost + 1, f"close: {told(error)}"
 
@@ -125,9 +124,10 @@ class Outbox(Logger):
             if not self._ending:
                 self._changed.wait_for(lambda: self._ending, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1])
                 return False
-            if tries % _TRIES_AT_THE_END:
+            self._late += 1
+            if self._late % _TRIES_AT_THE_END:
                 return False
-            gone = len(waiting) if call.method == "start" or tries >= _TRIES_AT_THE_END**2 else 1
+            gone = len(waiting) if call.method == "start" or self._late >= _TRIES_AT_THE_END**2 else 1
             self._lost += gone
             for _ in range(gone - 1):
                 waiting.pop()
@@ -147,15 +147,3 @@ def _copied(value: Any) -> Any:
         with suppress(Exception):  # one that cannot be copied is drawn as it is by then
             return pickle.loads(pickle.dumps(value))
     return value
-
-
-def _put_later(method: str) -> Callable[..., None]:
-    @wraps(getattr(Logger, method))
-    def put(self: Outbox, *args: Any, **kwargs: Any) -> None:
-        self._put(method, *args, **kwargs)
-
-    return put
-
-
-for _method in [name for name in METHODS if name not in vars(Outbox)]:
-    setattr(Outbox, _method, _put_later(_method))

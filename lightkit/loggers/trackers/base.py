@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import MACHINE
-from lightkit.common.reading import UnreadableError, parse_object, read_file
+from lightkit.common.reading import UnreadableError, opened, parse_object, read_file
 from lightkit.loggers.base import Logger
 from lightkit.loggers.files import line, write_json
 from lightkit.loggers.tensorboard import stretched
@@ -132,6 +132,7 @@ class Tracker(Logger):
         here = [medium for medium in media if there is not None and self.has(medium, there)]
         again = [medium for medium in media if medium.step <= step and medium not in here]
         self._shown = {(medium.name, medium.step) for medium in (*here, *again)}
+        write_whole(self._file("-media.jsonl"), "".join(map(_line, [*here, *again])))
         for at, row in enumerate(rows):
             self._show_again(again, at)
             self._rate(row)
@@ -150,8 +151,8 @@ class Tracker(Logger):
         return self.home / f"{self.kind}{end}"
 
     def _lines(self, end: str) -> Iterator[Row]:
-        with suppress(FileNotFoundError):
-            for text in read_file(self._file(end)).splitlines():
+        with suppress(FileNotFoundError), opened(self._file(end)) as file:
+            for text in file:
                 with suppress(UnreadableError):  # torn by a crash
                     yield parse_object(text)
 
@@ -168,7 +169,7 @@ class Tracker(Logger):
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Send one row, unless it is there from before the run was stopped."""
         row = _finite({"step": step, "epoch": epoch, **values})
-        if self._ahead and _alike(self._ahead[0], row):
+        if self._ahead and _told(self._ahead[0]) == _told(row):
             self._ahead.popleft()
             self._noted = self.at + 1
         else:
@@ -191,11 +192,11 @@ class Tracker(Logger):
         """Show a matplotlib figure."""
         from lightkit.common.drawing import pixels  # matplotlib is slow to import
 
-        self._show(name, step, pictures=lambda: [pixels(figure)[..., :3]])
+        self._show(name, step, pictures=lambda: [pixels(figure)[..., :3].copy()])
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """Show pictures, each stretched to the full range of grey or colour."""
-        self._show(name, step, pictures=lambda: stretched(images).expand(-1, 3, -1, -1).permute(0, 2, 3, 1))
+        self._show(name, step, pictures=lambda: stretched(images).expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Show Markdown."""
@@ -220,11 +221,11 @@ class Tracker(Logger):
                 files.append(f"{self.kind}-media/{re.sub('[^-_a-zA-Z0-9/]', '_', name)}/{step:07d}-{number}.png")
                 path = self.home / files[-1]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                imsave(path, _bytes(picture))
+                imsave(path, picture)
         medium = Medium(name, step, self.at, tuple(files), **content)
         self.show(medium)
         self._shown.add((name, step))
-        self._append("-media.jsonl", json.dumps(asdict(medium)) + "\n")
+        self._append("-media.jsonl", _line(medium))
 
 
 def recalled(folder: Path, kind: str) -> dict[str, Any]:
@@ -245,11 +246,8 @@ def chosen_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return sorted(path for path in found if path.is_file() and path.resolve().is_relative_to(folder.resolve()))
 
 
-def _bytes(picture: Any) -> Any:
-    import numpy as np
-
-    array = np.asarray(picture)
-    return np.ascontiguousarray(array if array.dtype == np.uint8 else (array * 255).round().astype(np.uint8))
+def _line(medium: Medium) -> str:
+    return json.dumps(asdict(medium)) + "\n"
 
 
 def _finite(row: Mapping[str, Any]) -> Row:
@@ -258,14 +256,6 @@ def _finite(row: Mapping[str, Any]) -> Row:
     return {name: value if math.isfinite(value) else math.nan for name, value in numbers.items()}
 
 
-def _alike(one: Row, other: Row) -> bool:
-    """Tell whether two rows hold the same, but for when and how fast it was measured."""
-
-    def told(row: Row) -> list[tuple[str, str]]:
-        return [(name, str(value)) for name, value in _finite(row).items() if _is_told(name)]
-
-    return told(one) == told(other)
-
-
-def _is_told(name: str) -> bool:
-    return name != "time" and not name.startswith(MACHINE)
+def _told(row: Row) -> dict[str, str]:
+    """Return what a row says as text, without when and how fast it was measured."""
+    return {name: str(value) for name, value in row.items() if name != "time" and not name.startswith(MACHINE)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,7 @@ class MlflowLogger(Tracker):
         self._experiment, self._name, self._files = experiment, name, files
         self._tags = {**(tags or {}), **({"mlflow.note.content": notes} if notes else {})}
         self._run = ""
-        self._points: dict[str, dict[int, set[str]]] | None = {}
+        self._points: dict[tuple[str, int], set[str]] | None = None
         self._told = False
 
     @cached_property
@@ -101,49 +101,42 @@ class MlflowLogger(Tracker):
 
     def _experiment_id(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
-        if found is None:
-            from mlflow.exceptions import MlflowException
-
-            try:
-                return str(self._client.create_experiment(self._experiment))
-            except MlflowException:  # another job has made it
-                found = self._client.get_experiment_by_name(self._experiment)
-                if found is None:
-                    raise
-        return str(found.experiment_id)
+        return str(found.experiment_id if found else self._client.create_experiment(self._experiment))
 
     def write(self, row: Row, at: int) -> None:
         """Send the values of a row that are not there."""
         from mlflow.entities import Metric
 
-        values = {_allowed(name): value for name, value in row.items() if name not in FACTS}
         now, step = int(1000 * row.get("time", time.time())), int(row["step"])
-        new = [Metric(name, value, now, step) for name, value in values.items() if self._is_new(name, value, step)]
+        values = {_allowed(name): float(value) for name, value in row.items() if name not in FACTS}
+        new = {name: value for name, value in values.items() if self._is_new(name, value, step)}
         try:
-            self._client.log_batch(self._run, metrics=new)
+            self._client.log_batch(self._run, [Metric(name, value, now, step) for name, value in new.items()])
         except Exception:
             self._points = None  # some of them may have arrived
             raise
-        for metric in new:
-            self._known().setdefault(metric.key, {}).setdefault(step, set()).add(str(metric.value))
+        for name, value in new.items():
+            self._known()[name, step].add(str(value))
 
-    def _known(self) -> dict[str, dict[int, set[str]]]:
+    def _known(self) -> dict[tuple[str, int], set[str]]:
         """Return what is there: by name and step, values as text."""
         if self._points is None:
-            points: dict[str, dict[int, set[str]]] = {}
+            points = defaultdict[tuple[str, int], set[str]](set)
             for key in self._client.get_run(self._run).data.metrics:
                 for point in self._client.get_metric_history(self._run, key):
-                    points.setdefault(key, {}).setdefault(point.step, set()).add(str(point.value))
+                    points[key, point.step].add(str(point.value))
             self._points = points
         return self._points
 
     def _is_new(self, name: str, value: float, step: int) -> bool:
-        there = self._known().get(name, {}).get(step, set())
-        if there and not name.startswith(MACHINE) and str(float(value)) not in there and not self._told:
+        there = self._known()[name, step]
+        if not there or str(value) in there or name.startswith(MACHINE):
+            return not there
+        if not self._told:
             self._told = True
             what = f"step {step} has another {name} than before the run was stopped"
             _LOG.warning("mlflow: %s; the server keeps such points beside the new ones", what)
-        return not there or not (name.startswith(MACHINE) or str(float(value)) in there)
+        return True
 
     def show(self, medium: Medium) -> None:
         """Keep pictures and texts as artifacts; a histogram is none."""
@@ -168,9 +161,8 @@ class MlflowLogger(Tracker):
 
     def end(self, status: str) -> None:
         """Set the status, the best value and the artifacts."""
-        if self.best is not None and not math.isnan(self.best[0]):
-            value, step = self.best
-            self.write({"step": step, f"best/{self.monitor}": value}, self.at)
+        if self.best is not None:
+            self.write({"step": self.best[1], f"best/{self.monitor}": self.best[0]}, self.at)
         for path in chosen_files(self.folder, self._files):
             below = path.relative_to(self.folder).parent
             self._client.log_artifact(self._run, str(path), None if below == Path() else str(below))
