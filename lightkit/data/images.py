@@ -301,7 +301,7 @@ class ImageReader(Reader):
             return [path], path.parent
         files = image_files(path) if named and path.is_dir() else []
         if not files:
-            what = "there are no images in the folder" if named and path.is_dir() else "this run looks at images"
+            what = "there are no images in the folder" if named and path.is_dir() else "this run predicts from images"
             what = what if not named or path.exists() else "there is no such file or folder"
             expected = f"a folder of images, or an image: {', '.join(sorted(SUFFIXES))}"
             raise UserError(what, argument="", expected=expected, received=called(given), family="data-not-found")

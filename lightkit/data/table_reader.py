@@ -92,11 +92,13 @@ class TableReader(Reader):
         if path.suffix.lower() in _PARQUET:
             return parquet_source(path, most)
         how = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
-        how = {name: how[name] for name in ("delimiter", "encoding")}
+        how = {"delimiter": how["delimiter"], "encoding": how["encoding"], "argument": ""}
         content = sys.stdin.buffer.read() if str(given) == "-" else None
-        return csv_source(
-            open_csv("standard input" if content is not None else path, argument="", content=content, **how)
-        )
+        try:
+            return csv_source(open_csv("standard input" if content is not None else path, content=content, **how))
+        except UserError as error:
+            error.argument = ""  # none of a data set: what was given is at fault
+            raise
 
     def _rows(self, block: Block, source: Source, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a block that can be used."""

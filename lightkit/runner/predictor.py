@@ -174,6 +174,8 @@ class Predictor:
         for piece, collected, more in self._outputs(given, faults or Faults()):
             columns = {**collected.columns(collected.outputs()), **more}
             columns = {name: values for name, values in columns.items() if proba or name in ("prediction", "std")}
+            if words := self.info.task == "binary" and self.preprocessing.reader.words:
+                columns["prediction"] = [words[value] for value in columns["prediction"]]
             taken = {"row", *columns}
             kept = {f"input:{name}" if name in taken else name: values for name, values in piece.kept.items()}
             found = {"row": piece.numbers, **kept, **columns}

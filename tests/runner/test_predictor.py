@@ -238,7 +238,11 @@ def test_values_come_in_their_unit_and_binary_classes_in_their_words(tmp_path: P
     model = lightkit.load(tmp_path / "words")
     chances = model.predict_proba(frame)
     assert model.predict(frame).tolist() == np.where(chances[:, 1] > 0.5, "yes", "no").tolist()
-    assert chances[:, 1].tolist() == [row["p"] for row in model.rows(frame)]
+    rows = [*model.rows(frame)]
+    assert [[row["p"] for row in rows], [row["prediction"] for row in rows]] == [
+        chances[:, 1].tolist(),
+        model.predict(frame).tolist(),
+    ]
     assert model.evaluate(frame)["accuracy"] == pytest.approx(np.mean(model.predict(frame) == frame["bought"]))
 
 
