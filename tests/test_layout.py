@@ -31,7 +31,7 @@ LAYERS = (
     {"assembly"},
     {"finders"},
     {"runner", "sweep", "compare"},
-    {"detached", "doctor", "gallery"},
+    {"detached", "doctor", "gallery", "sklearn"},
     {"cli"},
     {"__main__", "__init__"},
 )
@@ -99,6 +99,7 @@ BUDGETS = {
     "gallery": 700,
     "processes": 300,
     "losses": 100,
+    "sklearn": 150,
 }
 """Lines of code that a room may have, without docstrings, comments and blank lines: growth is argued for in a diff."""
 MECHANISMS = {

@@ -120,6 +120,29 @@ class Retrieval(Supervised):
         return super().step(model, (x, y), criterion)._replace(metric_kwargs={"indexes": indexes})
 
 
+class Weighted(Supervised):
+    """One input, one target, and how much the sample counts in training: batches are `(x, y, weight)`.
+
+    The loss is the weighted mean of those of the samples. Pairs without a weight are what they are to `Supervised`.
+    """
+
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        """Compute loss and metric inputs of a batch `(x, y, weight)`; see `Task.step`."""
+        if len(batch) != 3:
+            return super().step(model, batch, criterion)
+        x, y, weight = batch
+        if not hasattr(criterion, "reduction"):
+            what, fix = "this loss cannot weigh samples", "one of torch.nn with `reduction`"
+            raise UserError(what, key="loss", received=type(criterion).__name__, fix=fix, family="loss-or-metric")
+        each: Any = copy.copy(criterion)
+        each.reduction = "none"
+
+        def weighed(output: Tensor, target: Tensor) -> Tensor:
+            return (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / weight.sum()
+
+        return super().step(model, (x, y), weighed)._replace(weight=weight.sum())
+
+
 _BY_NAME = "lightkit.trainer.ByName"
 _RETRIEVAL = f"{Retrieval.__module__}.{Retrieval.__qualname__}"
 

@@ -23,6 +23,7 @@ def test_page(page: str, check: CheckPage) -> None:
     "page",
     [
         "docs/guides/security.md",
+        "docs/guides/sklearn.md",
         "docs/guides/board.md",
         "docs/guides/checkpoints.md",
         "docs/guides/clusters.md",
