@@ -19,6 +19,7 @@ CALLS = {
     "params": (("params", "a"),),
     "ensemble": (("ensemble", "a", "b"),),
     "compare": (("compare", "a", "b", "--rows", "test"),),
+    "export": (("export", "a", "model.pt2"),),
     "config": (("config", "data=wine"),),
     "plan": (("plan", *_SHORT), ("plan", "--from", "a")),
     "summary": (("summary", "--from", "a"),),
@@ -28,7 +29,7 @@ CALLS = {
     "find": (("find", "workers", *_SHORT), ("find", "lr", "--from", "a")),
     "verify-resume": (("verify-resume", *_SHORT),),
 }
-SLOW = ("show", "doctor", "find", "verify-resume")
+SLOW = ("show", "export", "doctor", "find", "verify-resume")
 
 
 @pytest.fixture
