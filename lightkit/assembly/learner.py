@@ -157,7 +157,7 @@ def build_learner(
         timetable=timetable,
         metrics=metrics,
         made=made,
-        average=build_average(cfg.trainer, model, timetable, optimizer),
+        average=build_average(cfg.trainer, model, timetable, optimizer, engine),
         callbacks=build_callbacks(
             cfg.trainer,
             monitor=cfg.metrics.monitor,

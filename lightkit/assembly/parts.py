@@ -22,6 +22,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.lengths import read_length
+from lightkit.common.text import counted
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.config.doors import load
@@ -236,11 +237,13 @@ def build_callbacks(
     return callbacks
 
 
-def build_average(trainer: DictConfig, model: nn.Module, timetable: Timetable, optimizer: Optimizer) -> NoAverage:
+def build_average(
+    trainer: DictConfig, model: nn.Module, timetable: Timetable, optimizer: Optimizer, engine: Engine
+) -> NoAverage:
     """Build the average of the weights that is asked for, or that of an optimizer which keeps one itself.
 
     Raises:
-        UserError: The run ends before there is anything to average, or there would be two averages.
+        UserError: There would be two averages.
     """
     if averages_itself(optimizer):
         asked = {"ema.decay": trainer.ema.decay, "swa.from_epoch": (trainer.get("swa") or {}).get("from_epoch")}
@@ -255,14 +258,13 @@ def build_average(trainer: DictConfig, model: nn.Module, timetable: Timetable, o
     if swa is None or swa.from_epoch is None:
         return NoAverage()
     epochs = timetable.total_steps // timetable.steps_per_epoch
-    if swa.from_epoch > epochs:
-        what, fix = (
-            "the run has no such epoch, and nothing would be averaged",
-            "a longer run, or trainer.swa.from_epoch=null",
+    first = min(swa.from_epoch, max(1, epochs))  # members, and runs that are cut short, have fewer
+    if first != swa.from_epoch:
+        whole = counted(epochs, "whole epoch")
+        engine.notes.add(
+            f"trainer.swa.from_epoch={swa.from_epoch}: there are {whole}, and averaging begins in the last"
         )
-        expected = f"at most {epochs}, the whole epochs of the run"
-        raise UserError(what, key="trainer.swa.from_epoch", expected=expected, received=swa.from_epoch, fix=fix)
-    return Swa(model, swa.from_epoch, update_bn=swa.update_bn)
+    return Swa(model, first, update_bn=swa.update_bn)
 
 
 def build_store(options: DictConfig, folder: Path, *, mode: str) -> CheckpointStore | None:

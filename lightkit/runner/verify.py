@@ -13,9 +13,9 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build_engine, build_splits, build_timetable
 from lightkit.common.errors import FAILED, POINTER, UserError, keys_under
@@ -101,6 +101,8 @@ def shortened(job: TracedJob) -> TracedJob:
         raise UserError(what, key="device.nproc", received=cfg.device.nproc, fix=f"{fix} do not depend on it")
     asked = cfg.device.batch_size is not None
     cfg, _ = resolve_batch_size(cfg, Ranks())  # once: all runs have this batch
+    epoch_steps = cfg.trainer.epoch_steps and min(cfg.trainer.epoch_steps, max(1, job.steps // max(1, job.epochs)))
+    cfg = cast(DictConfig, OmegaConf.merge(cfg, {"trainer": {"epoch_steps": epoch_steps}}))
     values = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
@@ -114,6 +116,7 @@ def shortened(job: TracedJob) -> TracedJob:
     if whole:
         values |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))
         total = min(total, epochs * table.steps_per_epoch)
+    values |= {"trainer.epoch_steps": epoch_steps} if epoch_steps else {}
     values |= _intervals(cfg, table, total)
     # About five saves in the run; one at the step of the kill and two before it.
     every = min(max(1, total // 5), table.save_steps or total)

@@ -52,7 +52,8 @@ def test_a_run_says_why_it_ended_and_that_only_a_part_was_evaluated(cli: Callabl
         "logger=default",
         "trainer.early_stopping.target=0.1",
     )
-    out = cli("train", *QUICK, *few).out
+    out = cli("train", *QUICK, *few, "trainer.swa.from_epoch=99").out
+    assert "trainer.swa.from_epoch=99: there are 3 whole epochs, and averaging begins in the last" in out
     assert out.count("only a part of val is evaluated: 9 rows (data.split.val_limit)") == 2, out
     assert "only a part of test" not in out, "it has fewer rows than that"
     assert "ended   early stopping: val/accuracy is" in out

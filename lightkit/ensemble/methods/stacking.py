@@ -30,7 +30,7 @@ from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.rows import MemberRows, cut_holdout, member_rows
 from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Decision, base_predictions, check_rows, divided, judge
 
-_PATIENCE = "trainer.early_stopping.patience"
+_PATIENCE, _TARGET = "trainer.early_stopping.patience", "trainer.early_stopping.target"
 _INTERVAL = 100
 """Optimizer steps of a meta-model between two validations, and between two checkpoints."""
 
@@ -245,7 +245,7 @@ class Stacking(Method):
             bases += [Base((name,)) for name in facts.finished]
             role = {"rows": "predicted", "features": columns, "passthrough": self.passthrough}
             meta = self.meta_model(facts, len(columns), **role)
-            yield [replace(meta, values={_PATIENCE: None, **meta.values})]
+            yield [replace(meta, values={_PATIENCE: None, _TARGET: None, **meta.values})]
             return
         kinds = self.kinds(facts)
         role, number = {}, 0
@@ -385,7 +385,7 @@ def _length(facts: RunFacts, folds: Sequence[MemberResult]) -> dict[str, Any]:
     Its last weights count, as no rows are left to choose others by.
     """
     steps = [result.result["objective"]["step"] or result.result["steps"] for result in folds]
-    values: dict[str, Any] = {"trainer.test": "last", "trainer.early_stopping.patience": None}
+    values: dict[str, Any] = {"trainer.test": "last", _PATIENCE: None, _TARGET: None}
     if facts.epochs is None:
         return values | {"trainer.steps": max(1, round(sum(steps) / len(steps)))}
     lengths = [result.result["steps"] / max(1, result.result["epochs"]) for result in folds]
