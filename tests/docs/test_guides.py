@@ -39,6 +39,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/hydra.md",
+        "docs/guides/losses-and-optimizers.md",
         "docs/guides/new-data.md",
         "docs/guides/notebooks.md",
         "docs/guides/optuna.md",
