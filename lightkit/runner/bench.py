@@ -23,10 +23,12 @@ from lightkit.device.engine import Batches
 from lightkit.device.switches import Compiler
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import MARGIN, memory_of
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.finders.child import MeasuringProcess, begin, failure
 from lightkit.processes.children import lightkit_command
 from lightkit.runner.faults import MemoryReport
 from lightkit.trainer.evaluate import evaluate
+from lightkit.trainer.step import AnyLoss, make_stepper
 
 STEPS = 2
 """Optimizer steps at each size: with the second one the optimizer has its state from the beginning."""
@@ -101,20 +103,17 @@ class Bench:
         return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": fixed + beside}
 
     def _steps(self, loader: Loader, window: int) -> None:
-        parts, engine, metrics = self.parts, self.parts.engine, self.parts.metrics["train"]
+        parts, engine, size = self.parts, self.parts.engine, loader.batch_size
+        stepper = make_stepper(parts, AnyLoss(engine.device), NoSpans())
         parts.network.train()
         with closing(_iterated(loader, engine)) as batches:
             for _ in range(STEPS):
+                stepper.begin()
                 for left in reversed(range(window)):
-                    with engine.accumulating(parts.network, left > 0):
-                        batch = engine.move(next(batches))
-                        with engine.autocast():
-                            step = parts.task.step(parts.network, batch, parts.criterion)
-                        engine.backward(step.loss / window)
-                    metrics.update(step.preds, step.target, step.loss, loader.batch_size, step.metric_kwargs)
-                engine.step(parts.optimizer, want_norm=True)
-                parts.average.update()
-        metrics.reset()
+                    batch = engine.move(next(batches))
+                    stepper.micro(batch, position=0, size=size, window=size * window, more=left > 0)
+                stepper.update(usable=True, want_norm=True)
+        parts.metrics["train"].reset()
 
     def _evaluate(self, size: int) -> None:
         """Evaluate one batch of the validation, or of the test."""

@@ -30,6 +30,7 @@ from lightkit.checkpoint.fitting import fit as load_fitting
 from lightkit.checkpoint.formats import open_file
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.stepping import needs_closure
 from lightkit.config import to_plain, to_yaml, with_values
 from lightkit.data import DataInfo
 from lightkit.ensemble.bridge import TASKS, TorchEnsembleFit, read_file, rule_of, to_torchensemble, write_file
@@ -44,6 +45,7 @@ from lightkit.runner.member import MemberRun
 from lightkit.runner.session import Session
 from lightkit.runs.folder import RunFolder
 from lightkit.runs.reading import read_json
+from lightkit.trainer.average import averages_itself
 from lightkit.trainer.learner import Network
 from lightkit.trainer.report import Clock, Reporter
 from lightkit.trainer.state import Timetable
@@ -161,6 +163,8 @@ class TorchEnsembleEngine:
             return "ensemble.engine", f"has no ensemble for {task} targets, only for {known}"
         if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)):
             return "ensemble.engine", "is given batches of one tensor of inputs and one of targets"
+        if needs_closure(learner.optimizer) or averages_itself(learner.optimizer):
+            return "optim", "steps by one gradient, and never asks an optimizer for the weights to evaluate"
         if learner.scheduler.monitored:
             return "scheduler", "gives a schedule no validated value"
         if self.method == "FastGeometric" and len({group["lr"] for group in learner.optimizer.param_groups}) > 1:
