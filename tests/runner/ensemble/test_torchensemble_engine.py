@@ -129,6 +129,11 @@ SETTINGS = {
     "device.compile=default": "",
     "device.parallel=ddp": "it trains in",
     "data.mixup.alpha=0.2": "",
+    "data.mixup.cutmix_alpha=1": "it takes a class",
+    "trainer.epoch_steps=5": "its epochs are passes",
+    "trainer.early_stopping.target=1": "",
+    "trainer.swa.from_epoch=1": "it keeps no average",
+    "logger.tensorboard.histograms=3": "its steps",
     "profile=true": "",
 }
 """Settings of a run that it cannot follow, and what is said of them."""
