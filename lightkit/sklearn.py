@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +49,8 @@ _USUAL = {
     "logger": "quiet",
 }
 """What a fit has where nothing else is given: all rows train, and the last weights count."""
+_ALONE = Lock()
+"""Held while a fit lasts: random numbers and the standard output are those of the whole process."""
 _AT_ONCE = 1024
 """Rows that are predicted at once."""
 
@@ -102,6 +105,7 @@ class _Estimator(BaseEstimator):
             words.append(f"trainer.task._target_={Weighted.__module__}.{Weighted.__qualname__}")
         looker = _Keeper()
         with (
+            _ALONE,
             kept_generators(),
             TemporaryDirectory(prefix="lightkit-") as place,
             redirect_stdout(io.StringIO()),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 from sklearn.inspection import permutation_importance
-from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -85,7 +87,7 @@ def test_classes_of_any_type_frames_copies_and_nothing_left(project: Path, capfd
     assert [path.name for path in project.iterdir()] == ["experiments"]
 
 
-def test_searches_calibration_thresholds_importances_and_pipelines() -> None:
+def test_searches_calibration_thresholds_importances_and_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     is_red = Y == 0
     search = GridSearchCV(Classifier(trainer__epochs=2, **TINY), {"optim__lr": [1e-6, 0.03]}, cv=2).fit(X, NAMES)
     assert search.best_params_ == {"optim__lr": 0.03}
@@ -96,6 +98,11 @@ def test_searches_calibration_thresholds_importances_and_pipelines() -> None:
     assert found.best_score_ > 0.8
     calibrated = CalibratedClassifierCV(Classifier(trainer__epochs=2, **TINY), cv=2).fit(X, NAMES)
     assert calibrated.predict_proba(X).shape == (178, 3)
+    with joblib.parallel_backend("threading"):
+        scores = cross_val_score(Classifier(trainer__epochs=2, **TINY), X, NAMES, cv=2, n_jobs=2)
+    sys.stdout.write("still heard\n")
+    assert (scores == cross_val_score(Classifier(trainer__epochs=2, **TINY), X, NAMES, cv=2)).all()
+    assert capsys.readouterr().out == "still heard\n"
     tuned = TunedThresholdClassifierCV(Classifier(trainer__epochs=2, **TINY), cv=2).fit(X, is_red)
     assert tuned.score(X, is_red) > 0.8
 
