@@ -49,6 +49,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/resume.md",
         "docs/guides/several-processes.md",
         "docs/guides/sweeps.md",
+        "docs/guides/trackers.md",
         "docs/guides/training.md",
         "docs/guides/troubleshooting.md",
     ],
