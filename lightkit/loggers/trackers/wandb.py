@@ -95,7 +95,7 @@ class WandbLogger(Tracker):
             shutil.rmtree(old, ignore_errors=True)
         if self._offline:
             self._run = self._init(known["id"], "offline")
-        self._begun, self._shift = int(self._run.step), 0 if self._offline else int(known["shift"])
+        self._begun, self._shift = int(self._run.starting_step), 0 if self._offline else int(known["shift"])
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         self._run.define_metric(self.monitor, step_metric="step", summary=self.mode)
