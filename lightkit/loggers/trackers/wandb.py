@@ -114,7 +114,7 @@ class WandbLogger(Tracker):
             x_disable_stats=True,
             disable_code=True,
             reinit="create_new",
-            init_timeout=_START_SECONDS,
+            init_timeout=_START_SECONDS if where == "online" else 10 * _START_SECONDS,
             finish_timeout=_FINISH_SECONDS,
             finish_timeout_raises=True,
         )

@@ -73,7 +73,14 @@ class Server(ThreadingHTTPServer):
             return {"bucket": None}
         counts = dict.fromkeys(("logLineCount", "eventsLineCount"), 0) | {"historyLineCount": len(run["history"])}
         tails = {"historyTail": json.dumps(run["history"][-1:]), "eventsTail": "[]", "summaryMetrics": "{}"}
-        facts = {"id": "b", "name": asked["name"], "displayName": "d", "config": "{}", "tags": [], "wandbConfig": '{"t": 1}'}
+        facts = {
+            "id": "b",
+            "name": asked["name"],
+            "displayName": "d",
+            "config": "{}",
+            "tags": [],
+            "wandbConfig": '{"t": 1}',
+        }
         return {"bucket": {**facts, **counts, **tails}}
 
     def stream(self, name: str, sent: dict[str, Any]) -> None:
