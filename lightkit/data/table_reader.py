@@ -34,7 +34,7 @@ from lightkit.data.table_sources import (
 _SHOWN, _NAMED = 10, 50
 _SPELLING = ("delimiter", "encoding", "decimal", "thousands")
 _PARQUET = (".parquet", ".pq")
-_NO_TABLES = (*SUFFIXES, ".xlsx", ".xls", ".zip", ".gz", ".json", ".npz")
+_NO_TABLES = (*SUFFIXES, *(f".{ending}" for ending in ("xlsx", "xls", "zip", "gz", "json", "npy", "npz")))
 
 
 @dataclass(frozen=True)

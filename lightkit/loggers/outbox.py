@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import pickle
 import re
 import threading
 from collections import deque
@@ -145,5 +145,5 @@ def _copied(value: Any) -> Any:
         return value.detach().cpu().clone()
     if hasattr(value, "savefig"):
         with suppress(Exception):  # one that cannot be copied is drawn as it is by then
-            return pickle.loads(pickle.dumps(value))
+            return copy.deepcopy(value)
     return value

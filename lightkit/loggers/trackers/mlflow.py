@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.ledger import FACTS, MACHINE
+from lightkit.common.run_files import CONFIG
 from lightkit.loggers.tensorboard import flat
 from lightkit.loggers.trackers.base import Medium, Row, Tracker, chosen_files, need, recalled, relations, remember
 
@@ -53,7 +54,7 @@ class MlflowLogger(Tracker):
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
         notes: str | None = None,
-        files: Sequence[str] = ("config.yaml",),
+        files: Sequence[str] = (CONFIG,),
     ) -> None:
         need("mlflow", "mlflow")
         super().__init__(folder, monitor, mode, "mlflow")
