@@ -137,7 +137,7 @@ def test_a_table_with_all_that_is_done_to_it(
     assert "there is no column c" in ran(done.args[4], str(project / "less.csv"), cwd=tmp_path).stderr
 
 
-@pytest.mark.thorough(first=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "ending"),
     [

@@ -56,6 +56,7 @@ def surroundings(server: Server) -> dict[str, str]:
     return {"WANDB_BASE_URL": server.address, "WANDB_API_KEY": KEY, "WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "0.1"}
 
 
+@pytest.mark.thorough(first=0)
 def test_online_the_server_has_each_row_once_after_a_kill(own: Path, process: Process) -> None:
     with serving() as server:
         online = surroundings(server)
@@ -75,6 +76,7 @@ def test_online_the_server_has_each_row_once_after_a_kill(own: Path, process: Pr
         assert server.rows() == logged(own / RUN)
 
 
+@pytest.mark.thorough(first=0)
 def test_rows_of_a_part_that_was_taken_back_stay_on_the_server_and_are_told(own: Path, process: Process) -> None:
     with serving() as server:
         online = surroundings(server)
@@ -91,6 +93,7 @@ def test_rows_of_a_part_that_was_taken_back_stay_on_the_server_and_are_told(own:
         assert server.rows()[before:] == logged(own / RUN)[-len(server.rows()) + before :]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["nobody answers", "no key"])
 def test_a_run_that_cannot_be_online_is_kept_for_later(own: Path, process: Process, where: str) -> None:
     key = {"WANDB_API_KEY": KEY} if where == "nobody answers" else {}
@@ -101,6 +104,7 @@ def test_a_run_that_cannot_be_online_is_kept_for_later(own: Path, process: Proce
     assert f"wandb sync {own / RUN}/trackers/wandb/offline-run-" in ended.err
 
 
+@pytest.mark.thorough(first=0)
 def test_what_the_server_misses_at_the_end_is_told(own: Path, process: Process) -> None:
     with serving() as server:
         online = surroundings(server)
