@@ -36,6 +36,8 @@ TOLERANCE = 1e-4
 """How far what the files predict may be from what the run does, relative to values above 1."""
 _ROWS = 128
 """Rows that are compared, at most."""
+_NOT_FINITE = ("inf", "infinity", "nan")
+"""Numbers in a cell that count as no value, as `lightkit.data.csv_columns.is_missing` says."""
 
 
 class Exported(NamedTuple):
@@ -151,12 +153,13 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "task": info.task,
         "unit": info.target_scale,
         "classes": list(info.class_names),
+        "words": list(reader.words),
         "input_shape": raw_shape(known),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "vocabulary": list(info.vocabulary),
         "columns": columns,
         "filled": list(reader.filled) if isinstance(reader, TableReader) else [],
-        "missing": sorted(MISSING),
+        "missing": sorted({*MISSING, *(sign + word for sign in ("", "+", "-") for word in _NOT_FINITE)}),
         "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},
     }
     return Leaving(model.network, known, inputs, about)

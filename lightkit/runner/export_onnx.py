@@ -28,7 +28,8 @@ def load():
 
 def predict(inputs):
     """Return an array of what the model predicts of inputs, an array."""
-    inputs, name = numpy.asarray(inputs, dtype=ABOUT["dtype"]), load().get_inputs()[0].name
+    inputs, name = numpy.asarray(inputs), load().get_inputs()[0].name
+    inputs = inputs / numpy.float32(255) if LEVELS and inputs.dtype == "uint8" else inputs.astype(ABOUT["dtype"])
     parts = [inputs[start : start + 1024] for start in range(0, len(inputs), 1024)]
     return numpy.concatenate([load().run(None, {name: part})[0] for part in parts])
 '''

@@ -63,7 +63,7 @@ class Fill(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return filled rows `(N, F)`, with the indicators after the other features."""
-        missing = x.isnan()
+        missing = x.isnan() | x.isinf()
         filled = torch.where(missing[:, self.first] & self.fillable, self.values, x)
         return torch.cat([filled, missing[:, self.marked].to(x.dtype)], 1) if len(self.marked) else filled
 
@@ -183,7 +183,8 @@ def load():
 
 def predict(inputs):
     """Return a tensor of what the model predicts of inputs, a tensor or array."""
-    inputs = torch.as_tensor(inputs, dtype=getattr(torch, ABOUT["dtype"]))
+    inputs = torch.as_tensor(inputs)
+    inputs = inputs / 255 if LEVELS and inputs.dtype == torch.uint8 else inputs.to(getattr(torch, ABOUT["dtype"]))
     with torch.no_grad():
         return torch.cat([load()(part) for part in inputs.split(1024)])
 '''

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import lightkit
 import lightkit.runner.program as program
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
@@ -135,6 +137,48 @@ def test_a_table_with_all_that_is_done_to_it(
     assert "odd.csv, line 4: could not convert" in ran(done.args[4], str(project / "odd.csv"), cwd=tmp_path).stderr
     (project / "less.csv").write_text("a;b\n1;2\n")
     assert "there is no column c" in ran(done.args[4], str(project / "less.csv"), cwd=tmp_path).stderr
+
+
+def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], project: Path, tmp_path: Path) -> None:
+    (project / "rows.csv").write_text("a,kind\n" + "".join(f"{n},{'no' if n < 30 else 'yes'}\n" for n in range(60)))
+    words = ["data.dataset.path=rows.csv", "data.dataset.target=kind", "data.dataset.task=binary"]
+    train("data=csv", *words, "data.dataset.missing=mean", "loss=bce_with_logits", "metrics=binary")
+    script = export("last", "model.pt2").files[1]
+    new = project / "new.csv"
+    new.write_text("\ufeff a ,id\n1,x\n\ninf,y\n,z\n-2e3,u\n", encoding="utf-8")
+    assert cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba").code == 0
+    wanted = [
+        *csv.DictReader(cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba").out.splitlines())
+    ]
+    found = [*csv.DictReader(ran(project / script, str(new), cwd=tmp_path).stdout.splitlines())]
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in wanted]
+    assert [float(row["p"]) for row in found] == pytest.approx([float(row["p"]) for row in wanted], abs=1e-6)
+    for text, told in {
+        "": "there is no column",
+        "a,b\n1\n": "line 2: 1 cells, not 2",
+        "a\n1e39\n": "too large",
+        "a,a\n1,2\n": "twice",
+    }.items():
+        new.write_text(text)
+        done = ran(project / script, str(new), cwd=tmp_path)
+        assert (told in done.stderr, "Traceback" in done.stderr) == (True, False), done.stderr
+    assert ran(project / script, "none.csv", cwd=tmp_path).stderr.startswith("none.csv cannot be read")
+
+
+def test_bytes_of_images_stand_for_numbers_from_0_to_1(train: Callable[..., None], project: Path) -> None:
+    train(
+        "data=shapes",
+        "data.dataset.train=60",
+        "data.dataset.val=20",
+        "data.dataset.test=20",
+        "data.dataset.size=8",
+        "model=mlp",
+    )
+    levels = torch.randint(256, (3, *lightkit.load("last").info.input_shape), dtype=torch.uint8)
+    for name in ("model.pt2", "model.onnx"):
+        found = runpy.run_path(str(project / export("last", name).files[-1]))["predict"]
+        assert found(levels.numpy()) == pytest.approx(lightkit.load("last").predict_proba(levels), abs=1e-5)
+        assert found(levels.numpy() / 255.0) == pytest.approx(lightkit.load("last").predict_proba(levels), abs=1e-5)
 
 
 @pytest.mark.thorough
