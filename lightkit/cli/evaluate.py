@@ -80,6 +80,9 @@ def _predict_new(options: Namespace) -> int:
         raise UserError(what, key="--split", received=options.split, fix=fix, family="contradiction")
     check_checkpoint(options.checkpoint)
     folder, name = find_run(options.run, project()), options.input
+    if options.output and name != "-" and Path(options.output).resolve() == Path(name).resolve():
+        what, fix = "this is the file of the new rows, which would be lost", "another name"
+        raise UserError(what, key="--output", received=options.output, fix=fix, family="contradiction")
     read_run(folder, options.overrides)  # before torch is imported, which takes seconds
     with held():
         from lightkit.data.reader import Faults

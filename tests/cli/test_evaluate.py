@@ -179,6 +179,7 @@ def test_new_rows_that_cannot_be_read_are_named(cli: Cli, wine: Path, project: P
         (["--input", "."], "this run predicts from tables"),
         (["--input", "new.csv", "--split", "val"], "--split: new rows are in no split"),
         (["--proba"], "--proba: this is for new rows"),
+        (["--input", "new.csv", "--output", "./new.csv"], "--output: this is the file of the new rows"),
         (["--input", "new.csv", "--out", "x.csv"], "nearest: --output"),
     ],
 )
