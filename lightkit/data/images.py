@@ -282,17 +282,30 @@ class ImageReader(Reader):
         """Yield the images of a folder and the folders in it, or one image; see `Reader.read`."""
         files, root = self._files(given)
         for first in range(0, len(files), most):
-            numbers, images, names = list[int](), list[Tensor](), list[str]()
+            numbers, images, names, wrong = list[int](), list[Tensor](), list[str](), list[tuple[str, str]]()
             for number, file in enumerate(files[first : first + most], first):
                 try:
                     images.append(read_image(file, size=self.size, channels=self.channels))
                 except UserError as error:
-                    faults.take([(str(file), error.what)])
+                    wrong.append((str(file), error.what))
                     continue
                 numbers.append(number)
                 names.append(file.relative_to(root).as_posix())
+            if wrong and not faults.skip:  # all that are wrong are told at once
+                wrong += self._unreadable(files[first + most :])
+            faults.take(wrong)
             if images:
                 yield NewRows(numbers, torch.stack(images), {"file": names})
+
+    def _unreadable(self, files: Sequence[Path]) -> list[tuple[str, str]]:
+        """Return the files that cannot be read, and why."""
+        wrong = list[tuple[str, str]]()
+        for file in files:
+            try:
+                read_image(file, size=self.size, channels=self.channels)
+            except UserError as error:
+                wrong.append((str(file), error.what))
+        return wrong
 
     def _files(self, given: Any) -> tuple[list[Path], Path]:
         path = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()

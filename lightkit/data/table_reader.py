@@ -71,7 +71,6 @@ class TableReader(Reader):
             what = f"{source.label} lacks {counted(len(lacking), 'column')} that the run predicts from: {shown}"
             raise UserError(what, argument="", received=shown, choices=source.names, family="data-setting")
         for block in source.blocks():
-            faults.take(block.uneven)
             yield from self._rows(block, source, faults)
 
     def _source(self, given: Any, most: int) -> Source:
@@ -116,7 +115,7 @@ class TableReader(Reader):
             }
         wrong = self._wrong(block, columns)
         places = source.places([int(block.numbers[row]) for row in wrong]) if wrong else []
-        faults.take([*zip(places, wrong.values(), strict=True)])
+        faults.take([*block.uneven, *zip(places, wrong.values(), strict=True)])
         fine = np.array([row for row in range(len(block.numbers)) if row not in wrong], dtype=np.int64)
         if len(fine):
             inputs = encode({name: column.take(fine) for name, column in columns.items()}, self.features, self.kinds)
@@ -127,8 +126,10 @@ class TableReader(Reader):
         """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
         wrong = dict[int, list[str]]()
         for name, column in columns.items():
-            for row in np.flatnonzero(column.text).tolist() if name not in self.kinds else ():
-                wrong.setdefault(row, []).append(f"column {name!r} holds {str(block.columns[name][row])!r}, no number")
+            bad = () if name in self.kinds else np.flatnonzero(column.text | np.isinf(column.values)).tolist()
+            for row in bad:
+                why = "no number" if column.text[row] else "too large a number"
+                wrong.setdefault(row, []).append(f"column {name!r} holds {str(block.columns[name][row])!r}, {why}")
             for row in np.flatnonzero(column.missing).tolist() if name not in self.filled else ():
                 wrong.setdefault(row, []).append(f"column {name!r} has no value")
         return {row: ", ".join(wrong[row]) for row in sorted(wrong)}

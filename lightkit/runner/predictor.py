@@ -86,6 +86,11 @@ class Predictor:
         task = own_task(role_of(cfg), task, self.info, engine, folder, last=last, mode=mode, trust=trust)
         self._trained = Trained(engine.wrap(network), task, _no_loss, engine)
 
+    def __repr__(self) -> str:
+        """Return the run, the network, the task and the classes in one line."""
+        known = f", classes {', '.join(map(str, self.classes[:10]))}" if len(self.classes) else ""
+        return f"<{type(self.network).__name__} of {self.folder.name}: {self.info.task}{known}>"
+
     @property
     def info(self) -> DataInfo:
         """Facts about the data that the run was trained on."""
@@ -198,9 +203,10 @@ class Predictor:
             return {name.partition("/")[2]: value for name, value in found.items()}
         pieces = [*self._pieces(given, Faults())]
         x = torch.cat([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
-        y = self._targets(pieces, targets)
-        if not len(y) or len(y) != len(x):
-            raise UserError("as many targets as inputs are needed", argument="", received=len(y), expected=str(len(x)))
+        y, wanted = self._targets(pieces, targets), tuple(self._no_targets(len(x)).shape)
+        if not len(y) or tuple(y.shape) != wanted:
+            what = "as many targets as inputs are needed" if len(x) else "there are no rows to evaluate"
+            raise UserError(what, argument="", received=tuple(y.shape), expected=str(wanted))
         metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
         trained = replace(self._trained, criterion=build_loss(self._cfg.loss, self.info, self._engine))
         with kept_generators():
@@ -209,13 +215,9 @@ class Predictor:
 
     def _targets(self, pieces: Sequence[NewRows], given: Any) -> Tensor:
         """Return targets as the network learnt them, `(N,)` or `(N, C)`."""
-        info, names = self.info, self.preprocessing.reader.targets
-        if given is None:
-            found = [[cell for piece in pieces for cell in piece.kept.get(name, ())] for name in names or ("file",)]
-            given = (
-                np.array(found).T if len(names) > 1 else found[0] if names else [n.partition("/")[0] for n in found[0]]
-            )
+        info, given = self.info, self._given_targets(pieces) if given is None else given
         values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        values = values[:, 0] if values.shape[1:] == (1,) and info.task != "multilabel" else values
         try:
             if info.task not in ("multiclass", "binary"):
                 return torch.as_tensor(values.astype(np.float32)) / info.target_scale
@@ -224,11 +226,23 @@ class Predictor:
                 values = values.astype(np.int64)
                 if not {*map(str, values.tolist())} <= places.keys():  # numbers of classes, which have names
                     places = {str(place): place for place in places.values()}
-            numbers = torch.tensor([places[str(cell)] for cell in values.tolist()])
+            numbers = torch.tensor([places[str(cell)] for cell in values.ravel().tolist()]).reshape(values.shape)
         except (ValueError, KeyError) as error:
             what, choices = f"no target of this run: {error}", map(str, self.classes)
             raise UserError(what, argument="", choices=choices, family="data-setting") from error
         return numbers if info.task == "multiclass" else numbers.float()
+
+    def _given_targets(self, pieces: Sequence[NewRows]) -> Any:
+        """Return the targets that rows come with: columns of a table, or the folders that images are in."""
+        names = self.preprocessing.reader.targets
+        lacking = [name for name in names or ("file",) if pieces and name not in pieces[0].kept]
+        if lacking:
+            what = f"the rows have no column {', '.join(lacking)}" if names else "the rows come without targets"
+            raise UserError(what, argument="", fix="give the targets: evaluate(rows, targets)", family="data-setting")
+        found = [[cell for piece in pieces for cell in piece.kept[name]] for name in names or ("file",)]
+        if len(names) > 1:
+            return np.array(found).T
+        return found[0] if names else [name.partition("/")[0] for name in found[0]]
 
     def _columns(self, given: Any, skip_bad: bool) -> dict[str, list[Any]]:
         """Predict all rows; return a column for each thing that is predicted."""

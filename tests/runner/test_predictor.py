@@ -168,6 +168,13 @@ def test_the_same_rows_are_evaluated_as_by_the_run(people: Path, known: Any) -> 
     measured = {f"test/{name}": value for name, value in model.evaluate(frame).items()}
     assert measured == {name: pytest.approx(value) for name, value in logged.items()}
     assert model.evaluate(frame.drop(columns="bought"), frame["bought"]) == model.evaluate(frame)
+    assert repr(model) == "<MLP of run: multiclass, classes no, yes>"
+    for rows, message in ((frame.drop(columns="bought"), "the rows have no column bought"), (frame[:0], "no rows")):
+        with pytest.raises(UserError, match=message):
+            model.evaluate(rows)
+    assert model.evaluate(frame, frame[["bought"]]) == model.evaluate(frame)
+    with pytest.raises(UserError, match=r"as many targets as inputs are needed\n.*\(\d+,\)\n.*\(\d+, 2\)"):
+        model.evaluate(frame, frame[["bought", "bought"]])
     with pytest.raises(UserError, match="no target of this run: 'maybe'"):
         model.evaluate(frame, ["maybe"] * len(frame))
 
@@ -182,9 +189,15 @@ def test_rows_that_cannot_be_used_are_named_by_line(people: Path, tmp_path: Path
     assert [row["row"] for row in model.rows(new, faults)] == [0, 1, 4, 5]  # an age is filled in
     assert faults.lines == [f"{new}, line 5: 4 cells, not 3", f"{new}, line 4: column 'income' holds 'x', no number"]
     assert [*faults.notes] == ["column 'colour': 'pink' is not in the training data, and counts as none"]
-    with pytest.raises(UserError, match=r"new.csv, line 5: 4 cells, not 3\n.*--skip-bad"):
+    with pytest.raises(
+        UserError, match=r"2 rows cannot be read:\n.*line 5: 4 cells, not 3\n.*line 4: column .*\n.*--skip-bad"
+    ):
         model.predict(new)
     assert len(model.predict(new, skip_bad=True)) == 4
+    frame = pd.DataFrame({"colour": ["red"] * 3, "age": [20, 21, 22], "income": [1.0, 1e39, np.inf]})
+    with pytest.raises(UserError, match=r"the table, row 1: column 'income' holds '1e\+39', too large a number"):
+        model.predict(frame)
+    assert len(model.predict(frame, skip_bad=True)) == 2  # an infinity is no value
     new.write_text("age\n1\n")
     with pytest.raises(UserError, match="new.csv lacks 2 columns that the run predicts from: colour, income"):
         model.predict(new)
@@ -333,6 +346,9 @@ def test_a_data_set_of_ones_own_says_how_files_are_read(project: Path, tmp_path:
     assert len(faults.lines) == 1
     assert "dark/0.png: the image cannot be read" in faults.lines[0]
     assert len(model.predict(tmp_path / "pictures" / "bright" / "0.png")) == 1
+    (tmp_path / "pictures" / "dark" / "1.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"2 rows cannot be read:\n.*dark/0.png: .*\n.*dark/1.png: "):
+        model.predict(tmp_path / "pictures")
     for given_path, message in (("new.csv", "there is no such file"), (project, "there are no images in the folder")):
         with pytest.raises(UserError, match=message):
             model.predict(given_path)
