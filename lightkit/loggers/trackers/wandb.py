@@ -75,7 +75,7 @@ class WandbLogger(Tracker):
         self._files, self._offline = files, offline or os.environ.get("WANDB_MODE") == "offline"
         self._run: Any = None
         self._begun = self._shift = 0
-        self._exit_code, self._fallback = 1, ""
+        self._exit_code, self._fallback, self._spare = 1, "", ""
 
     def open(self) -> int | None:
         """Open the run under its id; offline it is written anew, as such a file cannot be continued."""
@@ -88,13 +88,18 @@ class WandbLogger(Tracker):
         if not self._offline:
             try:
                 self._run = self._init(known["id"], "online")
+                remember(self.folder, self.kind, online=True)
             except Exception as error:
                 self._offline, self._fallback = True, told(error)
+                # The client takes the id that failed for one in use, until the process ends.
+                self._spare = "" if isinstance(error, PermissionError) else secrets.token_hex(4)
                 _LOG.warning("wandb is not online: %s; the run is kept in its folder", self._fallback)
-        for old in (self.home / "wandb").glob(f"offline-run-*-{known['id']}"):
+        for old in (self.home / "wandb").glob("offline-run-*"):
             shutil.rmtree(old, ignore_errors=True)
+        if self._spare and "online" not in known:  # no server has it under the other
+            remember(self.folder, self.kind, id=self._spare)
         if self._offline:
-            self._run = self._init(known["id"], "offline")
+            self._run = self._init(self._spare or known["id"], "offline")
         self._begun, self._shift = int(self._run.starting_step), 0 if self._offline else int(known["shift"])
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
