@@ -62,6 +62,7 @@ class MlflowLogger(Tracker):
         self._tags = {**(tags or {}), **({"mlflow.note.content": notes} if notes else {})}
         self._run = ""
         self._points: dict[tuple[str, int], set[str]] | None = None
+        self._sent: set[tuple[str, int]] = set()
         self._told = False
 
     @cached_property
@@ -116,6 +117,8 @@ class MlflowLogger(Tracker):
         except Exception:
             self._points = None  # some of them may have arrived
             raise
+        finally:
+            self._sent |= {(name, step) for name in new}
         for name, value in new.items():
             self._known()[name, step].add(str(value))
 
@@ -133,7 +136,7 @@ class MlflowLogger(Tracker):
         there = self._known()[name, step]
         if not there or str(value) in there or name.startswith(MACHINE):
             return not there
-        if not self._told:
+        if not self._told and (name, step) not in self._sent:  # an ensemble measures its last step twice
             self._told = True
             what = f"step {step} has another {name} than before the run was stopped"
             _LOG.warning("mlflow: %s; the server keeps such points beside the new ones", what)

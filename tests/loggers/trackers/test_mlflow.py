@@ -130,7 +130,8 @@ def test_a_server_that_is_gone_ends_no_run_and_is_told(own: Path, process: Proce
 @pytest.mark.thorough
 def test_members_and_jobs_are_told_apart(own: Path, process: Process, store: Any) -> None:
     size = ("ensemble=voting", "ensemble.size=2", "trainer.epochs=1", f"hydra.run.dir={RUN}")
-    assert process("train", *MLFLOW, *size).code == 0
+    ended = process("train", *MLFLOW, *size)
+    assert (ended.code, "another" in ended.err) == (0, False), ended.err
     whole, *members = runs(store)
     assert [run.data.tags["mlflow.parentRunId"] for run in members] == [whole.info.run_id] * 2
     assert [points(store, run) for run in members] == [
