@@ -156,7 +156,7 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
         if field.metadata.get("internal") or (not nested and dataclasses.is_dataclass(inner)):
             continue
         allowed, each = field.metadata.get("range"), "each " if typing.get_origin(inner) in (list, dict) else ""
-        words = in_words(inner) + (f"; {each}{allowed}" if allowed is not None else "")
+        words = in_words(inner) + (f"; {each}{allowed}" if str(allowed or "") else "")
         value: Any = "" if is_required(field) else default_of(field)
         is_mapping = isinstance(value, dict) and bool(value)  # of which only what it builds is told
         default = str(value.get("_target_", "")) if is_mapping else yaml_text(value)

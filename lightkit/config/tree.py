@@ -261,7 +261,7 @@ class Report:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if allowed is None or not is_number or value in allowed:
             return True
-        expected = f"a number {allowed}" + ("" if math.isfinite(value) else ", and finite")
+        expected = f"a number {allowed}".rstrip() + ("" if math.isfinite(value) else ", and finite")
         fix = allowed.instead_of_zero if value == 0 else None
         if value < 0 and -value in allowed:
             fix = f"{dotted(key)}={-value}, without the sign"

@@ -271,10 +271,11 @@ class Sam(Composed):
         check_range("rho", rho, low=0)
         own = {"part": "base", "rho": rho, "adaptive": adaptive}
         groups = [{"weight_decay": weight_decay, **group, **own} for group in params]
-        inner = base(groups, lr=lr)
+        inner = base(groups, lr=lr) if callable(base) else base
         if not isinstance(inner, Optimizer) or needs_closure(inner):
             expected = "an optimizer class that steps by gradients alone, with `_partial_: true`"
-            raise UserError("not an optimizer", argument="base", expected=expected, received=type(inner).__name__)
+            received = type(inner).__name__ if callable(base) else base
+            raise UserError("not an optimizer", argument="base", expected=expected, received=received)
         super().__init__(groups, {"base": inner})
 
     @torch.no_grad()

@@ -88,6 +88,7 @@ experiment=nope model.size=3 => experiment: no such option
 optim/rules=a => there is no such group
 optim.lr=0.1,0.2 => several runs, which wants -m
 optim.lr => this override can't be read
+trainer.early_stopping.target=nan => trainer.early_stopping.target: out of range | a number, and finite
 optim.lr={ => this override can't be read
 name=5€ => '€' needs quotes around the value | fix:      'name="5€"'
 hydra.run.dri=/tmp/x => hydra.run.dri

@@ -166,7 +166,7 @@ def test_lbfgs_has_one_rate(rule, words):
 
 
 def test_a_base_of_sam_is_an_optimizer_that_needs_no_closure():
-    for base in (lambda groups, lr: groups, lambda groups, lr: torch.optim.LBFGS([nn.Parameter(torch.ones(1))])):
+    for base in ("sgd", lambda groups, lr: groups, lambda groups, lr: torch.optim.LBFGS([nn.Parameter(torch.ones(1))])):
         with pytest.raises(UserError, match="base: not an optimizer"):
             Sam(grouped(Tokens()), base)
     with pytest.raises(UserError, match="rho: out of range"):

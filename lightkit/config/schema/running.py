@@ -16,7 +16,7 @@ class EarlyStoppingConfig:
     """Validations without improvement before training ends; null never stops early."""
     min_delta: float = number(0.0, low=0)
     """Smallest change that counts as an improvement, in units of the monitored metric."""
-    target: Optional[float] = None
+    target: Optional[float] = number(None)
     """Value of the monitored metric at which training ends: at or above it, or at or below it with
     `metrics.mode=min`. Null waits for none."""
     from_epoch: int = number(1, low=1)
