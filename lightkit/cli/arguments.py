@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -187,7 +188,7 @@ class Parser(argparse.ArgumentParser):
 
 def _without_dashes(option: str, args: Sequence[str]) -> str | None:
     """Say which override is meant by an option that a command does not have: `optim.lr=0.1` for `--lr 0.1`."""
-    from lightkit.config.fields import field_types, keys_named
+    from lightkit.config.fields import dotted, field_types, keys_named, walk
     from lightkit.config.schema import Config
 
     name, _, value = option.lstrip("-").partition("=")
@@ -196,7 +197,11 @@ def _without_dashes(option: str, args: Sequence[str]) -> str | None:
     if "." in name or name in field_types(Config):
         return f"{name}={value}, without dashes"
     own = keys_named(name.replace("-", "_"))
-    return as_override(name, value) or (f"keys have no dashes: {own[0]}={value}" if own else None)
+    said = as_override(name, value) or (f"keys have no dashes: {own[0]}={value}" if own else None)
+    key = (said or "").partition("=")[0].rpartition(" ")[2]
+    lists = {dotted(place) for place, _, kind in walk(Config) if typing.get_origin(kind) is list}
+    is_one = key in lists and not value.startswith("[")  # `--aa rand-m9`: no value of `data.augment`
+    return said and said.removesuffix(f"={value}") + "=[VALUE]" if is_one else said
 
 
 def whole_number(

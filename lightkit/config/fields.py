@@ -160,7 +160,13 @@ def meant_by(name: str, value: Any, valid: list[str], key: Key) -> str | None:
     is_nested = len(key) > 1 and len(way) == 1
     if is_nested and near == [suggest.own_name(name)]:  # `lr` of a rule for `learning_rate` there
         return beside
-    foreign = (suggest.meaning(dotted((*key, *way[:count]))) for count in range(len(way), 0, -1))
-    namesakes = [other for other in keys_named(name) if other.count(".") <= 1]
-    elsewhere = f"did you mean {namesakes[0]}?" if len(namesakes) == 1 else None
-    return next(filter(None, foreign), None) or beside or elsewhere
+    for count in range(len(way), 1, -1):  # the innermost name says most: `compile.loss`
+        if inner := suggest.meaning(dotted((*key, *way[:count]))) or _namesake(way[count - 1]):
+            return inner
+    return suggest.meaning(dotted((*key, name))) or beside or _namesake(name)
+
+
+def _namesake(name: str) -> str | None:
+    """Say which key has a name, where one alone has it and is not deep in its group."""
+    found = [other for other in keys_named(name) if other.count(".") <= 1]
+    return f"did you mean {found[0]}?" if len(found) == 1 else None

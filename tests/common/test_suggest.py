@@ -130,6 +130,11 @@ def test_a_name_is_not_its_own_meaning() -> None:
         ("trainer.maxEpochs=1", "did you mean trainer.epochs?"),
         ("trainer.callbacks.EarlyStopping.patience=3", "did you mean trainer.early_stopping.patience?"),
         ("callbacks.ModelCheckpoint.save_top_k=3", "did you mean checkpoint.keep_best?"),
+        ("fit.epochs=3", "did you mean trainer.epochs?"),
+        ("compile.loss=mse", "did you mean loss?"),
+        ("scheduler.T_max=9", "a schedule ends where the run does: trainer.epochs=N or trainer.steps=N"),
+        ("device=tpu", "CPUs, NVIDIA's GPUs and Apple's are there: device=cpu, cuda or mps"),
+        ("optim=Adadelta", "optim=custom optim._target_=torch.optim.Adadelta"),
     ],
 )
 def test_values_nested_names_and_capital_letters_lead_there_too(typed: str, fix: str) -> None:
@@ -147,6 +152,7 @@ def test_values_nested_names_and_capital_letters_lead_there_too(typed: str, fix:
         (["--optim.lr=0.1"], "optim.lr=0.1, without dashes"),
         (["--seed", "3"], "seed=3, without dashes"),
         (["--num-classes", "3"], "the classes are counted in the data, so nothing says how many there are"),
+        (["--aa", "rand-m9"], "keys have no dashes: data.augment=[VALUE]"),
         (["--zebra", "3"], None),
     ],
 )
