@@ -274,6 +274,14 @@ def rates_of_cycles(ensemble: EnsembleConfig, report: Report) -> None:
         report.ask(("ensemble",), check_rates, getattr(ensemble, "low", 0.005), getattr(ensemble, "high", 0.5))
 
 
+def average_over_cycles(ensemble: EnsembleConfig, trainer: TrainerConfig, report: Report) -> None:
+    """Refuse an average of the weights over cycles of which each gives a member."""
+    if _method(ensemble) in ("Snapshot", "FastGeometric") and trainer.swa.from_epoch is not None:
+        what, fix = "members are taken from one training, and this average reaches over all of them", "null"
+        facts = {"received": trainer.swa.from_epoch, "fix": f"trainer.swa.from_epoch={fix}", "family": "ensemble"}
+        report.add(("trainer", "swa", "from_epoch"), what, **facts)
+
+
 def processes_of_members(device: DeviceConfig, ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse members side by side that each need several processes."""
     if getattr(ensemble, "engine", None) == "processes" and device.nproc > 1:
