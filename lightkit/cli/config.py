@@ -200,12 +200,15 @@ def print_hydra(args: list[str]) -> int:
     """Print one of Hydra's own views of the composition."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
+    all_handlers = list(logging._handlerList)  # type: ignore[attr-defined]
+    logging._handlerList.clear()  # type: ignore[attr-defined]  # it closes all that it finds, of other packages too
     # It prints by way of the logging module, which complains about every line that `| head` does not read.
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             hydra_command(args)
         finally:
             root.handlers[:], root.level = before
+            logging._handlerList[:] = all_handlers  # type: ignore[attr-defined]
     say(printed.getvalue().rstrip("\n"))
     return 0
 

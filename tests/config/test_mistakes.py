@@ -231,7 +231,7 @@ device.cudnn=false device.cudnn_benchmark=true => device.cudnn_benchmark: cuDNN 
 trainer.clip_type=1 => trainer.clip_type: this norm limits nothing | trainer.clip_norm=1.0
 trainer.early_stopping.from_epoch=3 => trainer.early_stopping.from_epoch: nothing ends training early | patience=5
 trainer.swa.from_epoch=3 trainer.ema.decay=0.9 => trainer.swa.from_epoch: trainer.ema.decay averages | received: 3
-trainer.swa.from_epoch=3 ensemble=snapshot trainer.epochs=10 => trainer.swa.from_epoch: members are taken from | from_epoch=null
+trainer.swa.from_epoch=3 ensemble=snapshot trainer.epochs=10 => trainer.swa.from_epoch: members are taken from one
 trainer.clip_type=0 trainer.clip_norm=1 => trainer.clip_type: no such norm | above 0, or inf
 trainer.clip_type=two trainer.clip_norm=1 => trainer.clip_type: no such norm | received: 'two'
 device.nproc=2 => device.nproc: several processes share a run only with device.parallel=ddp

@@ -138,9 +138,13 @@ def test_the_folder_of_a_sweep_can_be_chosen(toy: Path, write: Write, tmp_path: 
     assert (tmp_path / "there").is_dir()
 
 
-def test_views_leave_the_logging_of_the_process_alone(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_views_leave_the_logging_of_the_process_alone(
+    toy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = logging.getLogger()
     before = list(root.handlers), root.level
+    others = logging.StreamHandler()
+    monkeypatch.setattr(others, "close", lambda: pytest.fail("a handler of another package was closed"))
     for view in (["--info", "defaults"], ["--hydra-help"]):
         print_hydra(view)
         assert "Hydra" in capsys.readouterr().out.title()
