@@ -39,8 +39,8 @@ def fold_of_split(data: DataConfig, report: Report) -> None:
 def end_of_training(trainer: TrainerConfig, report: Report) -> None:
     """Refuse a run without an end."""
     if trainer.epochs is None and trainer.steps is None:
-        expected = "a number of epochs or of steps"
-        report.add(("trainer", "epochs"), "training has no end", expected=expected, received="null")
+        facts = {"expected": "a number of epochs or of steps", "received": "null"}
+        report.add(("trainer", "epochs"), "training has no end", **facts)
 
 
 def pause_of_training(
@@ -70,14 +70,15 @@ def epoch_of_early_stopping(trainer: TrainerConfig, report: Report) -> None:
         report.add(("trainer", "early_stopping", "from_epoch"), what, received=asked.from_epoch, fix=fix)
 
 
-def one_average(trainer: TrainerConfig, report: Report) -> None:
-    """Refuse two averages of the weights, of which one would have to be evaluated."""
-    if trainer.ema.decay is not None and trainer.swa.from_epoch is not None:
-        what, fix = (
-            "trainer.ema.decay averages the weights as well",
-            "trainer.swa.from_epoch=null or trainer.ema.decay=null",
-        )
-        report.add(("trainer", "swa", "from_epoch"), what, received=trainer.swa.from_epoch, fix=fix)
+def one_average(trainer: TrainerConfig, ensemble: EnsembleConfig, report: Report) -> None:
+    """Refuse two averages of the weights, and one that reaches over cycles of which each gives a member."""
+    key, facts = ("trainer", "swa", "from_epoch"), {"received": trainer.swa.from_epoch}
+    if trainer.swa.from_epoch is not None and trainer.ema.decay is not None:
+        fix = "trainer.swa.from_epoch=null or trainer.ema.decay=null"
+        report.add(key, "trainer.ema.decay averages the weights as well", fix=fix, **facts)
+    if trainer.swa.from_epoch is not None and _method(ensemble) in ("Snapshot", "FastGeometric"):
+        what = "members are taken from one training, and this averages over all of it"
+        report.add(key, what, fix="trainer.swa.from_epoch=null", **facts)
 
 
 def start_from_file(ensemble: EnsembleConfig, finetune: FinetuneConfig, resume: ResumeConfig, report: Report) -> None:
@@ -274,14 +275,6 @@ def rates_of_cycles(ensemble: EnsembleConfig, report: Report) -> None:
         report.ask(("ensemble",), check_rates, getattr(ensemble, "low", 0.005), getattr(ensemble, "high", 0.5))
 
 
-def average_over_cycles(ensemble: EnsembleConfig, trainer: TrainerConfig, report: Report) -> None:
-    """Refuse an average of the weights over cycles of which each gives a member."""
-    if _method(ensemble) in ("Snapshot", "FastGeometric") and trainer.swa.from_epoch is not None:
-        what, fix = "members are taken from one training, and this average reaches over all of them", "null"
-        facts = {"received": trainer.swa.from_epoch, "fix": f"trainer.swa.from_epoch={fix}", "family": "ensemble"}
-        report.add(("trainer", "swa", "from_epoch"), what, **facts)
-
-
 def processes_of_members(device: DeviceConfig, ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse members side by side that each need several processes."""
     if getattr(ensemble, "engine", None) == "processes" and device.nproc > 1:
@@ -352,12 +345,10 @@ def abilities_of_torchensemble(
             node = getattr(node, name, values[0])
         found: Any = getattr(node, "__dict__", node)
         if found not in values:
-            shown = (
-                "null" if values[0] is None else str(values[0]).lower() if isinstance(values[0], bool) else values[0]
-            )
+            shown = "null" if values[0] is None else "false" if values[0] is False else values[0]
             fix = f"{path}={shown}, or ensemble.engine=sequential"
-            what = f"ensemble.engine=torchensemble: {why}"
-            report.add(key, what, received=found if not isinstance(found, dict) else ", ".join(found), fix=fix, **facts)
+            received = found if not isinstance(found, dict) else ", ".join(found)
+            report.add(key, f"ensemble.engine=torchensemble: {why}", received=received, fix=fix, **facts)
     cycle = getattr(ensemble, "cycle_epochs", 2)
     if cycle % 2:
         what = "torchensemble keeps its networks in the middle of a cycle, which has to be the end of an epoch"
