@@ -87,6 +87,7 @@ def test_classes_of_any_type_frames_copies_and_nothing_left(project: Path, capfd
     assert [path.name for path in project.iterdir()] == ["experiments"]
 
 
+@pytest.mark.thorough(first=0)
 def test_searches_calibration_thresholds_importances_and_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     is_red = Y == 0
     search = GridSearchCV(Classifier(trainer__epochs=2, **TINY), {"optim__lr": [1e-6, 0.03]}, cv=2).fit(X, NAMES)
@@ -107,6 +108,7 @@ def test_searches_calibration_thresholds_importances_and_pipelines(capsys: pytes
     assert tuned.score(X, is_red) > 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Classifier, Regressor])
 def test_weights_of_samples(kind: type) -> None:
     model, kept = kind(trainer__epochs=3, **TINY), np.arange(len(X)) % 3 > 0

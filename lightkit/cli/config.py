@@ -8,6 +8,7 @@ import io
 import logging
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -126,17 +127,20 @@ class Described(NamedTuple):
         return "\n".join(parts)
 
     def _text_of_key(self) -> str:
-        """Describe a key as the schema does, or by the choices that take it: where they mean different things, each."""
+        """Describe a key as the schema does, or by the choices that take it, each where most do not mean the same."""
         takers = [(name, item) for name, items in self.arguments.items() for item in items]
         if not takers:
             return "\n".join(map(_text_of_row, self.keys))
-        kinds, meanings = {item.type for _, item in takers if item.type}, {item.meaning for _, item in takers}
-        meanings = meanings if len(meanings) == 1 else {_short(meaning) for meaning in meanings}
-        head = f"  {self.name}" + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
-        shared = meanings.pop() if len(meanings) == 1 else ""
+        kinds = Counter(item.type for _, item in takers if item.type).most_common(1)
+        meanings = Counter(_short(item.meaning) for _, item in takers if item.meaning)
+        usual, count = meanings.most_common(1)[0] if meanings else ("", 0)
+        usual = usual if 2 * count > len(takers) else ""  # else they mean different things
+        shared = next(item.meaning for _, item in takers if _short(item.meaning) == usual) if usual else ""
+        head = f"  {self.name}" + (f" ({kinds[0][0]})" if kinds and 2 * kinds[0][1] > len(takers) else "")
         lines = []
         for name, item in takers:
-            notes = ("" if shared else _short(item.meaning), "" if item.written else "the default of what is built")
+            own = _short(item.meaning)
+            notes = ("" if own == usual else own, "" if item.written else "the default of what is built")
             lines.append((f"  {self.group}={name}", item.value or "must be given", "; ".join(filter(None, notes))))
         about = [_wrapped(shared)] if shared else []
         return "\n".join([head, *about, "", f"value of {self.name}, by choice:", table([], lines)])

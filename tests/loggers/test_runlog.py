@@ -117,6 +117,7 @@ CALLS = {
     "scalars": (({"a": 1.0},), {"step": 1, "epoch": 0}),
     "hparams": (({"lr": 1}, ["lr=1"]), {}),
     "end": (("finished",), {}),
+    "suspend": (("paused",), {}),
     "figure": (("f", None), {"step": 1}),
     "text": (("t", "*x*"), {"step": 1}),
     "images": (("i", None), {"step": 1}),

@@ -103,6 +103,7 @@ def predicted(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines()))[1:]
 
 
+@pytest.mark.thorough(first=0)
 def test_a_table_with_all_that_is_done_to_it(
     cli: Cli, train: Callable[..., None], project: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], 
     assert ran(project / script, "none.csv", cwd=tmp_path).stderr.startswith("none.csv cannot be read")
 
 
+@pytest.mark.thorough(first=0)
 def test_bytes_of_images_stand_for_numbers_from_0_to_1(train: Callable[..., None], project: Path) -> None:
     train(
         "data=shapes",
@@ -230,6 +232,7 @@ def test_values_are_in_their_own_unit_and_a_batch_has_any_size(
     assert left(project) == {"rows.csv", "all.csv", "model.pt2"}
 
 
+@pytest.mark.thorough(first=0)
 def test_a_model_of_hugging_face_is_a_folder_with_its_lora_merged(train: Callable[..., None], project: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from tests.finetune.peft.test_transformers import overrides
@@ -247,6 +250,7 @@ def test_a_model_of_hugging_face_is_a_folder_with_its_lora_merged(train: Callabl
     assert export("last", "bert", overwrite=True).files == done.files
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "name", "told"),
     [

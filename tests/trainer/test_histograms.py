@@ -29,6 +29,7 @@ def points(folder: Path) -> Counter[tuple[str, int, float]]:
     return Counter((tag, one.step, one.histogram_value.sum) for tag, all_ in found.items() for one in all_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("phase", ["micro", "save", "test"])
 def test_a_killed_run_has_each_histogram_once(tmp_path: Path, phase: str) -> None:
     case = Case(configured("data=wine", "logger.tensorboard.histograms=3", "trainer.nonfinite.every=2"), tmp_path)

@@ -169,6 +169,8 @@ SCHEDULES = {
     "one_cycle": ("discriminative",),
     "torch": ("probe", "scheduler.scheduler.gamma=0.5"),
     "plateau": ("lora", "scheduler.patience=0", "metrics.monitor=val/loss", "scheduler.threshold=100"),
+    "wsd": ("full", "scheduler.decay_share=0.5"),
+    "inverse_sqrt": ("norm", "scheduler.warmup_epochs=1"),
 }
 
 

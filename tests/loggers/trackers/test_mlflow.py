@@ -78,6 +78,7 @@ def test_a_run_that_was_killed_has_each_point_once(own: Path, process: Process, 
     ]
 
 
+@pytest.mark.thorough(first=0)
 def test_a_changed_run_keeps_both_and_says_so(own: Path, process: Process, store: Any) -> None:
     (own / "slow.py").write_text(SLOW)
     wait = "trainer.callbacks.wait._target_=slow.Wait"
