@@ -22,8 +22,8 @@ from lightkit.data.class_folders import SUFFIXES
 from lightkit.data.csv_columns import NameColumn, NumberColumn, Spelling, is_missing
 from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.table_sources import (
-    Block,
-    Source,
+    TableBlock,
+    TableSource,
     csv_source,
     frame_source,
     name_column,
@@ -73,7 +73,7 @@ class TableReader(Reader):
         for block in source.blocks():
             yield from self._rows(block, source, faults)
 
-    def _source(self, given: Any, most: int) -> Source:
+    def _source(self, given: Any, most: int) -> TableSource:
         """Open what was given."""
         if not isinstance(given, (str, Path)):
             source = frame_source(given)
@@ -99,7 +99,7 @@ class TableReader(Reader):
             error.argument = ""  # none of a data set: what was given is at fault
             raise
 
-    def _rows(self, block: Block, source: Source, faults: Faults) -> Iterator[NewRows]:
+    def _rows(self, block: TableBlock, source: TableSource, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a block that can be used."""
         spelling = Spelling(self.spelling.get("decimal", "."), self.spelling.get("thousands", ""))
         columns = dict[str, Any]()
@@ -122,7 +122,7 @@ class TableReader(Reader):
             kept = {name: _cells(block.columns[name], fine) for name in source.names if name not in self.features}
             yield NewRows(block.numbers[fine].tolist(), inputs, kept)
 
-    def _wrong(self, block: Block, columns: Mapping[str, Any]) -> dict[int, str]:
+    def _wrong(self, block: TableBlock, columns: Mapping[str, Any]) -> dict[int, str]:
         """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
         wrong = dict[int, list[str]]()
         for name, column in columns.items():

@@ -28,7 +28,7 @@ from lightkit.data.csv_reader import NotPlainError, parse_plain
 _BLOCK_ROWS = 2**13
 
 
-class Block(NamedTuple):
+class TableBlock(NamedTuple):
     """Some rows of a table."""
 
     numbers: np.ndarray
@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """A table that is read block by block.
 
     Args:
@@ -52,11 +52,11 @@ class Source:
 
     label: str
     names: tuple[str, ...]
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[TableBlock]]
     places: Callable[[Sequence[int]], list[str]]
 
 
-def csv_source(file: CsvFile) -> Source:
+def csv_source(file: CsvFile) -> TableSource:
     """Return the rows of a CSV file; messages name its lines."""
 
     def places(numbers: Sequence[int]) -> list[str]:
@@ -64,10 +64,10 @@ def csv_source(file: CsvFile) -> Source:
         lines = {i: line for i, (line, _) in enumerate(_rows(file)) if i in wanted}
         return [f"{file.path}, line {lines.get(number, '?')}" for number in numbers]
 
-    return Source(str(file.path), file.names, lambda: _csv_blocks(file), places)
+    return TableSource(str(file.path), file.names, lambda: _csv_blocks(file), places)
 
 
-def parquet_source(path: Path, most: int) -> Source:
+def parquet_source(path: Path, most: int) -> TableSource:
     """Return the rows of a Parquet file, at most so many at once.
 
     Raises:
@@ -90,7 +90,7 @@ def parquet_source(path: Path, most: int) -> Source:
     return _source(str(path), file.schema_arrow.names, batches)
 
 
-def frame_source(frame: Any) -> Source | None:
+def frame_source(frame: Any) -> TableSource | None:
     """Return the rows of a data frame of pandas, polars or Arrow, or of a mapping of columns; None for other things."""
     if hasattr(frame, "to_arrow"):
         frame = frame.to_arrow()
@@ -105,20 +105,20 @@ def frame_source(frame: Any) -> Source | None:
     return _source("the table", names, lambda: [dict(zip(names, columns))] if size else [])
 
 
-def _source(label: str, names: Sequence[str], batches: Callable[[], Iterable[Any]]) -> Source:
+def _source(label: str, names: Sequence[str], batches: Callable[[], Iterable[Any]]) -> TableSource:
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise UserError(f"{label} names a column twice", argument="", received=twice[0], family="data-unreadable")
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[TableBlock]:
         first = 0
         for batch in batches():
             columns = batch if isinstance(batch, dict) else dict(zip(names, batch.columns))
             size = len(next(iter(columns.values())))
-            yield Block(np.arange(first, first + size), columns)
+            yield TableBlock(np.arange(first, first + size), columns)
             first += size
 
-    return Source(label, tuple(names), blocks, lambda numbers: [f"{label}, row {number}" for number in numbers])
+    return TableSource(label, tuple(names), blocks, lambda numbers: [f"{label}, row {number}" for number in numbers])
 
 
 def _array(series: Any) -> Any:
@@ -136,12 +136,12 @@ def _rows(file: CsvFile) -> Iterator[tuple[int, list[str]]]:
     return islice(file.lines(), 1, None)
 
 
-def _csv_blocks(file: CsvFile) -> Iterator[Block]:
+def _csv_blocks(file: CsvFile) -> Iterator[TableBlock]:
     """Read a CSV file by Arrow's parser, and from where that cannot go on by Python's."""
     done = 0
     try:
         for block in parse_plain(file, file.names):
-            yield Block(np.arange(done, done + len(block[0])), dict(zip(file.names, block)))
+            yield TableBlock(np.arange(done, done + len(block[0])), dict(zip(file.names, block)))
             done += len(block[0])
         return
     except NotPlainError:
@@ -155,7 +155,7 @@ def _csv_blocks(file: CsvFile) -> Iterator[Block]:
             for _, (line, row) in some
             if len(row) != size
         ]
-        yield Block(np.array([number for number, _ in even], dtype=np.int64), columns, uneven)
+        yield TableBlock(np.array([number for number, _ in even], dtype=np.int64), columns, uneven)
 
 
 def number_column(cells: Any, spelling: Spelling) -> NumberColumn:

@@ -61,7 +61,7 @@ class NoMonitor:
         return Totals(cpus=usable_cpus())
 
 
-class Reader(Protocol):
+class HostReader(Protocol):
     """What reads the state of the machine: `Host`, or what stands in for it."""
 
     def read(self) -> dict[str, float]:
@@ -86,7 +86,7 @@ class Watch:
     uuids: Mapping[int, str] | None = None
     clock: Callable[[], float] = time.monotonic
     open_gpus: Callable[[], Source] = open_source
-    open_host: Callable[[Path], Reader] = Host
+    open_host: Callable[[Path], HostReader] = Host
 
     def __post_init__(self) -> None:
         if self.gpus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightkit.optim.annealing import Cosine, Linear, OneCycle, Plateau, Step
-from lightkit.optim.composed import Composed, Lbfgs, Muon, Sam, SparseAdam
+from lightkit.optim.composed import ComposedOptimizer, Lbfgs, Muon, Sam, SparseAdam
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.lasting import InverseSquareRoot, WarmupStableDecay
 from lightkit.optim.layers import depth_of, layer_depths
@@ -11,7 +11,7 @@ from lightkit.optim.schedulers import Constant, Schedule
 from lightkit.optim.wrapped import Torch, rates
 
 __all__ = [
-    "Composed",
+    "ComposedOptimizer",
     "Constant",
     "Cosine",
     "InverseSquareRoot",

@@ -20,7 +20,7 @@ Closure = Callable[[], Any]
 """Computes the loss and its gradients at the weights of now."""
 
 
-class Composed(Optimizer):
+class ComposedOptimizer(Optimizer):
     """Base of optimizers that let others take their steps, over the same groups and with the same state.
 
     So a checkpoint, a schedule and an audit see one optimizer as any other.
@@ -72,7 +72,7 @@ def _with_adamw(name: str, chosen: list[dict[str, Any]], others: list[dict[str, 
     return made | ({"adamw": kinds["adamw"](others)} if others else {})
 
 
-class Muon(Composed):
+class Muon(ComposedOptimizer):
     """Muon (https://kellerjordan.github.io/posts/muon/) for the matrices of hidden layers, AdamW for all else.
 
     All else are embeddings, the last matrix of the model, which gives its outputs, and what has not two dimensions:
@@ -130,7 +130,7 @@ class Muon(Composed):
         super().__init__([*cut[0], *cut[1]], parts)
 
 
-class SparseAdam(Composed):
+class SparseAdam(ComposedOptimizer):
     """Adam for tables of embeddings whose gradients are sparse (`nn.Embedding(sparse=True)`), AdamW for all else.
 
     Of a table only the rows that a batch has looked up change, and their averages. So there is no weight decay on
@@ -173,7 +173,7 @@ class SparseAdam(Composed):
         super().__init__([*cut[0], *cut[1]], parts)
 
 
-class Lbfgs(Composed):
+class Lbfgs(ComposedOptimizer):
     """L-BFGS with a line search (Nocedal and Wright 2006, chapter 7): for small models and whole data as one batch.
 
     A step computes the loss of its batches up to `max_iter * 1.25` times. Batches that change from step to step spoil
@@ -237,7 +237,7 @@ class Lbfgs(Composed):
         return inner.step(closure)
 
 
-class Sam(Composed):
+class Sam(ComposedOptimizer):
     """Sharpness-aware minimization (Foret et al. 2021, https://arxiv.org/abs/2010.01412) around another optimizer.
 
     Each step computes the gradients twice: at the weights, and where the loss is about largest within a ball of radius
