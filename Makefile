@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.lightkit-installed
 # Beside it, that the extras are there too: training needs none of them.
 EVERYTHING := $(VENV)/.lightkit-extras
-EXTRAS ?= dev,vision,sweep,ray,graph,wandb,mlflow,onnx,text,optim
+EXTRAS ?= dev,vision,sweep,ray,graph,wandb,mlflow,onnx,text,optim,hf,detection
 # Arguments for the command behind a target: make train ARGS="data=wine", make test ARGS="-k loader"
 ARGS ?=
 # The tests of a file share what is expensive to make, so one process runs them all; long files come first.
