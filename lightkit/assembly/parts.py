@@ -139,8 +139,8 @@ def build_splits(
     known = known_rows(cfg.data, source, folder or within, override)
     with keys_under("data"):
         rows = None if known.kept is None else known.kept.rows()
-        data = build_data(dataset=known.source, seed=cfg.seed, rows=rows, report=report, **options)
-    kept = known.kept or KeptRows.of(source, data.rows)
+        data = build_data(dataset=known.source, seed=cfg.seed, rows=rows, report=report, order=known.order, **options)
+    kept = known.kept or replace(KeptRows.of(source, data.rows), order=known.order)
     return replace(data, kept=kept, notes=(*data.notes, *known.notes, *known.seen(data.rows)))
 
 

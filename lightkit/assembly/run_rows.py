@@ -17,6 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
 from lightkit.data import Data
 from lightkit.data.kept_rows import KeptRows, renumbered
+from lightkit.data.orders import NEWEST, OLDEST
 
 _AGAIN = "resume.override=[data.split]"
 _SHOWN = 3
@@ -33,6 +34,9 @@ class KnownRows(NamedTuple):
     """Lines about what has changed."""
     before: KeptRows | None = None
     """The splits until now, where others are to be drawn."""
+
+    order: str = NEWEST
+    """How many rows are shuffled; a run keeps the order that it began with."""
 
     def seen(self, rows: Mapping[str, Tensor]) -> list[str]:
         """Return a line about test rows that the run trained on before its splits were drawn anew.
@@ -75,11 +79,11 @@ def known_rows(data: DictConfig, source: Any, folder: Path | None, override: Seq
         folder = ensemble_of(folder)  # whose members share them
     kept = read_rows(folder) if folder is not None else None
     if kept is None or folder is None:
-        return KnownRows(source, None, [])
+        return KnownRows(source, None, [], order=NEWEST if folder is None else OLDEST)
     # Keys that the run did not have count for nothing.
     split_asked = not as_before(data, folder, [f"split.{name}" for name in written(folder, "data.split") or ()])
     if kept.fingerprint == source.info.fingerprint and len(kept) == len(source) and not split_asked:
-        return KnownRows(source, kept, [])
+        return KnownRows(source, kept, [], order=kept.order)
     if split_asked or not as_before(data, folder, ("dataset",)):
         return KnownRows(source, None, [], kept)
     if named("data.split", override):
@@ -89,7 +93,7 @@ def known_rows(data: DictConfig, source: Any, folder: Path | None, override: Seq
         raise _unknown(kept, source, folder, matched=now is not None)
     gone = (now < 0).nonzero().reshape(-1)
     found = replace(kept, gone=gone)
-    return KnownRows(renumbered(source, now, kept.fingerprint), found, _notes(found, source, now))
+    return KnownRows(renumbered(source, now, kept.fingerprint), found, _notes(found, source, now), order=kept.order)
 
 
 def read_rows(folder: Path) -> KeptRows | None:

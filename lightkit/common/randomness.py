@@ -52,8 +52,8 @@ class SampleRandom:
         self._drawn += count
         if count * len(positions) < _MANY:
             positions, lanes = positions.numpy(), lanes.numpy()
-        stream = _splitmix(positions + self.key)
-        return torch.as_tensor(_splitmix(stream[:, None] + lanes[None, :] * _GOLDEN))
+        stream = splitmix(positions + self.key)
+        return torch.as_tensor(splitmix(stream[:, None] + lanes[None, :] * _GOLDEN))
 
     def uniform(self, count: int = 1, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """Draw `(B, count)` float32, uniform in `[low, high)`."""
@@ -83,7 +83,7 @@ _MANY = 1 << 14
 """So many numbers PyTorch draws, in several threads; fewer are drawn by NumPy, which needs less time to begin."""
 
 
-def _splitmix(value: Any) -> Any:
+def splitmix(value: Any) -> Any:
     """Apply SplitMix64's finaliser on int64 (wrapping); `>>` keeps the sign, so it is masked to be logical.
 
     Args:

@@ -39,7 +39,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("optim",): ("params", "model"),  # the parameter groups, and the network for those that look at its layers
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
-    ("data", "sampler"): ("targets", "num_samples", "data_source"),
+    ("data", "sampler"): ("targets", "num_samples", "data_source", "shards"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""

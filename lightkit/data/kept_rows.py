@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lightkit.data.groups import row_marks
+from lightkit.data.orders import NEWEST, OLDEST, ORDERS
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, TensorData
 
@@ -38,6 +39,7 @@ class KeptRows:
         names: `(N,)` names of the rows, such as files; None where they have none.
         marks: `(N,)` int64 hashes of inputs and targets, of data in memory without names; None for others.
         gone: Numbers of the rows that are no longer there.
+        order: How many rows are shuffled, a name of `lightkit.data.orders.ORDERS`.
         drawn: Whether the split has just been drawn, and has to be kept.
 
     Raises:
@@ -50,6 +52,7 @@ class KeptRows:
     marks: Tensor | None = None
     gone: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     drawn: bool = True
+    order: str = NEWEST
 
     def __post_init__(self) -> None:
         lengths = {len(part) for part in (self.split, self.names, self.marks) if part is not None}
@@ -93,7 +96,7 @@ class KeptRows:
 
     def to_bytes(self) -> bytes:
         """Return the content of the file that keeps this."""
-        facts = {"format": _FORMAT, "version": _VERSION, "data": self.fingerprint}
+        facts = {"format": _FORMAT, "version": _VERSION, "data": self.fingerprint, "order": self.order}
         arrays: dict[str, Any] = {"split": self.split.numpy(), "facts": _text(json.dumps(facts))}
         arrays |= {"names": _text(json.dumps(self.names))} if self.names is not None else {}
         arrays |= {"marks": self.marks.numpy()} if self.marks is not None else {}
@@ -114,10 +117,14 @@ class KeptRows:
             facts = json.loads(found["facts"].tobytes())
             if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"it is of version {facts['version']}")
+            order = facts.get("order", OLDEST)
+            if order not in ORDERS:
+                raise ValueError(f"its order of an epoch is {order!r}, which this version does not know")
             names = json.loads(found["names"].tobytes()) if "names" in found else None
             marks = torch.from_numpy(found["marks"].astype(np.int64)) if "marks" in found else None
             split, data = torch.from_numpy(found["split"].astype(np.uint8)), str(facts["data"])
-            return KeptRows(split, data, names=None if names is None else tuple(names), marks=marks, drawn=False)
+            told = None if names is None else tuple(names)
+            return KeptRows(split, data, names=told, marks=marks, drawn=False, order=order)
         except Exception as error:  # of a damaged archive zipfile, zlib and NumPy raise many kinds
             raise ValueError(str(error) or type(error).__name__) from error
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,10 +15,12 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.strategies import own_part
+from lightkit.data.orders import EpochRows
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
 from lightkit.data.samplers import EpochOrder
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, page_locked
+from lightkit.data.waiting import ReadJobs
 from lightkit.data.workers import SampleReader
 
 Batches = Generator[Any, None, None]
@@ -57,7 +61,7 @@ class Loader:
     ) -> None:
         self.source, self.rows, self.options = source, rows, options
         self.prepare, self.mixup = prepare or Prepare(), mixup
-        self.drawn = EpochOrder(options.sampler, rows, source) if options.shuffle and len(rows) else None
+        self.drawn = EpochOrder(options.sampler, rows, source, options.order) if options.shuffle and len(rows) else None
         self.num_samples = len(rows) if self.drawn is None else self.drawn.num_samples
         self.batch_size = options.batch_size
         if options.drop_last and self.num_samples < self.batch_size:
@@ -85,15 +89,16 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """Return the rows of the data set in the order of an epoch, `(N,)` int64."""
-        if self.options.epoch_batches is None:
-            return self._pass(epoch)
-        first, count = epoch * self.epoch_samples, self.epoch_samples
-        passes = range(first // self.num_samples, -(-(first + count) // self.num_samples))
-        return torch.cat([self._pass(number) for number in passes])[first % self.num_samples :][:count]
+        return self._order(epoch)[:]
 
-    def _pass(self, number: int) -> Tensor:
-        """Return the rows in the order of a pass over them."""
-        return self.rows if self.drawn is None else self.drawn.draw(self.options.seed, number)
+    def _order(self, epoch: int) -> Tensor | EpochRows:
+        """Return the same as something whose slices are tensors: of many rows no list is made."""
+        count = self.num_samples if self.options.epoch_batches is None else self.epoch_samples
+        if self.drawn is not None:
+            return self.drawn.stretch(self.options.seed, epoch * count, count)
+        if count == len(self.rows):
+            return self.rows
+        return self.rows[torch.arange(epoch * count, (epoch + 1) * count) % self.num_samples]
 
     def epoch(self, epoch: int, start: int = 0) -> Batches:
         """Yield the batches of an epoch.
@@ -105,16 +110,16 @@ class Loader:
         Raises:
             ValueError: `start` lies outside the epoch.
         """
-        order = self.order(epoch)
+        order = self._order(epoch)
         if not 0 <= start <= len(order):
             raise ValueError(f"start is {start}, not within 0 to {len(order)}")
-        rows = order[start : self.epoch_samples]
         if self._reader is not None:
-            batches = self._reader.batches(self._parts(rows, start), epoch=epoch)
+            begins = range(start, self.epoch_samples, self.batch_size)
+            batches = self._reader.batches(ReadJobs(epoch, partial(self._part, order), begins))
         elif self.source.exact and not self.prepare.augment:
-            batches = self._blocks(rows, epoch, start)
+            batches = self._blocks(order, epoch, start)
         else:
-            batches = self._one_by_one(rows, epoch, start)
+            batches = self._one_by_one(order, epoch, start)
         return batches if self.mixup is None else self._mixed(batches, epoch, start)
 
     @property
@@ -122,12 +127,11 @@ class Loader:
         """Tell whether batches are read whole, as mixup takes the samples of other processes too."""
         return self.options.replicas == 1 or self.mixup is not None
 
-    def _parts(self, rows: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the position in the epoch and the rows of this process's part of every batch."""
-        for batch in rows.split(self.batch_size) if len(rows) else ():
-            first, count = (0, len(batch)) if self._whole else self._own(len(batch))
-            yield start + first, batch[first : first + count]
-            start += len(batch)
+    def _part(self, order: Tensor | EpochRows, begin: int) -> tuple[int, Tensor]:
+        """Return the position in the epoch and the rows of this process's part of the batch that begins at a place."""
+        batch = order[begin : min(begin + self.batch_size, self.epoch_samples)]
+        first, count = (0, len(batch)) if self._whole else self._own(len(batch))
+        return begin + first, batch[first : first + count]
 
     def _own(self, size: int) -> tuple[int, int]:
         """Return the first and the number of this process's samples in a batch; all of them where it has none."""
@@ -141,16 +145,19 @@ class Loader:
             first, count = self._own(len(x))
             yield x[first : first + count], y[first : first + count]
 
-    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Batches:
+    def _blocks(self, order: Tensor | EpochRows, epoch: int, start: int) -> Batches:
         """Gather several batches at once and cut them apart: a fraction of the cost of gathering each."""
-        if not len(rows):
+        stop = self.epoch_samples
+        if start >= stop:
             return
-        x, y = self.source.take(rows[:1])
+        x, y = self.source.take(order[start : start + 1])
         fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
         size = self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
         entered = start % size if start % self.batch_size == 0 else 0
-        before = len(self._own_rows(rows.new_zeros(entered))[0]) if entered else 0
-        for block in filter(len, (rows[: size - entered], *rows[size - entered :].split(size))):
+        before = len(self._own_rows(self.rows.new_zeros(entered))[0]) if entered else 0
+        cuts = [start, *range(start + size - entered, stop, size), stop]
+        for begin, end in pairwise(cuts):
+            block = order[begin:end]
             own, sizes = self._own_rows(block)
             batch = self._taken(own)
             if before:
@@ -168,13 +175,16 @@ class Loader:
         """Return this process's rows of a block of batches, and where to cut them."""
         if self._whole:
             return block, self.batch_size
-        parts = [rows for _, rows in self._parts(block, 0)]
+        parts = [
+            batch[first:][:count] for batch in block.split(self.batch_size) for first, count in [self._own(len(batch))]
+        ]
         return torch.cat(parts), [len(part) for part in parts]
 
-    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Batches:
+    def _one_by_one(self, order: Tensor | EpochRows, epoch: int, start: int) -> Batches:
         # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
         # tensor an element stands.
-        for first, piece in self._parts(rows, start):
+        for begin in range(start, self.epoch_samples, self.batch_size):
+            first, piece = self._part(order, begin)
             yield self._pinned(self.prepare(self._taken(piece), epoch=epoch, first=first))
 
     def _taken(self, rows: Tensor) -> Any:

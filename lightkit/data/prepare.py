@@ -22,6 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.normalize import Normalizer
+from lightkit.data.orders import NEWEST
 from lightkit.data.sources import kept_generators, seed_generators
 from lightkit.data.tensors import DataInfo
 
@@ -281,6 +282,7 @@ class LoaderOptions:
         eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
         shuffle: Draw a new order each epoch; otherwise rows come as they are.
         sampler: Makes what draws it (see `EpochOrder`); None shuffles.
+        order: How many rows are shuffled where there is no sampler, a name of `lightkit.data.orders.ORDERS`.
         drop_last: Leave out a last smaller batch.
         seed: Seed of the order.
         pin_memory: Put batches into page-locked memory.
@@ -301,6 +303,7 @@ class LoaderOptions:
     eval_batch_size: int | None = None
     shuffle: bool = False
     sampler: Callable[..., Any] | None = None
+    order: str = NEWEST
     drop_last: bool = False
     seed: int = 0
     pin_memory: bool = False

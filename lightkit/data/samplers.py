@@ -15,6 +15,7 @@ from torch.utils.data import Sampler, WeightedRandomSampler
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.randomness import mix
+from lightkit.data.orders import BLOCK, LARGE, NEWEST, ORDERS, EpochRows, Indexed, Places, by_shards
 from lightkit.data.sources import kept_generators, seed_generators
 
 KEY = "data.sampler"
@@ -59,22 +60,26 @@ class EpochOrder:
 
     Args:
         make: Makes the sampler, of the arguments that its class takes: `num_samples`, the number of rows; `targets`,
-            those of the rows, where the data set tells them all at once; `data_source`, something of their length. None
-            makes `Shuffled`.
+            those of the rows, where the data set tells them all at once; `shards`, the position at which each of its
+            shards begins; `data_source`, something of their length. None shuffles.
         rows: `(N,)` int64 rows of the split.
         source: The data set.
+        order: How many rows are shuffled, a name of `lightkit.data.orders.ORDERS`.
 
     Raises:
         UserError: The sampler cannot be made, or does not say how long an epoch is.
     """
 
-    def __init__(self, make: Callable[..., Any] | None, rows: Tensor, source: Any) -> None:
+    def __init__(self, make: Callable[..., Any] | None, rows: Tensor, source: Any, order: str = NEWEST) -> None:
         facts: dict[str, Any] = {"num_samples": len(rows), "data_source": range(len(rows))}
         given = (getattr(source, name, None) for name in ("y", "targets", "strata"))
         known = next((all_ for all_ in given if isinstance(all_, Tensor) and len(all_) == len(source)), None)
         if known is not None:
             facts["targets"] = known[rows]
-        self.rows, self.sampler = rows, Shuffled(len(rows)) if make is None else make(**facts)
+        if (shards := by_shards(rows, getattr(source, "shards", None))) is not None:
+            facts["shards"] = shards
+        usual = (ORDERS[order] if len(rows) >= LARGE else None) or Shuffled
+        self.rows, self.sampler = rows, usual(len(rows)) if make is None else make(**facts)
         length, error = None, None
         try:
             length = len(self.sampler)
@@ -85,13 +90,31 @@ class EpochOrder:
             raise UserError(what, key=KEY, expected="__len__, of 1 or more", received=length)
         self.num_samples = int(length)
 
-    def draw(self, seed: int, epoch: int) -> Tensor:
-        """Return the rows of an epoch in their order, `(num_samples,)` int64.
+    def stretch(self, seed: int, first: int, count: int) -> Tensor | EpochRows:
+        """Return the rows of a stretch of passes in their order.
 
-        The generators of Python, NumPy and PyTorch are seeded for it, and put back afterwards.
+        Args:
+            seed: Seed of the run.
+            first: Place at which it begins, over all passes.
+            count: Its length.
 
         Raises:
             UserError: The sampler raises, or gives other positions than there are.
+        """
+        size, sampler = self.num_samples, self.sampler
+        if isinstance(sampler, Indexed):
+
+            def order(number: int) -> Places:
+                return sampler.order(mix(seed, "order", number))
+
+            return EpochRows(self.rows, order, size=size, first=first, count=count)
+        passes = range(first // size, -(-(first + count) // size))
+        return torch.cat([self._drawn(seed, number) for number in passes])[first % size :][:count]
+
+    def _drawn(self, seed: int, epoch: int) -> Tensor:
+        """Return the rows of a pass in their order, `(num_samples,)` int64.
+
+        The generators of Python, NumPy and PyTorch are seeded for it, and put back afterwards.
         """
         sampler = self.sampler
         with kept_generators(), keys_under(KEY):
@@ -132,7 +155,8 @@ class EpochOrder:
         Raises:
             UserError: It gives something else when the same epoch is drawn again.
         """
-        if not torch.equal(self.draw(seed, 0), self.draw(seed, 0)):
+        some = min(self.num_samples, BLOCK)
+        if not torch.equal(self.stretch(seed, 0, some)[:], self.stretch(seed, 0, some)[:]):
             what = "the same epoch is drawn differently the second time, so that a resumed run would see other samples"
             fix = (
                 "draw from the generators of torch, numpy or random, which are seeded for each epoch, and keep no state"

@@ -28,7 +28,8 @@ class SampleData:
             `strata`, `groups` (the group of each row), `row_names` (what a resume knows the rows by when the data have
             changed), `notes` (lines about it for people), `left_out` (what it leaves out, and why), `decode` (makes a
             text of token numbers), `targets` or `labels` (all targets at once), `classes` (their names, or their
-            number), `draws` (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
+            number), `shards` (the first row of each of its files), `draws` (False: draws no random numbers),
+            `collate_fn` (makes a batch of a list of samples).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -41,6 +42,7 @@ class SampleData:
         self.draws: bool = getattr(base, "draws", True)
         self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
         self.splits: Mapping[str, Any] | None = getattr(base, "splits", None)
+        self.shards: Tensor | None = getattr(base, "shards", None)
         self.notes: tuple[str, ...] = tuple(getattr(base, "notes", ()))
         self.left_out: Mapping[str, str] = getattr(base, "left_out", {})
         self.targets = targets = _known_targets(base)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawArray
 from time import monotonic
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -43,6 +44,26 @@ class ReadJob(NamedTuple):
     first: int
     """Position of the first sample in the epoch."""
     rows: list[int]
+
+
+class ReadJobs(Sequence[ReadJob]):
+    """The batches of an epoch to read, each worked out when it is asked for.
+
+    Args:
+        epoch: Number of the epoch.
+        part: Gives the position of the first sample and the rows of the batch that begins at a place.
+        begins: Where the batches begin.
+    """
+
+    def __init__(self, epoch: int, part: Callable[[int], tuple[int, Tensor]], begins: range) -> None:
+        self._epoch, self._part, self._begins = epoch, part, begins
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, number: int) -> ReadJob:  # type: ignore[override]
+        first, rows = self._part(self._begins[number])
+        return ReadJob(self._epoch, first, rows.tolist())
 
 
 class Board:
@@ -93,11 +114,12 @@ class WorkerWatch:
 
     def __init__(self, options: LoaderOptions) -> None:
         self.board = Board(options.num_workers)
-        self._options, self._jobs, self._next = options, list[ReadJob](), 0
+        self._options, self._next = options, 0
+        self._jobs: Sequence[ReadJob] = ()
         self._due = FIRST_SECONDS
         self._stopped = set[int]()
 
-    def begin(self, jobs: list[ReadJob]) -> None:
+    def begin(self, jobs: Sequence[ReadJob]) -> None:
         """Note the batches to come."""
         self._jobs, self._next, self._due = jobs, 0, FIRST_SECONDS
 

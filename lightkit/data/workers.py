@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -48,13 +47,12 @@ class SampleReader:
         self._loader: WatchedLoader | None = None
         self._running: Any = None
 
-    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Generator[Any, None, None]:
-        """Yield a batch for each of `parts`: the position of its first sample in the epoch, and its rows.
+    def batches(self, jobs: Sequence[ReadJob]) -> Generator[Any, None, None]:
+        """Yield the batch of each job.
 
         Raises:
             UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
         """
-        jobs = [ReadJob(epoch, first, rows.tolist()) for first, rows in parts]
         if not self._options.num_workers:
             for job in jobs:
                 with kept_generators():
@@ -68,7 +66,7 @@ class SampleReader:
                 )
             yield batch
 
-    def _from_workers(self, jobs: list[ReadJob]) -> Iterator[Any]:
+    def _from_workers(self, jobs: Sequence[ReadJob]) -> Iterator[Any]:
         self._jobs.jobs = jobs
         self._watch.begin(jobs)
         try:
@@ -162,7 +160,7 @@ def _hushed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 class _Jobs(Sampler[ReadJob]):
     def __init__(self) -> None:
-        self.jobs: list[ReadJob] = []
+        self.jobs: Sequence[ReadJob] = ()
 
     def __iter__(self) -> Iterator[ReadJob]:
         return iter(self.jobs)

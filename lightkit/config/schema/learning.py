@@ -87,7 +87,9 @@ class DataConfig:
     sampler: Optional[Target] = None
     """Which rows an epoch takes, and in which order: a `torch.utils.data.Sampler` over the training split, such as
     `lightkit.data.samplers.Balanced`; null shuffles all of them. It may take `targets` (those of the split),
-    `num_samples` (its rows) and `data_source`."""
+    `num_samples` (its rows), `data_source` and `shards` (where among them each shard begins). Null keeps no list of
+    a million rows or more: the place of a row is computed. `lightkit.data.orders.Windows` mixes rows within few shards
+    at a time."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
     """Mixup and CutMix of training batches."""
     drop_last: bool = False
