@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.parts import strategy_class
 from lightkit.common.errors import UserError
-from lightkit.common.modules import tensors
 from lightkit.config import to_plain
 from lightkit.config.instantiate import instantiate
-from lightkit.data.loaders import small_batch, whole_batch
+from lightkit.data.loaders import small_batch, small_size, whole_batch
 from lightkit.diagnostics.flops import ModuleRule, count_flops, rule_name
 from lightkit.diagnostics.footprint import enlarged, on_meta
 from lightkit.diagnostics.layers import Call, first_call
@@ -46,6 +45,7 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
             optimizer=parts.optimizer,
             step=lambda model, given: parts.task.step(model, given, parts.criterion).loss,
             batch=batch,
+            small=small_size(train),
             samples=min(train.num_samples, -(-train.batch_size // processes)),
             context=parts.engine.autocast,
             recomputed=to_plain(cfg.device.activation_checkpointing),
@@ -82,7 +82,7 @@ def training_flops(cfg: DictConfig, parts: Learner) -> float | None:
             )
     except Exception:
         return None
-    return found.total / len(next(iter(tensors(batch))))
+    return found.total / small_size(parts.data.train)
 
 
 def build_flop_rules(cfg: DictConfig) -> dict[str, ModuleRule]:

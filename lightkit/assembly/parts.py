@@ -123,6 +123,8 @@ def build_splits(
     ]
     if cfg.data.sampler is not None:
         options["sampler"] = partial(instantiate, cfg.data.sampler, key="data.sampler", expected=Sampler)
+    if cfg.data.collate is not None:
+        options["collate"] = instantiate(cfg.data.collate, key="data.collate", expected=Callable)
     options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
     if (steps := cfg.trainer.get("epoch_steps")) is not None:
         options["epoch_batches"] = steps * cfg.trainer.accumulate

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -140,16 +140,26 @@ def part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass object by name; None for anything else."""
+    names = getattr(type(value), "__dataclass_fields__", None)
+    return None if names is None else {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def items_of(value: Any) -> Iterable[Any]:
+    """Return what a mapping, list, tuple or dataclass holds; nothing of anything else."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else (fields_of(value) or {}).values()
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Return the tensors of nested mappings, lists and tuples, in their order."""
+    """Return the tensors of nested mappings, lists, tuples and dataclasses, in their order."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
+        return
+    for item in items_of(value):
+        yield from tensors(item)
 
 
 def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -195,10 +205,11 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
 
 def shape_of(value: Any) -> str:
     """Say what a value of any kind consists of: `{image: (3, 8, 8) float32, age: () int64}`."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {shape_of(item)}" for name, item in value.items()) + "}"
+    named = dict(value) if isinstance(value, Mapping) else fields_of(value)
+    if named is not None:
+        return "{" + ", ".join(f"{name}: {shape_of(item)}" for name, item in named.items()) + "}"
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(map(shape_of, value)) + ")"
     return type(value).__name__

@@ -46,6 +46,8 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
 FILLED = frozenset({"params", "model", "optimizer"})
 """Those of them that a configuration cannot give, wherever they are."""
 _OF_STRATEGY: Key = ("device", "parallel")
+_CALLED_LATER: frozenset[Key] = frozenset({("data", "collate")})
+"""Places of what the run calls: a function there is not called when it is built."""
 
 
 KINDS: dict[Key, tuple[str, ...]] = {
@@ -85,6 +87,14 @@ def provided(key: Key) -> tuple[str, ...]:
     return next((names for place, names in PROVIDED.items() if key[: len(place)] == place), ())
 
 
+def called_later(node: dict[str, Any], key: Key) -> dict[str, Any]:
+    """Return a node as it is built: one with a function that the run calls gives that, with its further arguments."""
+    target = node.get("_target_")
+    if key not in _CALLED_LATER or not isinstance(target, str) or _find_class(target) is not None:
+        return node
+    return {"_partial_": True, **node}
+
+
 def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Report) -> None:
     """Check one `_target_` node and those inside it.
 
@@ -94,7 +104,7 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
         own: Keys that lightkit reads itself and that are no arguments.
         report: Gets the problems.
     """
-    node = _usable(node, key, report)
+    node = called_later(_usable(node, key, report), key)
     arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
     if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
         what = f"{node['_target_']} goes inside of scheduler=torch, which knows when to call it"

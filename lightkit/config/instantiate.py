@@ -16,7 +16,7 @@ from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.annotations import becomes_tensor, becomes_tuple, fits, item_type
-from lightkit.config.arguments import HYDRA_KEYS
+from lightkit.config.arguments import HYDRA_KEYS, called_later
 from lightkit.config.fields import class_at, field_types
 from lightkit.config.judging import Violation, paths_in, verify, violations
 from lightkit.config.loader import locate
@@ -61,6 +61,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     _admit_once(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
     kind = class_at(parts_of(key))
     own = set(field_types(kind)) - {"_target_"} if kind is not None else set[str]()
+    plain = called_later(plain, parts_of(key))
     config, is_partial = {name: value for name, value in plain.items() if name not in own}, plain.get("_partial_")
     if not is_partial:
         _need_sizes(config, key, provided)

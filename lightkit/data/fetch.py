@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate, get_worker_info
-from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import collate
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
+from lightkit.common.modules import mapped, shape_of
 from lightkit.common.randomness import mix
+from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, UnlikeSamplesError, one_structure, unlike
 from lightkit.data.prepare import Prepare
 from lightkit.data.sources import read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
@@ -44,13 +46,22 @@ class Fetch:
         seed: Seed of the run.
         prepare: Scaling and augmentation.
         board: Where it is noted what is being done.
+        collate: Makes a batch of a list of samples; None takes the `collate_fn` of the data set, or stacks them.
     """
 
-    def __init__(self, base: Any, seed: int, prepare: Prepare, board: Board) -> None:
+    def __init__(
+        self,
+        base: Any,
+        seed: int,
+        prepare: Prepare,
+        board: Board,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
         self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
-        self.collate: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
+        self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
+        self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
 
     def __getitem__(self, job: ReadJob) -> Any:
         try:
@@ -110,22 +121,28 @@ class Fetch:
         try:
             if self.collate is not None:
                 return self.collate(samples)
-            # In a worker process `default_collate` takes shared memory, which is for what is handed over as it is.
+            # In a worker process PyTorch's own way takes shared memory, which is for what is handed over as it is.
             final = self.prepare.idle and len(rows) == count
-            return default_collate(samples) if final else collate(samples, collate_fn_map=_IN_OWN_MEMORY)
+            return collate(one_structure(samples), collate_fn_map=WITH_DATACLASSES if final else IN_OWN_MEMORY)
         except Exception as error:
             if is_out_of_memory(error) or isinstance(error, UserError):
                 raise
-            if self.collate is not None:
-                what = f"collate_fn of the data set failed on rows {rows[:5]} and so on: {in_short(error)}"
-                raise UserError(what, argument="", origin=user_frame(error), fix=DEBUG) from error
-            raise UserError(
-                f"rows {rows[:5]} and so on do not make a batch: {error}",
-                argument="",
-                expected="samples of one shape, as tensors, arrays or numbers",
-                fix="a method collate_fn(samples) of the data set, which makes the batch that a task of your own gets "
-                "(trainer.task)",
-            ) from error
+            raise self._no_batch(error, samples, rows) from error
+
+    def _no_batch(self, error: Exception, samples: list[Any], rows: list[int]) -> UserError:
+        """Say which samples make no batch, and which of them is unlike the first one of the data set."""
+        what = f"rows {rows[:5]} and so on do not make a batch: {error}"
+        facts: dict[str, Any] = {"expected": "samples of one shape, as tensors, arrays or numbers", "fix": _FIX}
+        if self.collate is not None:
+            what = f"{self._collate_name} failed on rows {rows[:5]} and so on: {in_short(error)}"
+            facts = {"origin": user_frame(error), "fix": DEBUG}
+        first = read_sample(self.base, 0)
+        odd = unlike(samples, first)
+        if odd is not None and (self.collate is None or isinstance(error, (LookupError, UnlikeSamplesError))):
+            what = f"{what}; sample {rows[odd]} is not like sample 0"
+            facts |= {"expected": shape_of(first), "received": shape_of(samples[odd])}
+        key = "data.collate" if self._collate_name == "data.collate" else "data.dataset"
+        return UserError(what, key=key, family="data-unreadable", **facts)
 
     def _sample(self, job: ReadJob, at: int) -> Any:
         row = job.rows[at]
@@ -186,18 +203,13 @@ def _layout(sample: Any) -> tuple[Any, ...] | None:
     return sample[0].shape, sample[0].dtype
 
 
-def _stacked(samples: Sequence[Tensor], **options: Any) -> Any:
-    first = samples[0]
-    plain = first.layout == torch.strided and not first.is_nested
-    return torch.stack(tuple(samples)) if plain else collate_tensor_fn(samples, **options)
-
-
-_IN_OWN_MEMORY = {**default_collate_fn_map, Tensor: _stacked}
+_FIX = (
+    "a method collate_fn(samples) of the data set, or data.collate, which makes the batch that a task of your own gets "
+    "(trainer.task)"
+)
 
 
 def _float32(batch: Any) -> Any:
-    """Make a pair a tuple, and its float64 (which Python floats collate to) float32."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        return batch
-    doubles = [isinstance(part, Tensor) and part.dtype == torch.float64 for part in batch]
-    return tuple(part.to(torch.float32) if double else part for part, double in zip(batch, doubles))
+    """Make a pair a tuple, and float64 (which Python floats collate to) float32."""
+    given = tuple(batch) if isinstance(batch, list) and len(batch) == 2 else batch
+    return mapped(lambda part: part.to(torch.float32) if part.dtype == torch.float64 else part, given)

@@ -72,7 +72,8 @@ class Loader:
                 received=self.batch_size,
                 fix="data.drop_last=false or a smaller batch",
             )
-        self._reader = None if isinstance(source, Taker) else SampleReader(source, options, self.prepare)
+        whole = isinstance(source, Taker) and options.collate is None
+        self._reader = None if whole else SampleReader(source, options, self.prepare)
 
     def __len__(self) -> int:
         return -(-self.epoch_samples // self.batch_size)
@@ -216,6 +217,11 @@ class Loader:
         """End the loader processes; the next epoch starts new ones."""
         if self._reader is not None:
             self._reader.close()
+
+
+def small_size(loader: Loader) -> int:
+    """Return how many samples `small_batch` reads, of two the part of this process."""
+    return loader._own(min(2, loader.num_samples))[1]
 
 
 def small_batch(loader: Loader) -> Any:

@@ -20,11 +20,17 @@ from torch import Tensor, nn
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
+from lightkit.common.modules import shape_of
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.normalize import Normalizer
 from lightkit.data.orders import NEWEST
 from lightkit.data.sources import kept_generators, seed_generators
 from lightkit.data.tensors import DataInfo
+
+
+def is_pair(batch: Any) -> bool:
+    """Tell whether a batch is a pair of a tensor of inputs and targets of any kind."""
+    return isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], Tensor)
 
 
 class Transform(Protocol):
@@ -67,12 +73,19 @@ class Prepare:
         """Prepare a batch.
 
         Args:
-            batch: Samples; only pairs (input, target) are touched.
+            batch: Pairs (input, target).
             epoch: Number of the epoch.
             first: Position of the batch's first sample in the epoch.
+
+        Raises:
+            UserError: They are samples of another form, of which nobody knows what to change.
         """
-        if self.idle or not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        if self.idle:
             return batch
+        if not is_pair(batch):
+            what = "only the inputs of samples (input, target) are augmented, and these have another form"
+            fix = "data.augment=[], and transforms in the data set itself"
+            raise UserError(what, key="data.augment", received=shape_of(batch)[:200], fix=fix, family="data-setting")
         x, y = batch
         if self.normalizer is not None:
             x = self.normalizer(x)
@@ -149,7 +162,11 @@ class Mixup:
 
     def mixed(self, batches: Iterable[Any], *, epoch: int, start: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Mix batches; what is drawn depends on the epoch and the position of a batch's first sample."""
-        for x, y in batches:
+        for batch in batches:
+            if not is_pair(batch) or not isinstance(batch[1], Tensor):
+                what, fix = "only pairs of tensors can be mixed", "data.mixup.alpha=null data.mixup.cutmix_alpha=null"
+                raise UserError(what, key="data.mixup", received=shape_of(batch)[:200], fix=fix, family="data-setting")
+            x, y = batch
             if self.info.task == "multiclass":
                 y = torch.nn.functional.one_hot(y, self.info.num_classes).to(torch.float32)
             random, size = np.random.default_rng(mix(self.seed, "mixup", epoch, start)), len(x)
@@ -293,6 +310,7 @@ class LoaderOptions:
         replica: Which part of every batch to read, where processes share the batches.
         replicas: Number of those parts.
         split: Name of the split, for messages.
+        collate: Makes a batch of a list of samples; None takes the `collate_fn` of the data set, or stacks them.
         epoch_batches: Batches of an epoch, which goes on where the one before it ended; None makes it one pass.
 
     Raises:
@@ -314,6 +332,7 @@ class LoaderOptions:
     replica: int = 0
     replicas: int = 1
     split: str = ""
+    collate: Callable[[list[Any]], Any] | None = None
     epoch_batches: int | None = None
 
     def __post_init__(self) -> None:

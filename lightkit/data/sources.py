@@ -67,7 +67,8 @@ class SampleData:
         Raises:
             UserError: A sample is wrong; its row in the data set is named.
         """
-        if self.info.task == "custom" or not isinstance(batch, tuple):
+        pair = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+        if self.info.task == "custom" or not pair or len(batch[0]) != len(rows):
             return
         name = type(self.base).__name__
         check_inputs(batch[0], name=name, rows=rows)

@@ -41,7 +41,7 @@ class SampleReader:
 
     def __init__(self, base: Any, options: LoaderOptions, prepare: Prepare) -> None:
         self._watch = WorkerWatch(options)
-        self._fetch = Fetch(base, options.seed, prepare, self._watch.board)
+        self._fetch = Fetch(base, options.seed, prepare, self._watch.board, options.collate)
         self._options = options
         self._jobs = _Jobs()
         self._loader: WatchedLoader | None = None

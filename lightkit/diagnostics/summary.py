@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.modules import tensors
 from lightkit.common.text import counted
 from lightkit.diagnostics.flops import Flops, ModuleRule, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
@@ -194,6 +193,8 @@ class TrainingSetup:
     """A small batch on the CPU."""
     samples: int
     """How many samples are computed at once."""
+    small: int = 2
+    """The samples of the small batch."""
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Of the forward pass, such as autocast."""
     recomputed: Sequence[str] = ()
@@ -202,11 +203,6 @@ class TrainingSetup:
     """State of the average of the weights."""
     rules: Mapping[str, ModuleRule] = field(default_factory=dict)
     """As `count_flops` takes them."""
-
-    @property
-    def small(self) -> int:
-        """Return the samples of the small batch."""
-        return len(next(iter(tensors(self.batch))))
 
 
 def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummary:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lightkit.common.drawing import png, render
 from lightkit.common.errors import UserError
-from lightkit.common.modules import mapped, tensors
 from lightkit.data import Data, DataInfo, Loader
+from lightkit.data.collates import apart
 from lightkit.gallery.views import InputView, TableView, TextView, view_of
 from lightkit.trainer.evaluate import in_unit
 
@@ -123,8 +123,7 @@ def _apart(batch: Any, size: int) -> list[tuple[Any, Tensor | None]]:
     pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
     if pair:
         return list(zip(batch[0].unbind(), batch[1].unbind()))
-    whole = all(part.ndim and len(part) == size for part in tensors(batch))
-    return [(mapped(lambda part, at=place: part[at], batch) if whole else batch, None) for place in range(size)]  # type: ignore[misc]
+    return [(sample, None) for sample in apart(batch, size)]
 
 
 def spread(rows: Tensor, count: int) -> Tensor:

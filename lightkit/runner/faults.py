@@ -19,7 +19,7 @@ from lightkit.common.errors import FAILED, LOST_RANK, OUT_OF_MEMORY, UserError
 from lightkit.common.failures import is_dead_worker, is_out_of_memory
 from lightkit.common.strategies import strategy_of
 from lightkit.common.text import counted
-from lightkit.data.loaders import small_batch
+from lightkit.data.loaders import small_batch, small_size
 from lightkit.device.ranks import is_lost
 from lightkit.diagnostics.footprint import activations, bytes_of, measured, origins, repeated_blocks, state_bytes
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
@@ -231,12 +231,7 @@ class MemoryReport:
         if not parts.engine.parallel.forward_is_local:
             return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
-        first = batch
-        if isinstance(batch, (tuple, list)):
-            first = batch[0]
-        elif batch:
-            first = next(iter(batch.values()))
-        samples, size = len(first), _samples(parts)
+        samples, size = small_size(parts.data.train), _samples(parts)
         if evaluating:
             size = int(self.cfg.data.eval_batch_size or self.cfg.data.batch_size)
 

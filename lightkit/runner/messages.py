@@ -12,6 +12,7 @@ from torch import Tensor
 import lightkit.monitor.usage as usage
 import lightkit.trainer.report as summary
 from lightkit.assembly import Learner
+from lightkit.common.failures import in_short
 from lightkit.common.modules import is_shard
 from lightkit.common.text import counted
 from lightkit.data import Data
@@ -109,7 +110,12 @@ def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) ->
     if graph and any(map(is_shard, parts.model.parameters())):  # all processes would have to compute it, at once
         logger.message("logger.tensorboard.graph: not drawn, as each process holds a part of the model only")
     elif graph:
-        logger.graph(parts.model, parts.engine.move(x[:1]))
+        try:
+            logger.graph(parts.model, parts.engine.move(x[:1]))
+        except Exception as error:  # a task of one's own may call the model with something else
+            logger.message(
+                f"logger.tensorboard.graph: not drawn, as the model does not take a sample: {in_short(error)}"
+            )
 
 
 def farewell(stop: Interrupted, folder: Path, *, saved: bool) -> str:

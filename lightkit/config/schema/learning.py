@@ -90,6 +90,9 @@ class DataConfig:
     `num_samples` (its rows), `data_source` and `shards` (where among them each shard begins). Null keeps no list of
     a million rows or more: the place of a row is computed. `lightkit.data.orders.Windows` mixes rows within few shards
     at a time."""
+    collate: Optional[Target] = None
+    """What makes a batch of a list of samples: a function, or a class whose objects are called with the list, such as
+    `lightkit.data.collates.listed`; null stacks the samples, or takes `collate_fn` of the data set."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
     """Mixup and CutMix of training batches."""
     drop_last: bool = False
