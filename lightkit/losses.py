@@ -5,8 +5,9 @@ Shapes: B samples, C classes or labels, T positions, V vocabulary size, D featur
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -135,6 +136,51 @@ class SupervisedContrastive(nn.Module):
         """Return what the loss of a batch comes down to at most: a sample cannot be nearest to all of its class."""
         partners = (target[:, None] == target[None, :]).sum(dim=1) - 1
         return float(partners.clamp(min=1).log().mean())
+
+
+class ByHead(nn.Module):
+    """Losses of several outputs by name, added up with weights that are given or learnt.
+
+    `weights: uncertainty` learns them (Kendall et al. 2018, https://arxiv.org/abs/1705.07115): a head with the log
+    variance s adds `exp(-s) * loss + s / 2`. The log variances begin at 0 and are parameters of the loss: they train
+    with the model, as those of any loss do.
+
+    Args:
+        losses: The loss of each head.
+        weights: A number for each head, 1 where none is given; or `uncertainty`.
+
+    Raises:
+        UserError: There is no head, or a weight for none.
+    """
+
+    def __init__(
+        self, losses: Mapping[str, nn.Module], weights: Mapping[str, float] | Literal["uncertainty"] | None = None
+    ) -> None:
+        super().__init__()
+        learnt, given = weights == "uncertainty", weights if isinstance(weights, Mapping) else {}
+        strange = [name for name in given if name not in losses]
+        if not losses or strange:
+            what = "there is no such head" if losses else "there is no head"
+            raise UserError(what, argument="weights" if losses else "losses", received=strange, choices=losses)
+        self.losses, self.weights = nn.ModuleDict(losses), {name: float(given.get(name, 1)) for name in losses}
+        self.log_variances = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in losses if learnt})
+
+    def forward(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+        """Compute the sum of the weighted losses of all heads.
+
+        Raises:
+            UserError: A head has no output or no target.
+        """
+        if lacking := [name for name in self.losses if name not in outputs or name not in targets]:
+            what = "the model gives no such output, or the data set no such target"
+            raise UserError(what, key="loss.losses", received=lacking, choices=[*map(str, outputs)])
+        total = torch.zeros(())
+        for name, loss in self.losses.items():
+            value = loss(outputs[name], targets[name])
+            if name in self.log_variances:
+                value = (-self.log_variances[name]).exp() * value + self.log_variances[name] / 2
+            total = total.to(value) + self.weights[name] * value
+        return total
 
 
 _OVER_WEIGHTS = (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward, TokenCrossEntropy.forward)

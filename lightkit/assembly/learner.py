@@ -127,7 +127,7 @@ def build_learner(
     model = engine.place_model(made.model)
     task = build_task(cfg.trainer.task, made.tuning if trains else None, data.info, engine, trust=trust)
     task = own_task(role, task, data.info, engine, folder, last=cfg.trainer.test == "last", mode=mode, trust=trust)
-    criterion = build_loss(cfg.loss, data.info, engine)
+    criterion = build_loss(cfg.loss, data.info, engine, model)
     if pretrained and role.solved is not None:
         solve_for(role.solved, model, data, criterion)
     with keys_under("device"):

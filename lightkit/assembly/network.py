@@ -16,7 +16,7 @@ from torch import nn
 
 from lightkit.assembly.forwards import Depths, find_depths, forwards
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
-from lightkit.assembly.parts import role_of
+from lightkit.assembly.parts import TRAINED_LOSS, role_of
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
@@ -262,6 +262,10 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
         raise UserError(
             "the model has no trainable parameter", key="model", received=cfg.model["_target_"], family="finetuning"
         )
+    with suppress(UserError):  # where a loss is needed that cannot be built, that is told
+        loss = instantiate(cfg.loss, key="loss", **info.sizes())
+        if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
+            model.add_module(TRAINED_LOSS, loss)
     return model
 
 

@@ -164,9 +164,15 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
     return replace(table, log_steps=cfg.logger.every_steps or min(table.log_steps, table.steps_per_epoch))
 
 
-def build_loss(node: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
-    """Build the loss from its node; one with tensors of its own (class weights) goes to the device."""
-    loss: Criterion = engine.place_loss(instantiate(node, key="loss", expected=Callable, **info.sizes()))
+TRAINED_LOSS = "trained_loss"
+"""Where a model holds the loss, if that has parameters: they train, are saved and are averaged with its own."""
+
+
+def build_loss(node: DictConfig, info: DataInfo, engine: Engine, model: nn.Module | None = None) -> Criterion:
+    """Build the loss from its node, or take that of the model; one with tensors of its own goes to the device."""
+    made = getattr(model, TRAINED_LOSS, None)
+    made = made if made is not None else instantiate(node, key="loss", expected=Callable, **info.sizes())
+    loss: Criterion = engine.place_loss(made)
     return loss
 
 
@@ -339,7 +345,11 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
         UserError: They do not; one report about loss and metrics.
     """
     metrics = {
-        split: {str(name): node["_target_"] for name, node in cfg.metrics[split].items() if node is not None}
+        split: {
+            str(name): node["_target_"]
+            for name, node in cfg.metrics[split].items()
+            if node is not None and "/" not in str(name)  # those are of one output of several
+        }
         for split in ("train", "val", "test")
     }
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":

@@ -9,6 +9,7 @@ sample's neighbours matter. Inputs are already scaled (`data.normalize`): a `fil
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,11 +18,35 @@ from torch.nn import functional
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.common.randomness import SampleRandom
-from lightkit.data.prepare import SampleWise
+from lightkit.common.randomness import SampleRandom, mix
+from lightkit.data.prepare import SampleWise, as_transforms
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By size in bytes."""
+
+
+class Views:
+    """Makes several views of each sample: the same transforms, with random numbers of its own for each view.
+
+    What comes out is a tuple of batches, as `lightkit.trainer.TwoViews` takes it. It stands last in `data.augment`.
+
+    Args:
+        augment: The transforms of a view, applied in this order: of this file, or those of one sample.
+        count: Number of views.
+    """
+
+    def __init__(self, augment: Sequence[Any], count: int = 2) -> None:
+        check_range("count", count, low=2, what="views are compared with each other")
+        self.augment, self.count = as_transforms(augment), count
+
+    def __call__(self, x: Tensor, random: SampleRandom) -> tuple[Tensor, ...]:
+        """Return the views of `(B, ...)`, each of the same shape."""
+        made = [x] * self.count
+        for view in range(self.count):
+            own = SampleRandom(mix(random.key, "view", view), random.positions)
+            for transform in self.augment:
+                made[view] = transform(made[view], own)
+        return tuple(made)
 
 
 class RandomShift(SampleWise):

@@ -78,7 +78,7 @@ class Collection:
             kind = kind_of(metric)
             if kind not in CONVERTERS:
                 raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)
-            group = groups.setdefault(_signature(kind, metric), MetricGroup(kind, [], []))
+            group = groups.setdefault((head_of(name), _signature(kind, metric)), MetricGroup(kind, [], []))
             group.names.append(name)
             group.metrics.append(metric)
         self.groups = list(groups.values())
@@ -116,7 +116,7 @@ class Collection:
         Raises:
             UserError: A metric does not take these values.
         """
-        converted: dict[str, tuple[Any, Any]] = {}
+        converted: dict[Any, tuple[Any, Any]] = {}
         for group in self.groups:
             if of_batches is not None and group.takes_batches is not of_batches:
                 continue
@@ -127,9 +127,11 @@ class Collection:
             if lacking:
                 raise self._unserved(group.names[0], sorted(lacking), sorted(kwargs))
             try:
-                if group.kind not in converted:
-                    converted[group.kind] = convert(group.kind, preds, target, self.decode)
-                leader.update(*converted[group.kind], **_taking(leader)._filter_kwargs(**kwargs))
+                head = head_of(group.names[0]) if isinstance(preds, Mapping) else None
+                if (head, group.kind) not in converted:
+                    own = (preds, target) if head is None else (preds[head], target[head])
+                    converted[head, group.kind] = convert(group.kind, *own, self.decode)
+                leader.update(*converted[head, group.kind], **_taking(leader)._filter_kwargs(**kwargs))
             except Exception as error:
                 if is_out_of_memory(error) or is_dead_worker(error):
                     raise
@@ -241,6 +243,11 @@ class Collection:
             )
         for group in self.groups:
             load(group.metrics[0], state[group.names[0]], device)
+
+
+def head_of(name: str) -> str | None:
+    """Return the output that a metric is of, where there are several by name: `size` of `size/mae`; None for all."""
+    return name.partition("/")[0] if "/" in name else None
 
 
 def _is_of_one_class(metric: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightkit.models.cnn import CNN
+from lightkit.models.heads import Heads
 from lightkit.models.mlp import MLP
 from lightkit.models.recurrent import RecurrentLM
 from lightkit.models.resnet import ResNet
@@ -13,6 +14,7 @@ from lightkit.models.zoo import timm_model, torchvision_model
 
 __all__ = [
     "CNN",
+    "Heads",
     "MLP",
     "RecurrentLM",
     "ResNet",

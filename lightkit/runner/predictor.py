@@ -117,8 +117,10 @@ class Predictor:
         pieces = [self.preprocessing(piece.inputs) for piece in self._pieces(given, Faults(skip=skip_bad))]
         return torch.cat(pieces) if pieces else torch.zeros(0, *self.info.input_shape)
 
-    def outputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
+    def outputs(self, given: Any, *, skip_bad: bool = False) -> Any:
         """Return what the network puts out for new inputs, `(N, ...)` float32 on the CPU: logits, or values learnt.
+
+        Of a model with several outputs by name it is such a tensor for each of them.
 
         Args:
             given: See the class.
@@ -128,11 +130,15 @@ class Predictor:
             UserError: It is nothing that the run can predict from, or a row cannot be used.
         """
         found = [collected.outputs() for _, collected, _ in self._outputs(given, Faults(skip=skip_bad))]
+        if found and isinstance(found[0], dict):
+            return {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
         wide = self.info.task in ("multiclass", "multilabel")
         return torch.cat(found) if found else torch.zeros(0, *([self.info.num_classes] if wide else []))
 
-    def predict(self, given: Any, *, skip_bad: bool = False) -> np.ndarray:
+    def predict(self, given: Any, *, skip_bad: bool = False) -> Any:
         """Return what is predicted for each row: the class in the words of the data, labels, or values in their unit.
+
+        Of a model with several outputs by name it is an array for each of them.
 
         Args:
             given: See the class.
@@ -141,7 +147,11 @@ class Predictor:
         Raises:
             UserError: It is nothing that the run can predict from, or a row cannot be used.
         """
-        found = self._columns(given, skip_bad)["prediction"]
+        columns = self._columns(given, skip_bad)
+        heads = [name for name in columns if name.endswith("/prediction")]
+        if heads:
+            return {name.partition("/")[0]: np.array(columns[name]) for name in heads}
+        found = columns.get("prediction", [])
         if self.info.task == "binary":
             return self.classes[np.array(found, dtype=np.int64)]
         if found and isinstance(found[0], str):  # of classes their names
@@ -159,7 +169,7 @@ class Predictor:
         if "p" in columns:
             yes = np.array(columns["p"]).reshape(-1, 1)
             return np.concatenate([1 - yes, yes], 1)
-        chances = [values for name, values in columns.items() if name != "prediction"]
+        chances = [values for name, values in columns.items() if name.startswith("p(")]
         if not chances:
             what = "only classes and labels have probabilities"
             raise UserError(what, received=self.info.task, fix="predict", family="data-setting")
@@ -178,7 +188,11 @@ class Predictor:
         """
         for piece, collected, more in self._outputs(given, faults or Faults()):
             columns = {**collected.columns(collected.outputs()), **more}
-            columns = {name: values for name, values in columns.items() if proba or name in ("prediction", "std")}
+            columns = {
+                name: values
+                for name, values in columns.items()
+                if proba or name.rpartition("/")[2] in ("prediction", "std")
+            }
             if words := self.info.task == "binary" and self.preprocessing.reader.words:
                 columns["prediction"] = [words[value] for value in columns["prediction"]]
             taken = {"row", *columns}
@@ -208,7 +222,7 @@ class Predictor:
             what = "as many targets as inputs are needed" if len(x) else "there are no rows to evaluate"
             raise UserError(what, argument="", received=tuple(y.shape), expected=str(wanted))
         metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
-        trained = replace(self._trained, criterion=build_loss(self._cfg.loss, self.info, self._engine))
+        trained = replace(self._trained, criterion=build_loss(self._cfg.loss, self.info, self._engine, self.network))
         with kept_generators():
             pass_over(trained, self._loader(self.preprocessing(x), y), [metrics])
         return {name.partition("/")[2]: value for name, value in metrics.compute().items()}
@@ -246,9 +260,11 @@ class Predictor:
 
     def _columns(self, given: Any, skip_bad: bool) -> dict[str, list[Any]]:
         """Predict all rows; return a column for each thing that is predicted."""
-        info = self.info
-        collected = Predictions(info.task, info.class_names, info.target_scale)
-        return collected.columns(self.outputs(given, skip_bad=skip_bad))
+        found = dict[str, list[Any]]()
+        for _, collected, _ in self._outputs(given, Faults(skip=skip_bad)):
+            for name, cells in collected.columns(collected.outputs()).items():
+                found.setdefault(name, []).extend(cells)
+        return found
 
     def _outputs(self, given: Any, faults: Faults) -> Iterator[tuple[NewRows, Predictions, dict[str, list[Any]]]]:
         """Run the network over rows, piece by piece; yields them, its outputs, and how sure an ensemble is."""

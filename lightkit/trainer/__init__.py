@@ -7,6 +7,7 @@ from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task
+from lightkit.trainer.views import TwoViews
 
 __all__ = [
     "ByName",
@@ -22,5 +23,6 @@ __all__ = [
     "Task",
     "Timetable",
     "Trainer",
+    "TwoViews",
     "evaluate",
 ]

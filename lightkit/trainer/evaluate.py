@@ -159,9 +159,17 @@ class Predictions:
         self._preds: list[Tensor] = []
         self._targets: list[Any] = []
         self._texts: list[str] = []
+        self._heads: dict[str, Predictions] = {}
 
     def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
-        """Take in one batch; see `Meter.update`."""
+        """Take in one batch; see `Meter.update`. Several outputs by name are predictions of their own each."""
+        for name, own in preds.items() if isinstance(preds, Mapping) else ():
+            own = own.flatten() if own.shape[1:] == (1,) else own
+            classes = tuple(map(str, range(own.shape[1]))) if own.ndim == 2 and own.shape[1] > 1 else ()
+            head = self._heads.setdefault(name, Predictions("custom", classes))
+            head.update(own, target[name] if isinstance(target, Mapping) else None, loss, size)
+        if isinstance(preds, Mapping):
+            return
         if preds is None or len(preds) != size:
             raise UserError(
                 "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
@@ -174,8 +182,10 @@ class Predictions:
         if target is not None:
             self._targets.append(target.detach().cpu())
 
-    def outputs(self) -> Tensor:
-        """Return the outputs of all samples, `(N, ...)` float32."""
+    def outputs(self) -> Any:
+        """Return the outputs of all samples, `(N, ...)` float32; of several those of each by name."""
+        if self._heads:
+            return {name: head.outputs() for name, head in self._heads.items()}
         return torch.cat(self._preds)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -191,6 +201,13 @@ class Predictions:
         if self._texts:
             found = zip(numbers.tolist(), self._targets, self._texts, strict=True)
             return [{"row": row, "target": target, "prediction": text} for row, target, text in found]
+        if self._heads:
+            heads = [(name, head.rows(numbers)) for name, head in self._heads.items()]
+            return [
+                {"row": row}
+                | {f"{name}/{key}": cell for name, own in heads for key, cell in own[i].items() if key != "row"}
+                for i, row in enumerate(numbers.tolist())
+            ]
         outputs = in_unit(self.outputs(), self._unit)
         known = in_unit(torch.cat(self._targets), self._unit) if self._targets else None
         targets = [None] * len(outputs) if known is None else known.tolist()
@@ -203,8 +220,11 @@ class Predictions:
             for i, (row, target) in enumerate(zip(numbers.tolist(), targets, strict=True))
         ]
 
-    def columns(self, outputs: Tensor) -> dict[str, list[Any]]:
+    def columns(self, outputs: Any) -> dict[str, list[Any]]:
         """Return what outputs `(N, ...)` without targets predict, a column each: `prediction`, and probabilities."""
+        if self._heads:
+            heads = ((name, head.columns(outputs[name])) for name, head in self._heads.items())
+            return {f"{name}/{key}": cells for name, own in heads for key, cells in own.items()}
         known = torch.zeros(len(outputs), dtype=torch.int64) if self._task == "custom" else None
         return self._named(in_unit(outputs, self._unit), task_of(self._task, self._names, outputs, known))
 

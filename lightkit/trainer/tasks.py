@@ -172,11 +172,15 @@ def logits(output: Any) -> Any:
     return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
-def fit_shape(output: Tensor, target: Tensor) -> Tensor:
-    """Drop the last dimension of an `(N, 1)` output where the target is `(N,)` floats.
+def fit_shape(output: Any, target: Any) -> Any:
+    """Drop the last dimension of an `(N, 1)` output where the target is `(N,)` floats; of several by name of each.
 
     A loss would otherwise broadcast the two to `(N, N)` and train on nonsense without an error.
     """
+    if isinstance(output, Mapping) and isinstance(target, Mapping):
+        return {name: fit_shape(output[name], each) for name, each in target.items() if name in output}
+    if not isinstance(output, Tensor):
+        return output
     if output.ndim == target.ndim + 1 and output.shape[-1] == 1 and torch.is_floating_point(target):
         return output.squeeze(-1)
     return output
