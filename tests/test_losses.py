@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.losses import FocalLoss, SupervisedContrastive, TokenCrossEntropy, mean_weight
+from lightkit.losses import ByHead, FocalLoss, SupervisedContrastive, TokenCrossEntropy, mean_weight
 from lightkit.metrics import SplitMetrics
 
 
@@ -68,6 +69,35 @@ def test_supervised_contrastive_by_hand():
     assert SupervisedContrastive(0.2)(embeddings, target).item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_contrastive_loss_of_two_views_is_that_of_simclr():
+    first, second = (F.normalize(torch.randn(5, 4), dim=1) for _ in range(2))
+    both = torch.cat([first, second])
+    terms = []
+    for i in range(10):  # equation 1 of https://arxiv.org/abs/2002.05709
+        others = sum(torch.exp(both[i] @ both[k] / 0.5) for k in range(10) if k != i)
+        terms.append(-torch.log(torch.exp(both[i] @ both[(i + 5) % 10] / 0.5) / others))
+    loss = SupervisedContrastive(0.5)(3 * both, torch.arange(5).repeat(2))
+    assert loss.item() == pytest.approx(float(sum(terms)) / 10, rel=1e-5)
+
+
+def test_losses_by_head_add_up_by_weights_that_are_given_or_learnt():
+    outputs, targets = {"a": torch.ones(4), "b": torch.zeros(4)}, {"a": torch.full((4,), 3.0), "b": torch.ones(4)}
+    losses = {"a": nn.MSELoss(), "b": nn.L1Loss()}
+    assert ByHead(losses)(outputs, targets).item() == 5
+    assert ByHead(losses, {"a": 0.5})(outputs, targets).item() == 3
+    learnt = ByHead(losses, "uncertainty")
+    assert learnt(outputs, targets).item() == 5
+    with torch.no_grad():
+        learnt.log_variances["a"].fill_(math.log(4))
+    value = learnt(outputs, targets)
+    value.backward()
+    assert value.item() == pytest.approx(4 / 4 + math.log(4) / 2 + 1)
+    gradients = {name: parameter.grad.item() for name, parameter in learnt.log_variances.items()}
+    assert gradients == pytest.approx({"a": -1 + 0.5, "b": -1 + 0.5}), "0 where the variance is the loss"
+    with pytest.raises(UserError, match=r"(?s)no such output.*\['b'\].*choices"):
+        learnt({"a": outputs["a"]}, targets)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_supervised_contrastive_without_partners_has_finite_gradients(count):
     embeddings = torch.randn(count, 3, requires_grad=True)
@@ -109,6 +139,8 @@ def test_shapes_that_would_broadcast_are_refused(loss, output, target):
         (lambda: FocalLoss(alpha=2.0, multilabel=True), r"alpha: out of range"),
         (lambda: FocalLoss(alpha=0.3), "alpha weighs positive against negative labels"),
         (lambda: SupervisedContrastive(0.0), r"temperature: out of range"),
+        (lambda: ByHead({}), "losses: there is no head"),
+        (lambda: ByHead({"a": nn.MSELoss()}, {"b": 1}), r"weights: there is no such head"),
     ],
 )
 def test_bad_arguments(make, match):

@@ -59,7 +59,7 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
         (f"metrics.{split}.{name}", path, needs)
         for split, named in metrics.items()
         for name, path in named.items()
-        if (needs := _needed(path, task)) != task
+        if "/" not in name and (needs := _needed(path, task)) != task  # of one output of several nothing is known
     ]
     fix = "a task class of your own (trainer.task._target_) that knows these targets"
     if task in OPTIONS:

@@ -170,9 +170,8 @@ TRAINED_LOSS = "trained_loss"
 
 def build_loss(node: DictConfig, info: DataInfo, engine: Engine, model: nn.Module | None = None) -> Criterion:
     """Build the loss from its node, or take that of the model; one with tensors of its own goes to the device."""
-    made = getattr(model, TRAINED_LOSS, None)
-    made = made if made is not None else instantiate(node, key="loss", expected=Callable, **info.sizes())
-    loss: Criterion = engine.place_loss(made)
+    made: Any = getattr(model, TRAINED_LOSS, None)
+    loss: Criterion = engine.place_loss(made or instantiate(node, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 
@@ -345,11 +344,7 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
         UserError: They do not; one report about loss and metrics.
     """
     metrics = {
-        split: {
-            str(name): node["_target_"]
-            for name, node in cfg.metrics[split].items()
-            if node is not None and "/" not in str(name)  # those are of one output of several
-        }
+        split: {str(name): node["_target_"] for name, node in cfg.metrics[split].items() if node is not None}
         for split in ("train", "val", "test")
     }
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lightkit.models.cnn import CNN
-from lightkit.models.heads import Heads
-from lightkit.models.mlp import MLP
+from lightkit.models.mlp import MLP, Heads
 from lightkit.models.recurrent import RecurrentLM
 from lightkit.models.resnet import ResNet
 from lightkit.models.soft_tree import SoftTree
@@ -14,8 +13,8 @@ from lightkit.models.zoo import timm_model, torchvision_model
 
 __all__ = [
     "CNN",
-    "Heads",
     "MLP",
+    "Heads",
     "RecurrentLM",
     "ResNet",
     "SoftTree",

@@ -1,4 +1,4 @@
-"""Multi-layer perceptron for inputs of any shape.
+"""Multi-layer perceptron for inputs of any shape, and output layers for several targets.
 
 Shapes: B samples, F features.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from torch import Tensor, nn
@@ -67,3 +67,26 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute outputs `(B, num_classes)` of inputs `(B, ...)` with F numbers per sample."""
         return self.head(self.layers(x.flatten(1)))
+
+
+class Heads(nn.Module):
+    """A network that all targets share, and a linear output layer for each of them.
+
+    Args:
+        trunk: The shared network; what it puts out are the features of a sample.
+        heads: Outputs for each target, by its name.
+
+    Raises:
+        UserError: A head has no output.
+    """
+
+    def __init__(self, trunk: nn.Module, heads: Mapping[str, int]) -> None:
+        super().__init__()
+        check_sizes(heads=list(heads.values()))
+        self.trunk, self.activation = trunk, nn.ReLU()
+        self.heads = nn.ModuleDict({name: nn.LazyLinear(size) for name, size in heads.items()})
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Compute an output `(B, ...)` for each head by name."""
+        features = self.activation(self.trunk(x)).flatten(1)
+        return {name: head(features) for name, head in self.heads.items()}

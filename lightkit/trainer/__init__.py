@@ -6,8 +6,7 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
 from lightkit.trainer.state import State, Timetable
-from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task
-from lightkit.trainer.views import TwoViews
+from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task, TwoViews
 
 __all__ = [
     "ByName",

@@ -202,12 +202,11 @@ class Predictions:
             found = zip(numbers.tolist(), self._targets, self._texts, strict=True)
             return [{"row": row, "target": target, "prediction": text} for row, target, text in found]
         if self._heads:
-            heads = [(name, head.rows(numbers)) for name, head in self._heads.items()]
-            return [
-                {"row": row}
-                | {f"{name}/{key}": cell for name, own in heads for key, cell in own[i].items() if key != "row"}
-                for i, row in enumerate(numbers.tolist())
-            ]
+            rows: list[dict[str, Any]] = [{"row": row} for row in numbers.tolist()]
+            for name, head in self._heads.items():
+                for row, own in zip(rows, head.rows(numbers), strict=True):
+                    row |= {f"{name}/{key}": cell for key, cell in own.items() if key != "row"}
+            return rows
         outputs = in_unit(self.outputs(), self._unit)
         known = in_unit(torch.cat(self._targets), self._unit) if self._targets else None
         targets = [None] * len(outputs) if known is None else known.tolist()

@@ -27,6 +27,14 @@ PACKAGES = {"torchvision": "torchvision", "timm": "timm", "schedule_free": "sche
 TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16", "data.batch_size=4"]
 IMAGES = ["data=shapes", "data.dataset.train=16", "data.dataset.val=8", "data.dataset.test=8", "data.batch_size=4"]
 FAKE = "+data.dataset.options={size: 40, image_size: [3, 8, 8]}"
+HEADS = [
+    "data=custom",
+    "data.dataset._target_=tests.resume.sets.TwoTargets",
+    "metrics=none",
+    "metrics.monitor=val/loss",
+    "model.heads={kind: 3, size: 1}",
+    "loss.losses={kind: {_target_: torch.nn.CrossEntropyLoss}, size: {_target_: torch.nn.MSELoss}}",
+]
 BIGRAMS = [
     "model._target_=torch.nn.Embedding",
     "model.sparse=true",
@@ -37,6 +45,8 @@ NEEDS = {
     "data=torchvision": ["data.dataset.name=FakeData", FAKE, "model=cnn"],
     "data=text": [*TOKENS[1:], "model=transformer_lm"],
     "data=shapes": IMAGES[1:],
+    "model=heads": [*HEADS, "loss=by_head"],
+    "loss=by_head": [*HEADS, "model=heads"],
     "loss=bce_with_logits": ["data=digits_multilabel"],
     "loss=token_cross_entropy": [*TOKENS, "model=lstm_lm"],
     "metrics=regression": ["data=diabetes"],

@@ -98,3 +98,16 @@ def test_noise_has_its_deviation() -> None:
     noise = apply(T.GaussianNoise(0.5), torch.zeros(200, 50))
     assert abs(noise.std() - 0.5) < 0.02
     assert abs(noise.mean()) < 0.02
+
+
+def test_views_differ_from_each_other_and_depend_on_the_sample_alone() -> None:
+    x, views = images(), T.Views([T.RandomShift(2), T.GaussianNoise()])
+    one, other = apply(views, x)
+    assert one.shape == other.shape == x.shape
+    assert not torch.equal(one, other)
+    late = apply(views, x[5:], torch.arange(5, 23))
+    assert torch.equal(late[0], one[5:])
+    assert torch.equal(late[1], other[5:])
+    assert len(apply(T.Views([], count=3), x)) == 3
+    with pytest.raises(UserError, match=r"(?s)count: views are compared with each other.*received: 1"):
+        T.Views([], count=1)

@@ -38,6 +38,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/find.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
+        "docs/guides/heads.md",
         "docs/guides/hydra.md",
         "docs/guides/losses-and-optimizers.md",
         "docs/guides/new-data.md",
@@ -52,6 +53,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/trackers.md",
         "docs/guides/training.md",
         "docs/guides/troubleshooting.md",
+        "docs/guides/two-views.md",
     ],
 )
 def test_another_page(page: str, check: CheckPage) -> None:

@@ -51,6 +51,14 @@ class Counting(Dataset[Any]):
         return self.x[row], self.targets[row]
 
 
+class TwoTargets(Drawing):
+    """A class and a number for each sample, by name."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, kind = super().__getitem__(row)
+        return x, {"kind": int(kind), "size": float(x[0])}
+
+
 class Begins(Callback):
     """Writes down that training begins: what was read before served to build the run.
 
