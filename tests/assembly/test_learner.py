@@ -76,7 +76,7 @@ def needs(option: str, folder: Path) -> list[str]:
         return table[option == "data=csv" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
     if option == "data=image_folder":
         return [*_images(folder), "data.num_workers=0", "model=cnn"]
-    if group == "model":
+    if group == "model" and option not in NEEDS:
         return TOKENS if name.endswith("_lm") else IMAGES
     return NEEDS.get(option, [] if group == "data" else ["data=digits"])
 
