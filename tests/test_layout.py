@@ -74,7 +74,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6550,
-    "runner": 5410,
+    "runner": 5425,
     "doctor": 4150,
     "cli": 4200,
     "data": 4900,
@@ -85,7 +85,7 @@ BUDGETS = {
     "checkpoint": 2260,
     "assembly": 1950,
     "device": 1750,
-    "common": 1660,
+    "common": 1665,
     "metrics": 1670,
     "diagnostics": 1550,
     "loggers": 1900,
@@ -94,11 +94,11 @@ BUDGETS = {
     "detached": 900,
     "compare": 950,
     "monitor": 850,
-    "models": 800,
+    "models": 835,
     "finders": 650,
     "gallery": 700,
     "processes": 300,
-    "losses": 100,
+    "losses": 115,
     "sklearn": 150,
 }
 """Lines of code that a room may have, without docstrings, comments and blank lines: growth is argued for in a diff."""

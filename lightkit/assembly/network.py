@@ -23,7 +23,7 @@ from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import in_short
-from lightkit.common.modules import has_statistics
+from lightkit.common.modules import has_statistics, trains
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema.finetune import FinetuneConfig
@@ -258,13 +258,12 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
     if role.joint is not None:
         scale = role.shrinkage if role.joint == "soft_gradient_boosting" else 1 / len(models)
         model = Joint(models, stacked=role.joint != "fusion", scale=scale)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError(
-            "the model has no trainable parameter", key="model", received=cfg.model["_target_"], family="finetuning"
-        )
+    if not trains(model):
+        what, target = "the model has no trainable parameter", cfg.model["_target_"]
+        raise UserError(what, key="model", received=target, family="finetuning")
     with suppress(UserError):  # where a loss is needed that cannot be built, that is told
         loss = instantiate(cfg.loss, key="loss", **info.sizes())
-        if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
+        if trains(loss):
             model.add_module(TRAINED_LOSS, loss)
     return model
 

@@ -54,6 +54,11 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__) is not None
 
 
+def trains(module: Any) -> bool:
+    """Tell whether something is a module with parameters to train."""
+    return isinstance(module, nn.Module) and any(parameter.requires_grad for parameter in module.parameters())
+
+
 def has_statistics(module: nn.Module) -> bool:
     """Tell whether it is a norm layer that keeps running statistics in training."""
     return is_norm(module) and getattr(module, "running_mean", None) is not None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.failures import in_short
+from lightkit.common.modules import trains
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
@@ -76,7 +77,7 @@ def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
         (stops, "early stopping may end a member in the middle of an epoch"),
         (type(learner.average) not in (NoAverage, Ema), "the average of the weights is of another kind"),
         (not taken, "the data are read sample by sample"),
-        (_trains(learner.criterion), "the loss has parameters that train"),
+        (trains(learner.criterion), "the loss has parameters that train"),
         (len(single) < len(metrics), "the metrics are shared by several processes"),
         (name is not None, f"metrics.{name} is for one model at a time"),
     )
@@ -115,10 +116,6 @@ def _groups(learner: Learner) -> list[Any]:
         ({key: value for key, value in group.items() if key != "params"}, [names[p] for p in group["params"]])
         for group in learner.optimizer.param_groups
     ]
-
-
-def _trains(criterion: Any) -> bool:
-    return isinstance(criterion, nn.Module) and any(parameter.requires_grad for parameter in criterion.parameters())
 
 
 def _tensors(criterion: Any) -> dict[str, Tensor]:
