@@ -58,8 +58,15 @@ COMMAND_GROUPS = {
 COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
 _DESTINATIONS = {"--from": "source", "--try": "numbers"}
 """Where the values of options go whose names are words of Python."""
-_HYDRA = {"--config-dir": "-cd", "--config-name": "-cn", "--cfg": "-c", "--package": "-p", "--info": "-i"}
-"""Short names that Hydra has for options."""
+_ALIASES = {
+    "--config-dir": "-cd",
+    "--config-name": "-cn",
+    "--cfg": "-c",
+    "--package": "-p",
+    "--info": "-i",
+    "--output": "--out",
+}
+"""Other names of options: the short ones that Hydra has, and what others have for `--output`."""
 _OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _REQUIRED = "the following arguments are required: "
 
@@ -102,7 +109,7 @@ def options_of(command: str) -> dict[str, Option]:
                 continue
             given = "|".join(re.findall(rf"{name} (\w[^\s\]]*)", usage)) if value else ""
             value = "|".join(dict.fromkeys(given.split("|"))) if "|" in given else value.removesuffix(",")
-            shorts = [each for each in (short, _HYDRA.get(name)) if each]
+            shorts = [each for each in (short, _ALIASES.get(name)) if each]
             found[name] = Option((*shorts, name), value, f"[{name} {value}]..." in usage)
     return found
 
@@ -172,8 +179,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             names = [name for action in shown for name in action.option_strings]
-            # Hydra's short forms and underscores are accepted, not advertised.
-            options = [name for name in names if name.startswith("--") and "_" not in name]
+            # Other names and underscores are accepted, not advertised.
+            options = [
+                name for name in names if name.startswith("--") and "_" not in name and name not in _ALIASES.values()
+            ]
             takes_overrides = any(action.dest == "overrides" for action in self._actions)
             fix = in_place_of(f"{self.prog} {unknown[0]}") or (
                 _without_dashes(unknown[0], joined) if takes_overrides else None

@@ -62,6 +62,12 @@ def evaluate(args: list[str]) -> int:
 def predict(args: list[str]) -> int:
     """Write the predictions of a run on a split, or on new rows."""
     options = _read("predict", args, split="")
+    ending = Path(options.output or "").suffix
+    if ending not in _WRITERS:
+        what, choices = "predictions are not written in this form", [ending for ending in _WRITERS if ending]
+        raise UserError(
+            what, key="--output", received=options.output, choices=choices, fix="a name with such an ending"
+        )
     if options.input is not None:
         return _predict_new(options)
     for name, given in (("--proba", options.proba), ("--skip-bad", options.skip_bad)):
@@ -104,18 +110,13 @@ def _predict_new(options: Namespace) -> int:
 
 def _write(options: Namespace, rows: Iterable[dict[str, Any]], usual: Path, where: str) -> int:
     """Write rows to where the user wants them, or the usual file."""
+    rows = _some(rows, where)
     if options.output == "-":
-        _write_rows(sys.stdout, rows, where)
+        _write_rows(sys.stdout, rows)
         return 0
     target = Path(options.output) if options.output else usual
-    if target.suffix == ".parquet":
-        from lightkit.data.table_sources import write_parquet
-
-        with _unfinished(target) as path:
-            count = write_parquet(path, _some(rows, where))
-    else:
-        with _opened(target) as file:
-            count = _write_rows(file, rows, where)
+    with _unfinished(target) as path:
+        count = _WRITERS[target.suffix](path, rows)
     say(f"{counted(count, 'row')} written to {target}")
     return 0
 
@@ -193,16 +194,35 @@ def _some(rows: Iterable[dict[str, Any]], where: str) -> Iterator[dict[str, Any]
     yield from source
 
 
-def _write_rows(file: TextIO, rows: Iterable[dict[str, Any]], where: str) -> int:
+def _write_rows(file: TextIO, rows: Iterable[dict[str, Any]]) -> int:
     """Write rows as CSV under the names of the first, and return how many there are."""
-    writer, names, count = CsvWriter(file), list[str](), 0
-    for row in _some(rows, where):
-        if not count:
-            names = [*row]
-            writer.row(names)
-        writer.row(row[name] for name in names)
-        count += 1
+    writer, count = CsvWriter(file), 0
+    for count, row in enumerate(rows, 1):
+        if count == 1:
+            writer.row(row)
+        writer.row(row.values())
     return count
+
+
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    with path.open("x", newline="", encoding="utf-8") as file:
+        return _write_rows(file, rows)
+
+
+def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write a line of JSON for each row."""
+    with path.open("x", encoding="utf-8") as file:
+        return sum(file.write(json_text(row, one_line=True) + "\n") > 0 for row in rows)
+
+
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    from lightkit.data.table_sources import write_parquet
+
+    return write_parquet(path, rows)
+
+
+_WRITERS = {".csv": _write_csv, ".parquet": _write_parquet, ".jsonl": _write_lines, "": _write_csv}
+"""What writes predictions, by the ending of the file."""
 
 
 KINDS = ("data", "results", "worst")

@@ -163,6 +163,13 @@ def step_of_optimizer(optim: OptimConfig, device: DeviceConfig, report: Report) 
         report.add(key, f"{target} has none of these", received=wanted, choices=["auto", *choices])
 
 
+def shards_of_state(optim: OptimConfig, device: DeviceConfig, report: Report) -> None:
+    """Refuse optimizers whose state PyTorch cannot share out: tensors of 4 or 8 bits, of a class of their own."""
+    if str(optim._target_).startswith("torchao.") and strategy_of(device.parallel).shards_parameters:
+        what, fix = "its state cannot be gathered from processes that hold parts of it", "device.parallel=ddp"
+        report.add(("optim", "_target_"), what, received=optim._target_, fix=f"{fix}, or optim=adamw")
+
+
 def split_of_batches(device: DeviceConfig, report: Report) -> None:
     """Refuse to split batches in a static graph."""
     if device.batch_size == "auto" and device.ddp.static_graph:

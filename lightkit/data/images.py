@@ -155,19 +155,23 @@ def read_image(file: Path, *, size: int, channels: int) -> Tensor:
 def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
     """Convert a Pillow image to `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
     import numpy as np
+    from PIL import Image
 
+    is_deep = image.mode.startswith("I")  # grey of 16 bits, which Pillow would cut off above 255
+    if is_deep:
+        image = Image.fromarray(np.asarray(image).astype(np.float32))
     if size is not None:  # the middle square, scaled
         width, height = image.size
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         # Palettes and 1-bit images cannot be interpolated.
-        image = image if image.mode in ("RGB", "L") else image.convert("RGB")
+        image = image if is_deep or image.mode in ("RGB", "L") else image.convert("RGB")
         image = image.resize((size, size), resample=2, box=(left, top, left + side, top + side))
-    mode = "RGB" if channels == 3 else "L"
+    mode = image.mode if is_deep else "RGB" if channels == 3 else "L"
     levels = np.asarray(image if image.mode == mode else image.convert(mode))
-    levels = levels.transpose(2, 0, 1) if channels == 3 else levels[None]
-    pixels = np.empty(levels.shape, np.float32)
-    return torch.from_numpy(np.divide(levels, np.float32(255), out=pixels, dtype=np.float32))
+    levels = levels.transpose(2, 0, 1) if levels.ndim == 3 else levels[None]
+    pixels = np.empty((channels, *levels.shape[1:]), np.float32)
+    return torch.from_numpy(np.divide(levels, np.float32(65535 if is_deep else 255), out=pixels, dtype=np.float32))
 
 
 MOST_VERIFIED = 20_000

@@ -230,6 +230,11 @@ class Lbfgs(ComposedOptimizer):
             group.setdefault("lr", lr)
         super().__init__(groups, {"lbfgs": inner})
 
+    def state_bytes(self, parameter: Tensor) -> int:
+        """Return the bytes that are kept for a parameter in the end: two for each step of the history, and two more."""
+        kept = 2 * int(self.parts["lbfgs"].defaults["history_size"]) + 2
+        return kept * parameter.numel() * parameter.element_size()
+
     def step(self, closure: Closure) -> Any:  # type: ignore[override]
         """Let L-BFGS step over all groups as one."""
         inner = self.parts["lbfgs"]
@@ -277,6 +282,11 @@ class Sam(ComposedOptimizer):
             received = type(inner).__name__ if callable(base) else base
             raise UserError("not an optimizer", argument="base", expected=expected, received=received)
         super().__init__(groups, {"base": inner})
+
+    @property
+    def base(self) -> Optimizer:
+        """Return the other optimizer, whose state is all that is kept."""
+        return self.parts["base"]
 
     @torch.no_grad()
     def step(self, closure: Closure) -> Any:  # type: ignore[override]

@@ -389,7 +389,7 @@ def load(
 
 def _meant(run: str | Path, checkpoint: str) -> tuple[Path, str]:
     """Return the folder of a run, and which of its weights are meant."""
-    path = Path(run).expanduser()
+    path = Path(str(run)).expanduser()
     if not path.is_file():
         return find_run(str(run), project()), checkpoint
     folder = run_of(path.resolve())

@@ -156,6 +156,9 @@ def test_new_rows_are_predicted(cli: Cli, wine: Path, project: Path, monkeypatch
         "20 rows written to out.parquet" in cli("predict", run, "--input", "new.parquet", "--output", "out.parquet").out
     )
     assert pd.read_parquet("out.parquet")["prediction"].tolist() == [row["prediction"] for row in found]
+    assert cli("predict", run, "--input", str(new), "--out", "out.jsonl").code == 0
+    lines = [json.loads(line) for line in (project / "out.jsonl").read_text().splitlines()]
+    assert [{name: str(cell) for name, cell in row.items()} for row in lines] == piped
 
 
 def test_new_rows_that_cannot_be_read_are_named(cli: Cli, wine: Path, project: Path) -> None:
@@ -180,7 +183,9 @@ def test_new_rows_that_cannot_be_read_are_named(cli: Cli, wine: Path, project: P
         (["--input", "new.csv", "--split", "val"], "--split: new rows are in no split"),
         (["--proba"], "--proba: this is for new rows"),
         (["--input", "new.csv", "--output", "./new.csv"], "--output: this is the file of the new rows"),
-        (["--input", "new.csv", "--out", "x.csv"], "nearest: --output"),
+        (["--input", "new.csv", "--outputs", "x.csv"], "nearest: --output"),
+        (["--input", "new.csv", "--out", "x.json"], "choices:  .csv, .parquet, .jsonl"),
+        (["--output", "x.xlsx"], "--output: predictions are not written in this form"),
     ],
 )
 def test_what_cannot_be_predicted(cli: Cli, wine: Path, args: list[str], message: str) -> None:

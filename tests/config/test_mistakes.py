@@ -248,6 +248,7 @@ device=fsdp device.compile=default => device.compile: not with fsdp | : code is 
 device=fsdp device.channels_last=true => device.channels_last: not with fsdp | usual order in memory
 device=fsdp device.cuda_graphs=true => device.cuda_graphs: not with fsdp | : kernels are recorded
 device=fsdp finetune.peft={_target_: toy.anything} => finetune.peft: not with fsdp: the layers of peft
+device=fsdp optim=adamw8bit => optim._target_: its state cannot be gathered | device.parallel=ddp
 device=fsdp device.batch_size=auto => device.batch_size: each process holds a part of the model
 device=ddp device.ddp.static_graph=true device.batch_size=auto => device.batch_size: the batch may be split, and PyTorch
 ensemble=voting checkpoint=none => checkpoint.enabled: an ensemble is made of the checkpoints

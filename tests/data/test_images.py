@@ -91,6 +91,19 @@ def test_pixels_are_levels_of_255(tmp_path: Path, shape: tuple[int, ...]) -> Non
     assert image.is_contiguous()
 
 
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_levels_of_16_bits_keep_their_range(tmp_path: Path, ending: str, channels: int) -> None:
+    (tmp_path / "a").mkdir()
+    levels = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    Image.fromarray(levels).save(tmp_path / "a" / f"1.{ending}")
+    image, _ = ImageFolder(str(tmp_path), 16, channels)[0]
+    assert torch.equal(image, torch.from_numpy(levels / np.float32(65535)).expand(channels, -1, -1))
+    small, _ = ImageFolder(str(tmp_path), 4, channels)[0]
+    assert 0.05 < float(small.min()) < 0.2
+    assert 0.8 < float(small.max()) < 0.95
+
+
 def test_bad_folders(folder: Path, tmp_path: Path) -> None:
     root, test = str(folder), tmp_path / "new"
     refused(lambda: ImageFolder(str(tmp_path / "none")), "there is no such folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,19 @@ class CsvLogger(Logger):
 
     def __init__(self, folder: Path) -> None:
         self.path = Path(folder) / run_files.METRICS_TABLE
-        self._rows = list[dict[str, Any]]()
+        self._rows = list[Mapping[str, Any]]()
         self._names = list[str]()
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         """Begin with these rows."""
-        self._rows = [{name: value for name, value in row.items() if name != "time"} for row in kept]
-        self._names = [*dict.fromkeys(["step", "epoch", *(name for row in self._rows for name in row)])]
+        self._rows = [*kept]
+        self._names = [*dict.fromkeys(["step", "epoch", "time", *(name for row in kept for name in row)])]
         if self._rows or self.path.exists():
             self._write_all()
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Write one line."""
-        row = {"step": step, "epoch": epoch, **values}
+        row = {"step": step, "epoch": epoch, "time": round(time.time(), 3), **values}
         self._rows.append({name: value if math.isfinite(value) else None for name, value in row.items()})
         new = [name for name in values if name not in self._names]
         self._names += new

@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from lightkit.finetune.tables import (
     state_sizes,
 )
 from lightkit.models import ResNet, TransformerClassifier
+from lightkit.optim import Lbfgs, Sam
 from lightkit.optim.annealing import Cosine, Plateau
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
@@ -428,6 +430,30 @@ def test_what_is_measured_is_what_is_kept(kind: type[Optimizer], options: dict[s
     assert {name: value for name, value in optimizer.param_groups[0].items() if name != "params"} == before
     assert measured == held(optimizer, model)
     assert state_sizes(optimizer, dict(model.named_parameters())) == measured
+
+
+def test_steps_that_ask_for_the_loss_again_are_measured_too() -> None:
+    model = layers()
+    parameters = dict(model.named_parameters())
+    groups = [{"params": [*parameters.values()]}]
+    sam = Sam(groups, base=partial(SGD, momentum=0.9), lr=0.1)
+    before = [each.detach().clone() for each in parameters.values()]
+    assert state_sizes(sam, parameters) == {name: 4 * each.numel() for name, each in parameters.items()}
+    lbfgs = Lbfgs([{"params": [*parameters.values()]}], history_size=2, max_iter=4)
+    assert all(torch.equal(*pair) for pair in zip(before, parameters.values(), strict=True))
+    expected = sum((state_sizes(lbfgs, parameters) or {}).values())
+
+    def closure() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = torch.stack([(each - 3).pow(4).sum() for each in parameters.values()]).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        lbfgs.step(closure)
+    (state,) = lbfgs.state.values()
+    kept = [*state["old_dirs"], *state["old_stps"], state["d"], state["prev_flat_grad"]]
+    assert sum(4 * each.numel() for each in kept) == expected
 
 
 def test_each_group_by_its_own_settings() -> None:
