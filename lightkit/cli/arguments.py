@@ -58,14 +58,8 @@ COMMAND_GROUPS = {
 COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
 _DESTINATIONS = {"--from": "source", "--try": "numbers"}
 """Where the values of options go whose names are words of Python."""
-_ALIASES = {
-    "--config-dir": "-cd",
-    "--config-name": "-cn",
-    "--cfg": "-c",
-    "--package": "-p",
-    "--info": "-i",
-    "--output": "--out",
-}
+_OTHERS = "--config-dir=-cd --config-name=-cn --cfg=-c --package=-p --info=-i --output=--out"
+_ALIASES = dict(pair.split("=") for pair in _OTHERS.split())
 """Other names of options: the short ones that Hydra has, and what others have for `--output`."""
 _OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
 _REQUIRED = "the following arguments are required: "
@@ -179,10 +173,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             names = [name for action in shown for name in action.option_strings]
-            # Other names and underscores are accepted, not advertised.
-            options = [
-                name for name in names if name.startswith("--") and "_" not in name and name not in _ALIASES.values()
-            ]
+            # Short forms of Hydra's and underscores are accepted, not advertised.
+            options = [name for name in names if name.startswith("--") and "_" not in name]
             takes_overrides = any(action.dest == "overrides" for action in self._actions)
             fix = in_place_of(f"{self.prog} {unknown[0]}") or (
                 _without_dashes(unknown[0], joined) if takes_overrides else None

@@ -43,8 +43,8 @@ def evaluate(args: list[str]) -> int:
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         facts |= {"members": options.members} if options.members else {}
         found.append({**facts, "metrics": dict(values)})
-        with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
-            file.write(json_text(found[-1]) + "\n")
+        with _unfinished(folder / run_files.EVALUATION.format(split=split)) as path:
+            path.write_text(json_text(found[-1]) + "\n", encoding="utf-8")
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
     files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
     for path in [*files]:
@@ -175,13 +175,6 @@ def _unfinished(target: Path) -> Iterator[Path]:
     except OSError as error:
         what = f"cannot write the file: {error.strerror}"
         raise UserError(what, key=str(target), family="cannot-write") from error
-
-
-@contextmanager
-def _opened(target: Path) -> Iterator[TextIO]:
-    """Open a text file that takes its final name when it is complete."""
-    with _unfinished(target) as path, path.open("x", newline="", encoding="utf-8") as file:
-        yield file
 
 
 def _some(rows: Iterable[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:

@@ -216,8 +216,9 @@ def state_sizes(
     Returns:
         Bytes by name; None where the optimizer cannot be measured in this way.
     """
-    if known_size := getattr(optimizer, "state_bytes", None):
-        return {name: known_size(parameter) for name, parameter in parameters.items()}
+    if kept := getattr(optimizer, "state_bytes", None):
+        return {name: kept(parameter) for name, parameter in parameters.items()}
+    base = getattr(optimizer, "base", optimizer)
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     known: dict[tuple[Any, ...], list[Shape]] = {}
     sizes = {}
@@ -229,9 +230,7 @@ def state_sizes(
         group = groups[id(parameter)]
         key = (id(group), parameter.ndim, parameter.dtype)
         try:
-            shapes = (
-                known[key] if key in known else _measure(getattr(optimizer, "base", optimizer), group, parameter, step)
-            )
+            shapes = known[key] if key in known else _measure(base, group, parameter, step)
         except Exception:  # an optimizer of anybody's, which may need what a stand-in has not
             return None
         known[key] = shapes
