@@ -103,8 +103,8 @@ def options_of(command: str) -> dict[str, Option]:
                 continue
             given = "|".join(re.findall(rf"{name} (\w[^\s\]]*)", usage)) if value else ""
             value = "|".join(dict.fromkeys(given.split("|"))) if "|" in given else value.removesuffix(",")
-            shorts = [each for each in (short, _ALIASES.get(name)) if each]
-            found[name] = Option((*shorts, name), value, f"[{name} {value}]..." in usage)
+            names = tuple(filter(None, (short, _ALIASES.get(name), name)))
+            found[name] = Option(names, value, f"[{name} {value}]..." in usage)
     return found
 
 

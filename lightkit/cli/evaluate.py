@@ -34,7 +34,7 @@ _MOST_LEFT_OUT = 50
 def evaluate(args: list[str]) -> int:
     """Measure a run on one split or several."""
     options = _read("eval", args)
-    splits, found = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]]()
+    splits, found, files = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]](), list[Path]()
     for split in splits:
         if split not in SPLITS:
             raise UserError("no such split", key="--split", received=split, choices=SPLITS)
@@ -43,18 +43,14 @@ def evaluate(args: list[str]) -> int:
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         facts |= {"members": options.members} if options.members else {}
         found.append({**facts, "metrics": dict(values)})
-        with _unfinished(folder / run_files.EVALUATION.format(split=split)) as path:
+        files.append(folder / run_files.EVALUATION.format(split=split))
+        with _unfinished(files[-1]) as path:
             path.write_text(json_text(found[-1]) + "\n", encoding="utf-8")
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
-    files = [folder / run_files.EVALUATION.format(split=split) for split in splits]
     for path in [*files]:
         files += sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
     limits = {split: runner.cfg.data.split.get(f"{split}_limit") for split in splits}
-    lines = [
-        f"{split}: {counted(limit, 'row')} at most (data.split.{split}_limit)"
-        for split, limit in limits.items()
-        if limit
-    ]
+    lines = [f"{split}: {counted(n, 'row')} at most (data.split.{split}_limit)" for split, n in limits.items() if n]
     written = "\nwritten to " + ", ".join(map(str, files))
     return report(options, found, lambda: [table(["metric", "value"], rows, right=[1]), *lines, written])
 
@@ -93,7 +89,7 @@ def _predict_new(options: Namespace) -> int:
     with held():
         from lightkit.data.reader import Faults
         from lightkit.runner.predictor import load
-    chosen = {"checkpoint": options.checkpoint, "members": options.members, "overrides": options.overrides}
+    chosen = {name: getattr(options, name) for name in ("checkpoint", "members", "overrides")}
     model, faults = load(folder, device=None, **chosen), Faults(skip=options.skip_bad)
     options.output = options.output or ("-" if name == "-" else None)
     target = folder / run_files.PREDICTIONS.format(split=f"of-{slug(Path(name).stem)}")

@@ -53,10 +53,7 @@ def report(options: Namespace, content: object, text: Callable[[], str | Iterabl
         content: What `--json` prints, in plain values.
         text: Makes what is printed otherwise: a text, or one after the other.
     """
-    if options.json:
-        say(json_text(content))
-        return 0
-    made = text()
+    made = json_text(content) if options.json else text()
     for part in [made] if isinstance(made, str) else made:
         say(part)
     return 0
