@@ -30,6 +30,7 @@ from lightkit.assembly.parts import (
     role_of,
 )
 from lightkit.assembly.run_rows import ensemble_of
+from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
@@ -100,7 +101,7 @@ def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
 
 
 def _own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
-    return own_rows(role_of(cfg), data, folder, ordered=cfg.data.split.by == "ordered")
+    return own_rows(role_of(cfg), data, folder, ordered=cfg.data.split.by in IN_ORDER)
 
 
 def build_learner(

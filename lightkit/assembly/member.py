@@ -77,6 +77,9 @@ def own_rows(role: MemberConfig, data: Data, folder: Path, *, ordered: bool) -> 
         return data
     check_all_there(data)
     rows, source = data.rows["train"], data.source
+    if data.times is not None and bool((data.times[rows].diff() < 0).any()):
+        what, fix = "members learn from parts of the rows in their order, which is not that of time", "sort the data"
+        raise UserError(what, key="data.split.by", received="time", fix=fix, family="ensemble")
     if role.rows == "predicted":
         return _with_features(role, data, rows, rows[:0], folder)
     dealt: dict[str, Any] = {

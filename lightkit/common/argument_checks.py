@@ -98,6 +98,10 @@ def check_norm(clip_type: float | str) -> None:
         raise UserError(what, argument="clip_type", expected=expected, received=clip_type, family="wrong-value")
 
 
+IN_ORDER = ("ordered", "time")
+"""Ways to split in which training rows come before all others."""
+
+
 def check_shares(by: str, val: float, test: float) -> None:
     """Refuse shares of the rows that leave none for training; those of folds are of equal size.
 

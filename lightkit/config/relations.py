@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightkit.common.argument_checks import check_cycles, check_fold, check_norm, check_rates, check_shares
+from lightkit.common.argument_checks import IN_ORDER, check_cycles, check_fold, check_norm, check_rates, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
@@ -257,7 +257,7 @@ def folds_of_bagging(data: DataConfig, ensemble: EnsembleConfig, report: Report)
             what, fix = "rows are drawn with replacement, and no folds are dealt out", "ensemble.resample=folds"
             received = getattr(ensemble, name, None)
             report.add(("ensemble", name), what, received=received, fix=fix, family="ensemble")
-    if not folds and data.split.by == "ordered":
+    if not folds and data.split.by in IN_ORDER:
         what, fix = "a random draw does not keep the order of time", "ensemble.resample=folds, or ensemble=voting"
         report.add(("ensemble", "resample"), what, received="bootstrap", fix=fix, family="ensemble")
 

@@ -16,12 +16,13 @@ import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
-from lightkit.data.groups import join_equal, marks_of, row_groups
+from lightkit.data.groups import check_whole, join_equal, marks_of, row_groups, row_times
 from lightkit.data.impute import Filling
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
+from lightkit.data.row_sets import listed_rows
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import DataInfo, Taker, TensorData
@@ -49,6 +50,7 @@ class Data:
         filling: What fills in missing inputs; None where nothing does.
         rows: Rows of the data set in each split.
         groups: The group of each row of the data set, `(N,)` int64; None where there are none.
+        times: The place of each row in time, `(N,)` int64, where the splits go by it.
         left_out: Training rows that one model of several does not learn from and is to predict; None without any.
         kept: The splits of the whole run, as they are kept with it; None for data of no run.
         notes: Lines for people about what became of the data, and what was fitted to it.
@@ -66,6 +68,7 @@ class Data:
     notes: tuple[str, ...] = ()
     kept: KeptRows | None = None
     groups: Tensor | None = None
+    times: Tensor | None = None
     _known: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
 
     def together(self, rows: Tensor | None = None) -> Tensor | None:
@@ -187,7 +190,7 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    rows, groups = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
+    rows, groups, times = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
@@ -222,18 +225,26 @@ def build_data(
         if name in rows
     }
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
-    return Data(source.info, source, train, **evaluate, rows=rows, groups=groups, **fitted)
+    fitted |= {"groups": groups, "times": times}
+    return Data(source.info, source, train, **evaluate, rows=rows, **fitted)
 
 
-def _split(source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Assign the rows of a data set to splits, or take known ones; returns the group of each row, too."""
+def _split(
+    source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
+    """Assign the rows of a data set to splits, or take known ones; returns the group and the time of each row, too."""
     if spec.by == "fold" and source.info.task == "language_modeling":
         raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
     groups = row_groups(source, spec.groups)
+    times = row_times(source, spec.time) if spec.by == "time" else None
     if known is not None:
-        return dict(known), groups
-    about = {name: getattr(source, name, None) for name in ("strata", "splits")}
-    return split_rows(spec, len(source), strata=about["strata"], given=about["splits"], groups=groups), groups
+        return dict(known), groups, times
+    given = listed_rows(spec.files, source) if spec.files else getattr(source, "splits", None)
+    units = groups if times is None else times
+    rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=given, groups=units)
+    if times is not None and groups is not None:
+        check_whole(rows, groups)
+    return rows, groups, times
 
 
 def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:

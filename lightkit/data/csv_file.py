@@ -33,6 +33,8 @@ def csv(
     test_path: str | None = None,
     split_column: str | None = None,
     group_column: str | None = None,
+    time_column: str | None = None,
+    weight_column: str | None = None,
     target_scale: float = 1.0,
     max_categories: int = 100,
 ) -> TensorData:
@@ -64,6 +66,10 @@ def csv(
         split_column: Column that says `train`, `val` or `test`, or another name of these (`validation`, `dev`).
         group_column: Column that says what a row belongs to, such as a patient. Rows of a group stay together in splits
             and folds. It is no feature unless `features` names it.
+        time_column: Column with the time of a row, a number or a date such as `2024-01-31`, for splits by time. It is
+            no feature unless `features` names it.
+        weight_column: Column that says how much a row counts, 0 or more: the loss is a weighted mean. It is no feature
+            unless `features` names it.
         target_scale: Regression targets are divided by this.
         max_categories: Different names that a categorical column may hold: each becomes a feature.
 
@@ -87,6 +93,8 @@ def csv(
         notes=tables.notes,
         feature_names=[f"{name}={kind}" if kind else name for name in names for kind in kinds.get(name, [""])],
         groups=tables.groups,
+        times=tables.cells(time_column),
+        weights=tables.cells(weight_column),
         reader=_reader(tables, spec),
     )
 

@@ -54,6 +54,11 @@ class Tables:
     groups: list[str] | None
     notes: list[str]
 
+    def cells(self, name: str | None) -> np.ndarray | None:
+        """Return the texts `(N,)` in a column of all tables that was read as names; None without a column."""
+        columns = [table.names(name) for table in self.parts.values()] if name is not None else []
+        return np.concatenate([np.asarray(one.kinds)[one.codes] for one in columns]) if columns else None
+
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -75,6 +80,8 @@ class TableSpec:
     test_path: str | None = None
     split_column: str | None = None
     group_column: str | None = None
+    time_column: str | None = None
+    weight_column: str | None = None
     target_scale: float = 1.0
     max_categories: int = 100
 
@@ -85,8 +92,9 @@ class TableSpec:
 
     @property
     def marks(self) -> dict[str, str]:
-        """Return the columns that say what belongs together, by their argument."""
+        """Return the columns that tell something of a row and are no features, by their argument."""
         found = {"split_column": self.split_column, "group_column": self.group_column}
+        found |= {"time_column": self.time_column, "weight_column": self.weight_column}
         return {argument: name for argument, name in found.items() if name is not None}
 
     @property

@@ -6,6 +6,7 @@ Shapes: N rows, G groups, C classes, P parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from lightkit.common.randomness import mix
 from lightkit.common.text import counted
 from lightkit.data.tensors import TensorData
 
-USUAL = "groups"
-"""The attribute by which a data set names the group of each row, where nothing else is said."""
+USUAL, TIMES, WEIGHTS = "groups", "times", "weights"
+"""The attributes by which a data set tells group, time and weight of each row, where nothing else is said."""
 
 
 def row_groups(source: Any, name: str | None) -> Tensor | None:
@@ -32,23 +33,71 @@ def row_groups(source: Any, name: str | None) -> Tensor | None:
     Raises:
         UserError: There is no such attribute or feature, it has another length, or a row has no group.
     """
-    if name is None:
-        return None
-    found = _attribute(source, name)
-    if found is None:
+    found = row_values(source, name, usual=USUAL, argument="split.groups")
+    return None if found is None else _numbered(found, name, "split.groups")
+
+
+def row_times(source: Any, name: str | None) -> Tensor:
+    """Return the place of each row in the order of time, `(N,)` int64, equal for equal times.
+
+    Args:
+        source: The data set.
+        name: An attribute of it, or a feature of a table: numbers, or dates as texts of ISO 8601.
+
+    Raises:
+        UserError: There is none of that name, it has another length, or a row has no time.
+    """
+    values = row_values(source, name, usual="", argument="split.time")
+    if values is None:
+        raise UserError("the time of each row is to be named", argument="split.time", received=name, family="split")
+    if values.dtype.kind in "OSU":
+        with suppress(ValueError, TypeError):
+            return _numbered(values.astype(np.float64), name, "split.time")
+        try:
+            values = values.astype("datetime64[us]")
+        except (ValueError, TypeError) as error:
+            what, expected = f"`{name}` holds what is no time: {error}", "numbers, or dates such as 2024-01-31T12:00"
+            raise UserError(what, argument="split.time", family="split", expected=expected) from error
+    return _numbered(values, name, "split.time")
+
+
+def row_values(source: Any, name: str | None, *, usual: str, argument: str) -> np.ndarray | None:
+    """Return what a data set tells of each row, `(N,)`; None where it tells nothing and nobody has asked for it.
+
+    Args:
+        source: The data set.
+        name: An attribute of it, or a feature of a table; None leaves it aside.
+        usual: The name of what may be missing.
+        argument: What messages call the name.
+
+    Raises:
+        UserError: There is no such attribute or feature, or it has another length.
+    """
+    found = None if name is None else _attribute(source, name)
+    if found is None and name is not None:
         found = _feature(source, name)
-    if found is not None:
-        return _numbered(found, len(source), name)
-    if name == USUAL:
+    if found is None and name not in (None, usual):
+        raise UserError(
+            "the data set has no such attribute and no such feature",
+            argument=argument,
+            family="split",
+            received=name,
+            choices=[usual or TIMES, *dict.fromkeys(feature.partition("=")[0] for feature in _features(source))],
+            fix="data.dataset.group_column, time_column and weight_column name columns of a table that are no features",
+        )
+    if found is None:
         return None
-    raise UserError(
-        "the data set has no such attribute and no such feature",
-        argument="split.groups",
-        family="split",
-        received=name,
-        choices=[USUAL, *dict.fromkeys(feature.partition("=")[0] for feature in _features(source))],
-        fix="data.dataset.group_column names a column of a CSV file that is no feature",
-    )
+    values = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asarray(_listed(found))
+    if values.shape != (len(source),):
+        raise UserError(
+            f"`{name}` of the data set has to name one {_kind(argument)} for each row",
+            argument=argument,
+            family="split",
+            expected=counted(len(source), "value"),
+            received=f"a value of shape {values.shape}" if values.ndim != 1 else counted(len(values), "value"),
+            fix=f"data.{argument}=null leaves it aside",
+        )
+    return values
 
 
 def _attribute(source: Any, name: str) -> Any:
@@ -76,29 +125,25 @@ def _feature(source: Any, name: str) -> Tensor | None:
     return torch.where(which.sum(1) == 1, which.argmax(1).to(which.dtype), torch.nan)
 
 
-def _numbered(found: Any, count: int, name: str) -> Tensor:
-    values = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asarray(_listed(found))
-    if values.shape != (count,):
-        raise UserError(
-            f"`{name}` of the data set has to name one group for each row",
-            argument="split.groups",
-            family="split",
-            expected=counted(count, "value"),
-            received=f"a value of shape {values.shape}" if values.ndim != 1 else counted(len(values), "value"),
-            fix="data.split.groups=null leaves groups aside",
-        )
+def _numbered(values: np.ndarray, name: str | None, argument: str) -> Tensor:
+    """Number the groups or times of rows in their order, and refuse rows without one."""
+    kind = _kind(argument)
     without = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
     if without.any():
         raise UserError(
-            f"row {int(without.argmax())} has no group in `{name}`",
-            argument="split.groups",
+            f"row {int(without.argmax())} has no {kind} in `{name}`",
+            argument=argument,
             family="split",
-            expected="a group for each row",
-            received=f"{int(without.sum())} of {counted(count, 'row')} without one",
-            fix="give each of these rows a group of its own, or leave the rows out",
+            expected=f"a {kind} for each row",
+            received=f"{int(without.sum())} of {counted(len(values), 'row')} without one",
+            fix=f"give each of these rows a {kind} of its own, or leave the rows out",
         )
     values = values.astype(str) if values.dtype == object else values
     return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))
+
+
+def _kind(argument: str) -> str:
+    return argument.rpartition(".")[2].removesuffix("s")
 
 
 def _listed(found: Any) -> Any:

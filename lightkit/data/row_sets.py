@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.names import KNOWN, SPLIT_NAMES, split_named
+from lightkit.common.reading import UnreadableError, read_text
 
 _KINDS = "row numbers as a tensor, list, tuple, range or NumPy array; a boolean mask over all rows; or a slice"
 _SHOWN = 5
@@ -56,6 +58,38 @@ def split_sets(sets: Any, num_rows: int, *, argument: str = "splits") -> dict[st
     if problems:
         raise UserErrors(problems)
     return {split: rows[split] for split in SPLIT_NAMES if split in rows}
+
+
+def listed_rows(files: Mapping[str, str], source: Any) -> dict[str, list[int]]:
+    """Read which rows belong to which split from files with a row a line: its name in the data set, or its number.
+
+    Args:
+        files: The file of each split; without one of `train`, all other rows are its.
+        source: The data set; its attribute `row_names` has the names.
+
+    Raises:
+        UserError: A file cannot be read, a line names no row, or a row is in none of the files.
+    """
+    names: Any = getattr(source, "row_names", None) or getattr(getattr(source, "base", None), "row_names", None)
+    places = {str(name): place for place, name in enumerate(names or range(len(source)))}
+    found = dict[str, list[int]]()
+    for split, path in files.items():
+        key = f"split.files.{split}"
+        try:
+            lines = [line.strip() for line in read_text(Path(path).expanduser()).splitlines() if line.strip()]
+        except (OSError, UnreadableError) as error:
+            raise UserError(f"cannot be read: {error}", argument=key, received=path, family="file") from error
+        odd = [line for line in lines if line not in places]
+        if odd:
+            what, expected = f"{path}: no rows of the data set", f"a row a line, such as {next(iter(places))}"
+            raise UserError(what, argument=key, expected=expected, received=_some(odd), family="split")
+        found[split] = [places[line] for line in lines]
+    named = {row for rows in found.values() for row in rows}
+    lost = [name for name, place in places.items() if place not in named]
+    if lost and any(split_named(split) == "train" for split in files):
+        what, fix = "rows are in none of the files", "leave out the file of train, whose rows are all others then"
+        raise UserError(what, argument="split.files", received=_some(lost), fix=fix, family="split")
+    return found
 
 
 def judge_rows(
@@ -190,6 +224,10 @@ def _nothing_left(argument: str, rows: Mapping[str, Tensor]) -> UserError:
     taken = " and ".join(f"{len(own):,} of {name}" for name, own in rows.items() if len(own))
     fix = "fewer rows in the others: what they leave is the train split"
     return UserError("nothing is left to train on", argument=argument, received=taken, fix=fix, family="split")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f", … ({len(names):,} in all)" if len(names) > _SHOWN else "")
 
 
 def _told(rows: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -14,10 +14,10 @@ from lightkit.common.argument_checks import check_fold, check_range, check_share
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
-from lightkit.data.groups import USUAL, check_whole, cut_in_order, deal
+from lightkit.data.groups import TIMES, USUAL, check_whole, cut_in_order, deal
 from lightkit.data.row_sets import split_sets
 
-WAYS = ("stratified", "random", "ordered", "file", "fold")
+WAYS = ("stratified", "random", "ordered", "time", "file", "fold")
 _NAMES = ("train", "val", "test")
 
 
@@ -28,15 +28,17 @@ class SplitSpec:
     Splits that the data set brings with it are kept; missing ones are drawn from its train part.
 
     Args:
-        by: `stratified` keeps class shares, `random`, `ordered` cuts without shuffling (train, val, test), `file`
-            insists on splits the data set brings, `fold` takes fold number `fold` of `folds` as test, whatever the data
-            set brings.
+        by: `stratified` keeps class shares, `random`, `ordered` cuts without shuffling (train, val, test), `time` cuts
+            from the oldest row to the newest, `file` insists on splits the data set brings, `fold` takes fold number
+            `fold` of `folds` as test, whatever the data set brings.
         val: Share of all rows for validation; 0 leaves the split out.
         test: Share of all rows for test; ignored for `fold` and where the data set brings a test split.
         seed: Seed of the draw.
         folds: Number of folds.
         fold: Which fold is the test split, from 0.
         limit: At most this many training rows; None takes all.
+        time: What names the time of each row, see `lightkit.data.groups.row_times`.
+        files: The file of each split, see `lightkit.data.row_sets.listed_rows`.
         val_limit: At most this many validation rows, drawn from all of them; None takes all.
         test_limit: The same of test rows.
         per_class: At most this many training rows of each class, the first of the drawn order; None takes all.
@@ -57,6 +59,8 @@ class SplitSpec:
     groups: str | None = USUAL
     val_limit: int | None = None
     test_limit: int | None = None
+    time: str | None = TIMES
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
@@ -67,6 +71,9 @@ class SplitSpec:
         if self.by == "fold":
             check_range("split.folds", self.folds, low=2, what="too few folds")
             check_fold(self.by, self.folds, self.fold)
+            if self.files:
+                what, fix = "folds are drawn, and files say what the splits are", "data.split.by=file"
+                raise UserError(what, argument="split.files", received=self.by, fix=fix, family="contradiction")
         for name in ("limit", "per_class"):
             check_range(f"split.{name}", getattr(self, name), low=1, what="training needs a row")
         for name in ("val_limit", "test_limit"):
@@ -88,7 +95,8 @@ def split_rows(
         num_rows: Rows of the data set.
         strata: `(N,)` int64 groups whose shares `stratified` and `fold` keep.
         given: Splits the data set brings with it, see `lightkit.data.row_sets.split_sets`.
-        groups: `(N,)` int64: rows of one group stay together, so shares are kept as nearly as groups allow.
+        groups: `(N,)` int64: rows of one group stay together, so shares are kept as nearly as groups allow. For `time`
+            the place of each row in time.
 
     Raises:
         UserError: A split would be empty, a class has too few rows, the data set lacks what `spec` asks for, its own
@@ -104,8 +112,8 @@ def split_rows(
     if spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata, groups)
     else:
-        own = split_sets(given, num_rows, argument="dataset.splits")
-        if groups is not None:
+        own = split_sets(given, num_rows, argument="split.files" if spec.files else "dataset.splits")
+        if groups is not None and spec.by != "time":
             check_whole(own, groups)  # what is drawn from them below tears none
         splits = _by_share(spec, num_rows, strata=strata, given=own, groups=groups)
     if spec.per_class is not None:
@@ -162,15 +170,17 @@ def _in_groups(
     """Cut rows into train and others whose groups stay whole; each split has nearly its share."""
     sizes = {"train": max(0, len(rows) - sum(counts.values()))} | dict(counts)
     sizes = {name: size for name, size in sizes.items() if size}
+    timed = spec.by == "time"
+    rows = rows[groups[rows].argsort(stable=True)] if timed else rows
     own, empty = groups[rows], dict.fromkeys(counts, rows[:0])
     if len(own.unique()) < len(sizes):
         raise UserError(
-            f"there are fewer groups ({len(own.unique())}) than splits ({len(sizes)})",
-            argument="split.groups",
+            f"there are fewer {'times' if timed else 'groups'} ({len(own.unique())}) than splits ({len(sizes)})",
+            argument="split.time" if timed else "split.groups",
             family="split",
             fix="data.split.val=0 or data.split.test=0; or data.split.groups=null, which leaves groups aside",
         )
-    if spec.by == "ordered":
+    if timed or spec.by == "ordered":
         pieces = rows.split(cut_in_order(own, [*sizes.values()]))
         return empty | dict(zip(sizes, pieces, strict=True))
     classes = strata[rows] if strata is not None and spec.by in ("stratified", "fold") else None

@@ -55,6 +55,8 @@ class TensorData:
         feature_names: Names of the features of a table, in order; empty where they are not known.
         groups: The group of each row, numbers or names: rows of a group, such as those of a patient, stay together in
             splits and folds. None where there are none.
+        times: The time of each row, for splits by time; None where it is not known.
+        weights: How much each row counts; None counts all the same.
         reader: Says how new inputs are read from files, see `lightkit.data.reader.Reader`; None for arrays alone.
 
     Raises:
@@ -62,6 +64,9 @@ class TensorData:
     """
 
     exact = True
+    groups: Any
+    times: Any
+    weights: Any
 
     def __init__(
         self,
@@ -76,6 +81,8 @@ class TensorData:
         notes: Sequence[str] = (),
         feature_names: Sequence[str] = (),
         groups: Tensor | Sequence[Any] | None = None,
+        times: Any = None,
+        weights: Any = None,
         reader: Any = None,
     ) -> None:
         check_lengths(x, y, name=name)
@@ -83,8 +90,9 @@ class TensorData:
         if imputer is None:
             check_inputs(x, name=name)
         self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
-        if groups is not None or not hasattr(self, "groups"):  # a subclass may have some of its own
-            self.groups = groups
+        for kind, values in {"groups": groups, "times": times, "weights": weights}.items():
+            if values is not None or not hasattr(self, kind):  # a subclass may have some of its own
+                setattr(self, kind, values)
         self.reader = reader
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)

@@ -52,6 +52,16 @@ def test_a_column_of_groups_is_no_feature_and_keeps_rows_together(write: Write) 
     refused(lambda: csv(path, "kind", group_column="patient"), "line 3: the row belongs to no group")
 
 
+def test_columns_of_times_and_weights_are_no_features(write: Write) -> None:
+    rows = [f"{row},2024-{1 + row * 7 % 12:02},{row / 2},{'ab'[row % 2]}" for row in range(60)]
+    data = csv(write(rows, "x,day,w,kind"), "kind", time_column="day", weight_column="w")
+    assert data.feature_names == ("x",)
+    assert data.weights[3] == "1.5"
+    parts = build_data(dataset=data, split={"by": "time"}).rows
+    months = {name: [1 + row * 7 % 12 for row in own.tolist()] for name, own in parts.items()}
+    assert max(months["train"]) < min(months["val"]) <= max(months["val"]) < min(months["test"])
+
+
 @pytest.mark.parametrize(
     ("cells", "settings", "task", "outputs"),
     [

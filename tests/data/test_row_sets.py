@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightkit.data.row_sets import split_named, split_sets
+from lightkit.data import TensorData, build_data
+from lightkit.data.row_sets import listed_rows, split_named, split_sets
+from lightkit.data.splits import SplitSpec
 from tests.conftest import Outcome
 from tests.refused import refused
 
@@ -43,6 +45,43 @@ def test_every_kind_of_rows_is_taken_and_train_is_the_rest(rows: Any) -> None:
     assert sorted(sets["val"].tolist()) == LAST.tolist()
     assert sets["test"].tolist() == [*range(10, 15)]
     assert all(isinstance(own, Tensor) and own.dtype == torch.int64 for own in sets.values())
+
+
+class Named(list[int]):
+    """Rows with names."""
+
+    row_names = ("a.png", "b.png", "c.png")
+
+
+def files_of(folder: Path, **texts: str) -> dict[str, str]:
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    return {name: str(folder / f"{name}.txt") for name in texts}
+
+
+def test_files_name_the_rows_of_splits(tmp_path: Path) -> None:
+    files = files_of(tmp_path, validation="c.png\n\n", test="  a.png")
+    assert listed_rows(files, Named(range(3))) == {"validation": [2], "test": [0]}
+    assert listed_rows(files_of(tmp_path, train="1\r\n0", test="2"), range(3)) == {"train": [1, 0], "test": [2]}
+
+
+@pytest.mark.parametrize(
+    ("texts", "text"),
+    [
+        ({"test": "2\nd.png\n3"}, "split.files.test … no rows of the data set … such as 0 … d.png, 3"),
+        ({"train": "0", "test": "2"}, "split.files: rows are in none of the files … 1"),
+    ],
+)
+def test_files_that_name_other_rows_are_refused(tmp_path: Path, texts: dict[str, str], text: str) -> None:
+    refused(lambda: listed_rows(files_of(tmp_path, **texts), range(3)), text)
+    refused(lambda: listed_rows({"test": str(tmp_path / "no.txt")}, range(3)), "split.files.test: cannot be read")
+
+
+def test_a_row_in_two_files_is_refused(tmp_path: Path) -> None:
+    split = {"files": files_of(tmp_path, val="0\n7", test="7"), "by": "random"}
+    told = "split.files['test']: row 7 is in 'val' too"
+    refused(lambda: build_data(dataset=TensorData(torch.zeros(9, 1), torch.arange(9) % 2), split=split), told)
+    refused(lambda: SplitSpec(**{**split, "by": "fold"}), "split.files: folds are drawn")
 
 
 def test_names_of_splits() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from sklearn.model_selection import StratifiedGroupKFold
 from torch import Tensor
 
 from lightkit.data.splits import SplitSpec, split_rows
+from tests.refused import refused
 
 STRATA = torch.tensor([0] * 50 + [1] * 30 + [2] * 23)
 N = len(STRATA)
@@ -45,6 +48,33 @@ def test_each_row_is_in_one_split(by: str, shares: tuple[float, float]) -> None:
 )
 def test_the_draw_of_a_seed_stays_what_it_was(split: str, spec: dict[str, Any], first: list[int]) -> None:
     assert draw(seed=3, **spec)[split][:4].tolist() == first != draw(seed=4, **spec)[split][:4].tolist()
+
+
+def test_time_goes_from_train_to_test_and_no_moment_is_torn() -> None:
+    times = torch.randperm(N, generator=torch.Generator().manual_seed(0)) // 5
+    rows = split_rows(SplitSpec(by="time"), N, groups=times)
+    assert torch.equal(whole(*rows.values()), torch.arange(N))
+    assert times[rows["train"]].max() < times[rows["val"]].min() <= times[rows["val"]].max() < times[rows["test"]].min()
+    assert [abs(len(rows[name]) - share * N) < 5 for name, share in {"val": 0.1, "test": 0.2}.items()] == [True, True]
+    given = {"test": torch.arange(20)}  # which stays what it is; the newest of the others are for validation
+    rows = split_rows(SplitSpec(by="time"), N, groups=times, given=given)
+    assert torch.equal(rows["test"], given["test"])
+    assert times[rows["train"]].max() < times[rows["val"]].min()
+    refused(lambda: split_rows(SplitSpec(by="time"), N, groups=times * 0), "split.time: there are fewer times (1)")
+
+
+def test_stratified_groups_keep_class_shares_as_those_of_scikit_learn_do() -> None:
+    draws = torch.Generator().manual_seed(1)
+    groups = torch.randint(40, (400,), generator=draws)
+    strata = (torch.rand(40, generator=draws)[groups] + torch.rand(400, generator=draws) > 1.2).long()
+    folds = SplitSpec(by="fold", val=0)
+    ours = [split_rows(replace(folds, fold=k), 400, strata=strata, groups=groups)["test"] for k in range(5)]
+    theirs = [test for _, test in StratifiedGroupKFold(5).split(groups, strata, groups)]
+
+    def off(parts: list[Any]) -> float:
+        return max(float((strata[part].bincount() / strata.bincount() - 0.2).abs().max()) for part in parts)
+
+    assert off(ours) <= off(theirs)
 
 
 def test_stratified_keeps_shares() -> None:

@@ -13,10 +13,10 @@ from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, nu
 class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
-    by: Literal["stratified", "random", "ordered", "file", "fold"] = "random"
+    by: Literal["stratified", "random", "ordered", "time", "file", "fold"] = "random"
     """How the rows are split. `random` shuffles them; `stratified` also keeps the shares of the classes; `ordered` cuts
-    them without shuffling; `file` uses the splits of the data set; `fold` uses fold number `fold` of `folds` as the
-    test split."""
+    them without shuffling; `time` puts the oldest rows into train and the newest into test; `file` uses the splits of
+    the data set; `fold` uses fold number `fold` of `folds` as the test split."""
     val: float = number(0.1, low=0, below=1)
     """Share of all rows for validation; 0 makes no validation split."""
     test: float = number(0.2, low=0, below=1)
@@ -40,6 +40,14 @@ class SplitConfig:
     """Keep rows of one group, such as one patient, together in splits and folds. It names an attribute of the data set
     (`groups` is used if it exists) or a feature of a table. null ignores groups. For a CSV file, set
     `data.dataset.group_column`."""
+    time: Optional[str] = "times"
+    """The time of each row, for `by: time`. It names an attribute of the data set or a feature of a table: numbers, or
+    dates such as `2024-01-31T12:00`. For a CSV file, set `data.dataset.time_column`. Rows of the same time are in the
+    same split."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Files that say which rows belong to which split: `{train: train.txt, test: test.txt}`. Each line is the name of a
+    row (of a picture, its path below the folder of the data) or its number, from 0. Splits that have no file are drawn
+    from the training rows."""
 
 
 @dataclass

@@ -17,6 +17,7 @@ from lightkit.assembly.member import Features, own_rows
 from lightkit.assembly.network import build_network
 from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
+from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.config import instantiate, public, to_plain, with_values
@@ -95,7 +96,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
         rows=rows,
         strata=getattr(source, "strata", None),
         groups=data.groups,
-        ordered=cfg.data.split.by == "ordered",
+        ordered=cfg.data.split.by in IN_ORDER,
         validated=data.val is not None,
         last=cfg.trainer.test == "last",
         inputs=bounds,
@@ -313,7 +314,7 @@ def stack_inputs(done: Sequence[MemberResult], data: Data) -> dict[str, Inputs]:
         if result.member.values["ensemble"]["member"].get("features"):
             cfg = OmegaConf.create(from_yaml(read_config(result.folder)))
             role = role_of(cfg)
-            source = own_rows(role, data, result.folder, ordered=cfg.data.split.by == "ordered").source
+            source = own_rows(role, data, result.folder, ordered=cfg.data.split.by in IN_ORDER).source
             assert isinstance(source, Features)
             columns = [[last] for last in role.refits] or role.features
             scaling = source.shift.tolist(), source.scale.tolist()
