@@ -16,15 +16,14 @@ import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
-from lightkit.data.groups import check_whole, join_equal, marks_of, row_groups, row_times
+from lightkit.data.groups import join_equal, marks_of
 from lightkit.data.impute import Filling
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
-from lightkit.data.row_sets import listed_rows
 from lightkit.data.sources import as_source
-from lightkit.data.splits import SplitSpec, split_rows
+from lightkit.data.splits import SplitSpec, split_source
 from lightkit.data.tensors import DataInfo, Taker, TensorData
 from lightkit.processes.children import usable_cpus
 
@@ -190,7 +189,7 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    rows, groups, times = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
+    rows, groups, times = split_source(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
@@ -227,24 +226,6 @@ def build_data(
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
     fitted |= {"groups": groups, "times": times}
     return Data(source.info, source, train, **evaluate, rows=rows, **fitted)
-
-
-def _split(
-    source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
-) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
-    """Assign the rows of a data set to splits, or take known ones; returns the group and the time of each row, too."""
-    if spec.by == "fold" and source.info.task == "language_modeling":
-        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
-    groups = row_groups(source, spec.groups)
-    times = row_times(source, spec.time) if spec.by == "time" else None
-    if known is not None:
-        return dict(known), groups, times
-    given = listed_rows(spec.files, source) if spec.files else getattr(source, "splits", None)
-    units = groups if times is None else times
-    rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=given, groups=units)
-    if times is not None and groups is not None:
-        check_whole(rows, groups)
-    return rows, groups, times
 
 
 def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:

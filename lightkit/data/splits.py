@@ -14,8 +14,9 @@ from lightkit.common.argument_checks import check_fold, check_range, check_share
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
-from lightkit.data.groups import TIMES, USUAL, check_whole, cut_in_order, deal
-from lightkit.data.row_sets import split_sets
+from lightkit.data.groups import check_whole, cut_in_order, deal
+from lightkit.data.row_facts import TIMES, USUAL, row_groups, row_times
+from lightkit.data.row_sets import listed_rows, split_sets
 
 WAYS = ("stratified", "random", "ordered", "time", "file", "fold")
 _NAMES = ("train", "val", "test")
@@ -128,6 +129,24 @@ def split_rows(
                 fix="a larger share, or more rows",
             )
     return {name: splits[name].sort().values for name in _NAMES if name in splits}
+
+
+def split_source(
+    source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
+    """Assign the rows of a data set to splits, or take known ones; returns the group and the time of each row, too."""
+    if spec.by == "fold" and source.info.task == "language_modeling":
+        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
+    groups = row_groups(source, spec.groups)
+    times = row_times(source, spec.time) if spec.by == "time" else None
+    if known is not None:
+        return dict(known), groups, times
+    given = listed_rows(spec.files, source) if spec.files else getattr(source, "splits", None)
+    units = groups if times is None else times
+    rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=given, groups=units)
+    if times is not None and groups is not None:
+        check_whole(rows, groups)
+    return rows, groups, times
 
 
 def _limited(spec: SplitSpec, splits: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from lightkit.data import build_data
-from lightkit.data.groups import check_whole, cut_in_order, deal, join_equal, marks_of, row_groups, row_times
+from lightkit.data.groups import check_whole, cut_in_order, deal, join_equal, marks_of
 from lightkit.data.tensors import TensorData
 from tests.refused import refused
 
@@ -96,37 +96,6 @@ def test_given_splits_that_are_whole_are_kept() -> None:
     splits = {"train": torch.arange(40), "test": torch.arange(40, 60)}
     assert in_one_split(Samples(groups=PATIENTS, splits=splits), by="random")
     check_whole(splits, PATIENTS)
-
-
-def test_an_unknown_name_has_choices() -> None:
-    data = TensorData(X, Y, feature_names=["a", "b", "kind=x"])
-    told = refused(lambda: row_groups(data, "patient"), "no such attribute and no such feature")
-    assert told.choices == ("groups", "a", "b", "kind")
-
-
-def timed(times: Any) -> Any:
-    made: Any = type("Timed", (list,), {})(range(3))
-    made.times = times
-    return made
-
-
-@pytest.mark.parametrize("times", [["2024-02-01", "2023-12-31T23:59", "2024-02-01"], [10, 9, 10], ["10", "9.5", "10"]])
-def test_times_are_numbers_and_dates(times: Any) -> None:
-    assert row_times(timed(times), "times").tolist() == [1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("times", "text"),
-    [
-        (["2024-02-01", "31.01.2024", "2024-02-01"], "no time … 31.01.2024 … 2024-01-31T12:00"),
-        (["2024-02-01", "", "2024-02-01"], "row 1 has no time in `times`"),
-        ([1.0, 2.0, float("nan")], "row 2 has no time"),
-        ([1, 2], "one time for each row … 3 values"),
-        (None, "no such attribute … times"),
-    ],
-)
-def test_what_is_no_time_is_refused(times: Any, text: str) -> None:
-    refused(lambda: row_times(timed(times), "times"), text)
 
 
 def test_a_group_that_time_would_tear_is_refused() -> None:
