@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.data.csv_table import Tables, TableSpec, class_words, read_tables
+from lightkit.data.csv_reader import class_words
+from lightkit.data.csv_table import Tables, TableSpec, read_tables
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.missing import MissingPolicy
 from lightkit.data.table_reader import TableReader, encode
@@ -93,10 +95,16 @@ def csv(
         notes=tables.notes,
         feature_names=[f"{name}={kind}" if kind else name for name in names for kind in kinds.get(name, [""])],
         groups=tables.groups,
-        times=tables.cells(time_column),
-        weights=tables.cells(weight_column),
+        times=_cells(tables, time_column),
+        weights=_cells(tables, weight_column),
         reader=_reader(tables, spec),
     )
+
+
+def _cells(tables: Tables, name: str | None) -> np.ndarray | None:
+    """Return the texts `(N,)` in a column of all tables that was read as names; None without a column."""
+    columns = [table.names(name) for table in tables.parts.values()] if name is not None else []
+    return np.concatenate([np.asarray(one.kinds)[one.codes] for one in columns]) if columns else None
 
 
 def _reader(tables: Tables, spec: TableSpec) -> TableReader:

@@ -18,6 +18,7 @@ from pyarrow import csv as arrow
 
 from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import UserError
+from lightkit.common.text import is_number
 from lightkit.data.csv_columns import (
     PLAIN,
     NameColumn,
@@ -78,6 +79,12 @@ class Table:
         """Return the line of a row in the file, from 1, and its cell in a column; reads the file again."""
         line, cells = self.file.row(int(self.rows[row]))
         return line, cells[name]
+
+
+def class_words(table: Table, target: str) -> list[str]:
+    """Return the classes of a target as they are written, in order."""
+    found = table.names(target).found()
+    return sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
 
 
 def read_table(

@@ -14,10 +14,9 @@ import numpy as np
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
-from lightkit.common.text import is_number
 from lightkit.data.csv_columns import NameColumn, Spelling, is_missing
 from lightkit.data.csv_faults import doubts, names_problem, target_problem, text_problems
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.csv_reader import Table, class_words, read_table
 from lightkit.data.missing import MissingPolicy
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
@@ -54,11 +53,6 @@ class Tables:
     groups: list[str] | None
     notes: list[str]
 
-    def cells(self, name: str | None) -> np.ndarray | None:
-        """Return the texts `(N,)` in a column of all tables that was read as names; None without a column."""
-        columns = [table.names(name) for table in self.parts.values()] if name is not None else []
-        return np.concatenate([np.asarray(one.kinds)[one.codes] for one in columns]) if columns else None
-
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -93,9 +87,8 @@ class TableSpec:
     @property
     def marks(self) -> dict[str, str]:
         """Return the columns that tell something of a row and are no features, by their argument."""
-        found = {"split_column": self.split_column, "group_column": self.group_column}
-        found |= {"time_column": self.time_column, "weight_column": self.weight_column}
-        return {argument: name for argument, name in found.items() if name is not None}
+        arguments = ("split_column", "group_column", "time_column", "weight_column")
+        return {argument: getattr(self, argument) for argument in arguments if getattr(self, argument) is not None}
 
     @property
     def too_many(self) -> bool:
@@ -294,12 +287,6 @@ def read_targets(tables: list[Table], targets: list[str], *, task: str) -> tuple
     if task == "multilabel":
         return y, tuple(targets)
     return y[:, 0] if len(targets) == 1 else y, ()
-
-
-def class_words(table: Table, target: str) -> list[str]:
-    """Return the classes of a target as they are written, in order."""
-    found = table.names(target).found()
-    return sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
 
 
 def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndarray, tuple[str, ...]]:
