@@ -77,7 +77,7 @@ BUDGETS = {
     "runner": 5425,
     "doctor": 4150,
     "cli": 4200,
-    "data": 4950,
+    "data": 5000,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
