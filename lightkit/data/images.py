@@ -21,6 +21,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
+from lightkit.common.hub import installed
 from lightkit.data.class_folders import SUFFIXES, class_files, find_splits, image_files
 from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.tensors import DataInfo, fingerprint
@@ -234,12 +235,7 @@ def need_pillow() -> None:
     Raises:
         UserError: It is not installed.
     """
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "reading images needs Pillow", argument="", fix="pip install pillow", family="package-missing"
-        ) from error
+    installed("PIL.Image", "pip install pillow", "reading images needs Pillow", argument="")
 
 
 def _fault(file: Path, *, verify: bool) -> str:

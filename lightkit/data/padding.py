@@ -53,12 +53,11 @@ class Padded:
         """Make the batch of a list of samples: a dict, or a pair of input and target.
 
         Raises:
-            ValueError: The samples are not of one kind, or have unlike entries.
+            ValueError: The samples are neither mappings nor pairs.
+            KeyError: A sample lacks an entry of the first one.
         """
         if isinstance(samples[0], Mapping):
             return self._padded(samples)[0]
-        if not isinstance(samples[0], (tuple, list)) or any(len(sample) != 2 for sample in samples):
-            raise ValueError(f"samples are mappings or pairs, and not {type(samples[0]).__name__}")
         inputs, targets = zip(*samples)
         if isinstance(inputs[0], Mapping):
             batch, sizes = self._padded(inputs)
@@ -69,20 +68,12 @@ class Padded:
 
     def _padded(self, samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[int]]:
         """Return the batch of mappings, and the length of each sample."""
-        names = list(samples[0])
-        for place, sample in enumerate(samples):
-            if set(sample) != set(names):
-                found = f"{', '.join(map(str, sample))}, and the first one {', '.join(map(str, names))}"
-                raise ValueError(f"sample {place + 1} of the batch has the entries {found}")
-        sizes = next((each for name in names if (each := _sizes([sample[name] for sample in samples]))), [])
-        batch = {name: self._column(name, [sample[name] for sample in samples], sizes) for name in names}
+        columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+        sizes = next(filter(None, map(_sizes, columns.values())), [])
         if self.mask is not None and sizes:
-            batch.setdefault(
-                self.mask, self._column("", [torch.ones(size, dtype=torch.int64) for size in sizes], sizes)
-            )
-        if self.lengths is not None:
-            batch[self.lengths] = torch.tensor(sizes)
-        return batch, sizes
+            columns.setdefault(self.mask, [torch.ones(size, dtype=torch.int64) for size in sizes])
+        more = {} if self.lengths is None else {self.lengths: torch.tensor(sizes)}
+        return {name: self._column(name, column, sizes) for name, column in columns.items()} | more, sizes
 
     def _column(self, name: str, column: Sequence[Any], sizes: list[int]) -> Any:
         """Pad one entry of all samples where it is a sequence, and stack it otherwise."""

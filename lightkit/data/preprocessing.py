@@ -19,10 +19,11 @@ from lightkit.data.normalize import Normalizer
 from lightkit.data.reader import Reader
 from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo
+from lightkit.data.text_reader import TextReader
 
 _KEPT_ELSEWHERE = ("class_names", "vocabulary", "fingerprint")
 """Facts about data that a run keeps under names of their own."""
-READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, TableReader)}
+READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, TableReader, TextReader)}
 """Readers that are built again from what a run keeps of them."""
 
 

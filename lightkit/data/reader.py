@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,9 @@ class NewRows(NamedTuple):
 
     numbers: list[int]
     """The place of each row in what was given, from 0."""
-    inputs: Tensor
-    """`(N, ...)`, as in the data set; NaN where a value is missing that the run fills in."""
+    inputs: Any
+    """A tensor `(N, ...)`, as in the data set; NaN where a value is missing that the run fills in. Or a list of inputs
+    of unlike shapes, of which the `collate_fn` of the reader makes batches."""
     kept: dict[str, list[Any]]
     """Columns that the model does not look at, such as ids, and the names of files."""
 
@@ -121,10 +123,15 @@ def in_pieces(found: Iterator[NewRows], size: int) -> Iterator[NewRows]:
         yield rest
 
 
+def join_inputs(pieces: Sequence[Any]) -> Any:
+    """Join the inputs of pieces: tensors, or lists."""
+    return torch.cat([*pieces]) if isinstance(pieces[0], Tensor) else [*chain.from_iterable(pieces)]
+
+
 def _joined(pieces: Sequence[NewRows]) -> NewRows:
     kept = {name: [cell for piece in pieces for cell in piece.kept[name]] for name in pieces[0].kept}
     numbers = [number for piece in pieces for number in piece.numbers]
-    return NewRows(numbers, torch.cat([piece.inputs for piece in pieces]), kept)
+    return NewRows(numbers, join_inputs([piece.inputs for piece in pieces]), kept)
 
 
 def _cut(piece: NewRows, part: slice) -> NewRows:

@@ -283,6 +283,7 @@ class DataInfo:
         vocabulary: The tokens in order of their numbers, for language modelling; empty where they are not known.
         target_scale: What regression targets were divided by; predictions are written in the unit from before.
         decode: Makes a text of token numbers; None where the data set has no such method.
+        more: Further facts, in plain values, for models that take an argument `info`.
     """
 
     task: str
@@ -295,6 +296,7 @@ class DataInfo:
     vocabulary: tuple[str, ...] = ()
     target_scale: float = 1.0
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

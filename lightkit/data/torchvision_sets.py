@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.hub import installed
 from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
 from lightkit.data.tensors import DataInfo, TensorData, fingerprint
 
@@ -47,16 +48,8 @@ def torchvision_dataset(
         UserError: torchvision is not installed, has no such set, or its files are not there or cannot be fetched.
     """
     check_image_size(1 if size is None else size, channels)
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise UserError(
-            "torchvision is not installed",
-            argument="name",
-            received=name,
-            fix="pip install 'lightkit[vision]'",
-            family="package-missing",
-        ) from error
+    fix = "pip install 'lightkit[vision]'"
+    datasets = installed("torchvision.datasets", fix, argument="name", received=name)
     if name not in datasets.__all__:
         raise UserError("torchvision has no such data set", argument="name", received=name, choices=datasets.__all__)
     make = getattr(datasets, name)

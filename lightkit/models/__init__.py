@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightkit.models.cnn import CNN
+from lightkit.models.huggingface import huggingface_model
 from lightkit.models.mlp import MLP, Heads
 from lightkit.models.recurrent import RecurrentLM
 from lightkit.models.resnet import ResNet
@@ -21,6 +22,7 @@ __all__ = [
     "TabM",
     "TransformerClassifier",
     "TransformerLM",
+    "huggingface_model",
     "timm_model",
     "torchvision_model",
 ]

@@ -6,12 +6,10 @@ attribute `fresh_parameters`: the names of those that the weights had nothing fo
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import re
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from lightkit.common.argument_checks import check_choice
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
+from lightkit.common.hub import installed
 from lightkit.models.parts import check_sizes
 
 _LOADING = re.compile(r"pretrained|checkpoint|weights(_|$)|cache_dir$")
@@ -133,16 +132,8 @@ def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
             )
 
 
-def _package(module: str, package: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(
-            f"{package} is not installed",
-            argument="_target_",
-            fix=f'pip install "lightkit[vision]" (or pip install {package})',
-            family="package-missing",
-        ) from error
+def _package(module: str, package: str) -> Any:
+    return installed(module, f'pip install "lightkit[vision]" (or pip install {package})')
 
 
 def _call(make: Any, name: str, options: Mapping[str, Any] | None, **sizes: Any) -> nn.Module:

@@ -32,8 +32,8 @@ from lightkit.config import to_plain
 from lightkit.data import Loader
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.preprocessing import Preprocessing
-from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces
-from lightkit.data.sources import kept_generators
+from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces, join_inputs
+from lightkit.data.sources import SampleData, kept_generators
 from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo, TensorData
 from lightkit.device import Engine
@@ -115,7 +115,7 @@ class Predictor:
             UserError: It is nothing that the run can predict from, or a row cannot be used.
         """
         pieces = [self.preprocessing(piece.inputs) for piece in self._pieces(given, Faults(skip=skip_bad))]
-        return torch.cat(pieces) if pieces else torch.zeros(0, *self.info.input_shape)
+        return join_inputs(pieces) if pieces else torch.zeros(0, *self.info.input_shape)
 
     def outputs(self, given: Any, *, skip_bad: bool = False) -> Any:
         """Return what the network puts out for new inputs, `(N, ...)` float32 on the CPU: logits, or values learnt.
@@ -216,7 +216,7 @@ class Predictor:
             found = Runner(self._cfg, self.folder).evaluate(given, checkpoint, members=members)
             return {name.partition("/")[2]: value for name, value in found.items()}
         pieces = [*self._pieces(given, Faults())]
-        x = torch.cat([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
+        x = join_inputs([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
         y, wanted = self._targets(pieces, targets), tuple(self._no_targets(len(x)).shape)
         if not len(y) or tuple(y.shape) != wanted:
             what = "as many targets as inputs are needed" if len(x) else "there are no rows to evaluate"
@@ -327,10 +327,13 @@ class Predictor:
     def _batch_size(self) -> int:
         return int(self._cfg.data.eval_batch_size or self._cfg.data.batch_size)
 
-    def _loader(self, x: Tensor, y: Tensor) -> Loader:
+    def _loader(self, x: Any, y: Tensor) -> Loader:
         """Return the batches that an evaluation of these rows would see, on which the last bits of outputs depend."""
-        source = TensorData(x, y, replace(self.info, fingerprint="new rows"), name="new rows")
-        return Loader(source, torch.arange(len(x)), LoaderOptions(self._batch_size, split="new rows"))
+        collate = getattr(self.preprocessing.reader, "collate_fn", None)
+        info = replace(self.info, fingerprint="new rows")
+        source: Any = SampleData([*zip(x, y)]) if collate else TensorData(x, y, info, name="new rows")
+        options = LoaderOptions(self._batch_size, split="new rows", collate=collate)
+        return Loader(source, torch.arange(len(x)), options)
 
 
 def load(

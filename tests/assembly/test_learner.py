@@ -20,8 +20,8 @@ from lightkit.trainer.step import trial_stepper
 from tests.conftest import Outcome
 
 CONF = Path(__file__).parents[2] / "conf"
-LEFT_OUT = ("custom", "cuda", "mps", "peft", "ranking")
-"""Options that need a target, a device, another package, or the query of each sample."""
+LEFT_OUT = ("custom", "cuda", "hf", "mps", "peft", "ranking")
+"""Options that need a target, a device, another package or its files, or the query of each sample."""
 PACKAGES = {"torchvision": "torchvision", "timm": "timm", "schedule_free": "schedulefree", "adamw8bit": "torchao"}
 """What some options need."""
 TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16", "data.batch_size=4"]

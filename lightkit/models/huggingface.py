@@ -1,0 +1,105 @@
+"""Models of transformers by name; the package is not imported before `huggingface_model` is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.argument_checks import check_choice
+from lightkit.common.errors import UserError
+from lightkit.common.hub import KINDS, load_by, local
+
+
+def huggingface_model(
+    name: str,
+    *,
+    pretrained: bool = True,
+    task: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    revision: str = "main",
+    info: Any = None,
+) -> nn.Module:
+    """Build a model of transformers (https://huggingface.co/docs/transformers), with an output layer for the data.
+
+    It takes a batch of inputs, or a dict of its arguments, and gives its outputs by name. An output layer of another
+    size than that of the weights starts new.
+
+    Args:
+        name: Name on the Hub, or a folder; without weights also a kind of model, such as `bert`.
+        pretrained: Load its weights, from safetensors alone; otherwise it is built from its configuration.
+        task: `sequence_classification`, `token_classification`, `causal_lm`, `masked_lm` or `image_classification`;
+            None goes by the data.
+        config: Keys of its configuration to change, such as `{hidden_size: 32}`.
+        revision: Commit, branch or tag on the Hub.
+        info: Facts about the data (`lightkit.data.DataInfo`).
+
+    Raises:
+        UserError: transformers is missing, there is no such model, task or key, the weights are none in safetensors, or
+            the data have more tokens, or longer texts, than the model.
+    """
+    usual = "image_classification" if len(info.input_shape) == 3 else "sequence_classification"
+    kind = task or info.more.get("objective") or (usual if info.vocab_size is None else "causal_lm")
+    check_choice("task", kind, KINDS, "no such task")
+
+    def build(package: Any) -> nn.Module:
+        package.logging.set_verbosity_error()
+        own = name in package.CONFIG_MAPPING and not pretrained
+        make = getattr(package, f"AutoModelFor{kind.title().replace('_', '').replace('Lm', 'LM')}")
+        plain = package.AutoConfig.for_model(name) if own else package.AutoConfig.from_pretrained(where, **from_hub)
+        given = dict(config or {})
+        for key in given:
+            if not hasattr(plain, key):
+                what, choices = f"the configuration of {name} has no such key", sorted(plain.to_dict())
+                raise UserError(what, argument=f"config.{key}", received=key, choices=choices)
+        if not pretrained and "num_tokens" in info.more:
+            given.setdefault("vocab_size", info.more["num_tokens"])
+        settings = type(plain)(**given) if own else type(plain).from_dict({**plain.to_dict(), **given})
+        _suit(settings, info, classifies=not kind.endswith("lm"))
+        if not pretrained:
+            return make.from_config(settings)
+        how = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True, **from_hub}
+        model, report = make.from_pretrained(where, config=settings, dtype=torch.float32, **how)
+        new = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+        model.fresh_parameters = tuple(key for key, _ in model.named_parameters() if key in new)
+        return model.train()
+
+    where, from_hub = local(name), {"revision": revision, "trust_remote_code": False}
+    model = load_by("transformers", build, "name", name)
+    model.register_forward_pre_hook(_by_name, with_kwargs=True)
+    return model
+
+
+def _suit(settings: Any, info: Any, *, classifies: bool) -> None:
+    """Set what a configuration takes from the data; refuse more tokens, or longer texts, than the model takes."""
+    for key, limit, argument in (
+        ("num_tokens", "vocab_size", "tokenizer"),
+        ("longest", "max_position_embeddings", "max_length"),
+    ):
+        found, most = info.more.get(key), getattr(settings, limit, None)
+        if found is not None and most is not None and found > most:
+            what, expected = f"more than the {limit} of the model", f"at most {most}"
+            raise UserError(what, key=f"data.dataset.{argument}", received=found, expected=expected)
+    if classifies:
+        names = [*info.class_names] or [f"LABEL_{number}" for number in range(info.num_classes)]
+        settings.id2label, settings.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+    if "pad_token_id" in info.more:
+        settings.pad_token_id = info.more["pad_token_id"]
+    settings.use_cache = False  # of keys and values, for texts that grow
+
+
+def _by_name(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Hand the entries of a dict on as arguments; refuse tokens that the model has no vector for."""
+    first = args[0] if args else None
+    if isinstance(first, Mapping):
+        args, kwargs, first = (), {**first, **kwargs}, first.get("input_ids")
+    tokens = kwargs.get("input_ids") if first is None else first
+    # On a GPU, a look would wait for all that it is at.
+    if isinstance(tokens, Tensor) and not tokens.is_floating_point() and tokens.device.type == "cpu":
+        wrong = tokens[(tokens < 0) | (tokens >= module.config.vocab_size)]
+        if len(wrong):
+            what, expected = "a token is beyond the vocabulary of the model", f"0 to {module.config.vocab_size - 1}"
+            raise UserError(what, key="data.dataset", expected=expected, received=int(wrong[0]))
+    return args, kwargs

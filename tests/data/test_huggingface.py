@@ -1,0 +1,198 @@
+"""Data sets of Hugging Face: texts, tokens for language models and images, from folders and files made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data import build_data
+from lightkit.data.huggingface import huggingface
+from tests.conftest import Outcome
+from tests.hub import LABEL, overrides, save_reviews, save_tokenizer, sentences
+
+datasets = pytest.importorskip("datasets")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with data sets and tokenizers, and a cache of its own."""
+    folder = tmp_path_factory.mktemp("hub")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+        save_reviews(folder / "reviews")
+        save_tokenizer(folder / "words")
+        save_tokenizer(folder / "plain", plain=True)
+        rows = [{"text": text, "label": ["bad", "good"][good], "stars": good * 2.0} for text, good in sentences(40)]
+        (folder / "reviews.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        yield folder
+
+
+@pytest.fixture
+def hub(made: Path, project: Path) -> Path:
+    """The same beside a project."""
+    for name in ("reviews", "words", "plain", "reviews.jsonl"):
+        (project / name).symlink_to(made / name)
+    return project
+
+
+def reviews(**options: Any) -> Any:
+    return huggingface(**{"path": "reviews", "text": "text", "target": "label", "tokenizer": "words"} | options)
+
+
+def test_texts_have_the_published_splits_classes_and_lengths(hub: Path) -> None:
+    data = reviews()
+    assert data.splits == {"train": range(64), "val": range(64, 80), "test": range(80, 96)}
+    assert (data.info.task, data.info.class_names) == ("multiclass", ("bad", "good"))
+    x, y = data[3]
+    text, good = sentences(96)[3]
+    assert (len(x["input_ids"]), int(y)) == (len(text.split()) + 2, good)
+    assert data.lengths[3] == len(x["input_ids"])
+    assert data.reader.loaded.decode(x["input_ids"]) == f"[CLS] {text} [SEP]"
+    batch, _ = data.collate_fn([data[0], data[3]])
+    assert batch["attention_mask"].sum(1).tolist() == data.lengths[[0, 3]].tolist()
+    assert reviews(max_length=4).lengths.max() == 4
+    assert reviews().info.fingerprint == data.info.fingerprint != reviews(max_length=4).info.fingerprint
+
+
+def test_files_numbers_and_names_of_classes(hub: Path) -> None:
+    data = reviews(path="reviews.jsonl")
+    assert (data.splits, data.info.class_names) == ({}, ("bad", "good"))
+    assert reviews(path="reviews.jsonl", target="stars").info.task == "regression"
+    (hub / "pairs.csv").write_text("a,b,n\ngood cat,bad dog,10\nfine,poor,3\n")
+    pairs = reviews(path="pairs.csv", text=["a", "b"], target="n")
+    assert pairs.info.class_names == ("3", "10")
+    assert pairs.reader.loaded.decode(pairs[0][0]["input_ids"]) == "[CLS] good cat [SEP] bad dog [SEP]"
+
+
+def test_splits_that_cannot_be_used_are_left_out_and_told(hub: Path) -> None:
+    plain = {"text": ["good"] * 3, "label": ["a", "b", "a"]}
+    unlabelled = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])})
+    parts = {
+        "train": datasets.Dataset.from_dict({"text": ["good"] * 3, "label": [0, 1, 0]}, features=unlabelled),
+        "validation": datasets.Dataset.from_dict({"text": ["good"]}),
+        "test": datasets.Dataset.from_dict({"text": ["good"], "label": [-1]}, features=unlabelled),
+        "unsupervised": datasets.Dataset.from_dict(plain),
+    }
+    datasets.DatasetDict(parts).save_to_disk("odd")
+    data = reviews(path="odd")
+    assert (data.splits, len(data)) == ({}, 3)
+    assert [note.partition(": ")[2] for note in data.notes] == [
+        "it has no column label",
+        "its rows have no targets (-1)",
+        "its name is none of train, val and test, or there is one of this name already",
+    ]
+    datasets.DatasetDict({"test": parts["train"]}).save_to_disk("none")
+    with pytest.raises(UserError, match="no split to train on"):
+        reviews(path="none")
+
+
+def test_tokens_for_language_models(hub: Path) -> None:
+    data = reviews(target=None, tokenizer="plain", max_length=16)
+    x, y = data[1]
+    assert torch.equal(x[1:], y[:-1])
+    text, _ = sentences(96)[0]
+    assert data.info.decode is not None
+    assert data.info.decode(data[0][0].tolist()).startswith(f"{text} <end>")
+    assert (data.info.task, data.info.vocab_size, data.info.more["objective"]) == ("language_modeling", 14, "causal_lm")
+    with pytest.raises(UserError, match="the val split is shorter than one sample"):
+        reviews(target=None, tokenizer="plain", max_length=200)
+    with pytest.raises(UserError, match=r"(?s)cannot be loaded.*mask"):
+        reviews(target=None, tokenizer="plain", max_length=16, task="masked_lm")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_hidden_depends_on_the_place_in_the_epoch_alone(hub: Path, workers: int) -> None:
+    data = reviews(target=None, task="masked_lm", max_length=16)
+    train = build_data(dataset=data, split={"by": "random"}, batch_size=8, num_workers=workers).train
+    whole, rest = list(train.epoch(1)), list(train.epoch(1, start=16))
+    for (x, y), (x2, y2) in zip(whole[2:], rest, strict=True):
+        assert torch.equal(x, x2)
+        assert torch.equal(y, y2)
+    x, y = (torch.cat(parts) for parts in zip(*whole))
+    chosen = y != -100
+    assert 0.1 < chosen.float().mean() < 0.2
+    assert 0.65 < (x[chosen] == 4).float().mean() < 0.95
+    assert torch.equal(x[~chosen], clean(data, train.order(1))[~chosen])
+    train.close()
+
+
+def clean(data: Any, rows: Tensor) -> Tensor:
+    return torch.stack([data._tokens[start : start + 16].long() for start in data._starts[rows].tolist()])
+
+
+def test_images(hub: Path) -> None:
+    import numpy as np
+
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 20, 16, 3), dtype=np.uint8)
+    from PIL import Image
+
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    columns = {"image": [Image.fromarray(each) for each in pixels], "label": [0, 1] * 3}
+    datasets.Dataset.from_dict(columns, features=kinds).save_to_disk("pictures")
+    data = huggingface("pictures", image="image", target="label", size=8)
+    assert (data.info.input_shape, data.info.num_classes) == ((3, 8, 8), 2)
+    assert (data[1][0].shape, int(data[1][1])) == ((3, 8, 8), 1)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"text": "review"}, r"text: reviews has no such column\n.*'review'\n.*choices: *text, label"),
+    ({"target": "stars"}, "target: reviews has no such column"),
+    ({"path": "nobody/reviews"}, r"(?s)path: cannot be loaded.*HF_HUB_OFFLINE is set"),
+    ({"tokenizer": "nobody/words"}, r"(?s)tokenizer: cannot be loaded.*HF_HUB_OFFLINE is set"),
+    ({"tokenizer": None}, r"(?s)texts need a tokenizer.*model.name=NAME"),
+    ({"path": "empty.csv"}, "empty.csv, row 1 of train: there is no text"),
+    ({"path": "untold.csv"}, "untold.csv, row 2 of train: there is no target"),
+    ({"path": "broken.jsonl"}, "path: cannot be loaded"),
+    ({"image": "text"}, "one of texts and images is needed"),
+    ({"task": "translation"}, "no such task"),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), BAD)
+def test_what_is_wrong_is_named(hub: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], told: str) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    (hub / "empty.csv").write_text("text,label\ngood,a\n ,b\n")
+    (hub / "untold.csv").write_text("text,label\ngood,a\nbad,b\nbad,\n")
+    (hub / "broken.jsonl").write_text('{"text": "good"\n{{{\n')
+    with pytest.raises(UserError, match=told):
+        reviews(**options)
+
+
+def test_a_missing_package_is_told(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(UserError, match=r"(?s)datasets is not installed.*pip install 'lightkit\[hf\]'"):
+        reviews()
+
+
+def test_a_run_is_predicted_from_new_texts(hub: Path, cli: Cli) -> None:
+    done = cli("train", *overrides(LABEL, "optim.lr=0.02", "trainer.epochs=6", "name=r"))
+    assert done.code == 0, done.err
+    (hub / "new.jsonl").write_text('{"text": "the good cat", "id": 7}\n{"text": "bad dog", "id": 8}\n')
+    (hub / "new.csv").write_text("id,text\n7,the good cat\n8,bad dog\n9,\n")
+    done = cli("predict", "r", "--input", "new.csv", "--output", "found.csv")
+    assert "new.csv, line 4: there is no text" in done.err
+    done = cli("predict", "r", "--input", "new.csv", "--skip-bad", "--output", "found.csv")
+    assert [line.split(",")[:3] for line in (hub / "found.csv").read_text().splitlines()[1:]] == [
+        ["0", "7", "good"],
+        ["1", "8", "bad"],
+    ]
+    import lightkit
+
+    model = lightkit.load("r")
+    assert model.predict(["the good cat", "bad dog"]).tolist() == ["good", "bad"]
+    one, two = model.predict_proba(["good"]), model.predict_proba(["good", "the bad dog sleeps fast"])
+    assert torch.allclose(torch.tensor(one[0]), torch.tensor(two[0]), atol=1e-6)  # padding changes nothing
