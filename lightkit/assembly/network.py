@@ -250,8 +250,7 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
 
         def make(number: int = number) -> nn.Module:
             engine.seed_init(number)
-            facts = {**info.sizes(), "info": info}
-            built: nn.Module = instantiate(cfg.model, key="model", expected=nn.Module, **facts)
+            built: nn.Module = instantiate(cfg.model, key="model", expected=nn.Module, info=info, **info.sizes())
             return built
 
         models.append(build_sized(make, forwards(cfg.trainer.task, cfg.loss, info, engine, data, whole=True)))
