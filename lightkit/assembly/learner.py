@@ -236,15 +236,13 @@ def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engin
     options, prepared = made.tuning, made.prepared
     if options is not None and prepared is not None:
         settings |= {
-            "rules": [*settings["rules"], *prepared.rules],
+            "rules": prepared.rules,
             "names": prepared.trained,
             "labels": prepared.group_labels(),
             "slices": options["slices"],
             "aliases": prepared.original_names,
             "first_steps": prepared.first_steps(timetable.steps_per_epoch),
         }
-        if options["layer_decay"] is not None:
-            settings |= {"layer_decay": options["layer_decay"], "layer_key": "finetune.layer_decay"}
     with keys_under("optim"):
         groups = parameter_groups(made.model, **settings)
     own = any(given.get(flag) is not None for flag in FLAGS)

@@ -40,7 +40,7 @@ from lightkit.trainer.state import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
-_ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
+_ASKING = ("freeze", "train", "schedule", "slices")
 _GRADUAL = ("every_epochs", "every_steps", "share")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
 
@@ -69,7 +69,7 @@ def build_network(
     Raises:
         UserError: A part of it cannot be built or loaded, or does not fit.
     """
-    check_joint(role_of(cfg).joint, cfg.finetune)
+    check_joint(cfg)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
     options: Any = made.tuning
     by_depth = _asks_for_depths(cfg.optim.get("layer_decay"), options) and (timetable is not None or run is not None)
@@ -113,7 +113,7 @@ def build_base(
 ) -> Network:
     """Build the network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
     model = build_model(cfg, info, engine, data)
-    options = finetune_options(cfg.finetune)
+    options = finetune_options(cfg)
     weights = options["weights"] if options else {}
     wanted = options["head"] if options else {}
     known = head_of_run(run, model) if run and not wanted.get("name") else None
@@ -197,17 +197,14 @@ def trained_network(
     return model
 
 
-def check_joint(joint: str | None, finetune: DictConfig) -> None:
+def check_joint(cfg: DictConfig) -> None:
     """Refuse to fine-tune networks that are trained as one: they have several output layers, and a base fits none.
 
-    Args:
-        joint: How they are trained as one; None where they are not.
-        finetune: The node of the fine-tuning.
-
     Raises:
-        UserError: It asks for more than a teacher.
+        UserError: The configuration asks for more than a teacher.
     """
-    if joint is None or finetune_options(finetune, teacher=False) is None:
+    joint = role_of(cfg).joint
+    if joint is None or finetune_options(cfg, teacher=False) is None:
         return
     what = "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune"
     fix = "ensemble=voting or bagging fine-tunes each member; without: finetune=none"
@@ -268,29 +265,34 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
     return model
 
 
-def finetune_options(node: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:
-    """Return all settings of the group `finetune` as plain values; None where it asks for nothing.
+def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:
+    """Return all settings of the group `finetune`, with the rules of the optimizer, as plain values.
 
     Args:
-        node: The group.
+        cfg: The configuration.
         teacher: Whether a teacher is something.
+
+    Returns:
+        The settings; None where nothing is asked for but rules without labels, which need no fine-tuning.
     """
-    options = _merged(asdict(FinetuneConfig()), to_plain(node))
+    options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
+    options["rules"] = to_plain(cfg.optim.get("rules") or [])
     weights, head, gradual = options["weights"], options["head"], options["gradual"]
     asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"]]
     asked += [*(gradual[name] for name in _GRADUAL), teacher and options["distill"]["teacher"]]
+    asked += [options["body"]["lr_scale"], any("@" in str(rule["match"]) for rule in options["rules"])]
     changed = any(head[name] is not None for name in ("name", "lr", "lr_scale", "weight_decay"))
     if not any(asked) and not changed and head["replace"] != "always" and not injects(options):
         return None
     if options["peft"] is not None:
-        options["peft"] = instantiate(node.peft, key="finetune.peft")
+        options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
     return options
 
 
 def _asks_for_depths(decay: float | None, options: Mapping[str, Any] | None) -> bool:
     """Tell whether rates or phases go by the depth of layers."""
     gradual = options["gradual"] if options else {}
-    asked = [decay, *(options[name] for name in ("layer_decay", "slices") if options)]
+    asked = [decay, *(options[name] for name in ("slices",) if options)]
     return any((*asked, *(gradual.get(name) for name in _GRADUAL)))
 
 

@@ -22,6 +22,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.lengths import read_length
+from lightkit.common.strategies import ELSEWHERE
 from lightkit.common.text import counted
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
@@ -62,9 +63,9 @@ def strategy_class(cfg: DictConfig) -> tuple[type[Parallel], dict[str, Any]]:
     """
     device = to_plain(cfg.device)
     kind, given = load("device.parallel", device["parallel"], Parallel, entries=to_plain(cfg.trust))
-    features = device | {"peft": cfg.finetune.get("peft")}
+    features = device | {name: OmegaConf.select(cfg, key) for name, key in ELSEWHERE.items()}
     for name, why in kind.strategy.refused(features):
-        key = f"{'finetune' if name == 'peft' else 'device'}.{name}"
+        key = ELSEWHERE.get(name, f"device.{name}")
         raise UserError(why.what, key=key, received=device.get(name), fix=why.fix, family="contradiction")
     return kind, kind.strategy.arguments(device) | given
 

@@ -140,19 +140,16 @@ def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
     prepared = parts.made.prepared
     aliases = prepared.original_names if prepared else {}
     elements = {aliases.get(name, name): tensor.numel() for name, tensor in parts.model.named_parameters()}
-    of_optim = matched_rules(
-        parts.model,
-        to_plain(cfg.optim.get("rules") or []),
-        names=prepared.trained if prepared else None,
-        aliases=aliases,
-    )
-    renamed = [found._replace(names=tuple(aliases.get(name, name) for name in found.names)) for found in of_optim]
+    trained = {aliases.get(name, name) for name in (prepared.trained if prepared else ())}
+    of_rules = [] if prepared else matched_rules(parts.model, to_plain(cfg.optim.get("rules") or []))
     of_device = recomputed(parts.model, parts.engine.switches.activation_checkpointing)
     own = set(elements) - set(prepared.injected if prepared else ())
-    every = [*renamed, *(prepared.matched if prepared else ()), *of_device]
+    every = [*of_rules, *(prepared.matched if prepared else ()), *of_device]
     matches = []
     for found in every:
         names = found.names
+        if prepared and found.key.startswith("optim."):  # what is frozen is in no group
+            names = tuple(name for name in names if name in trained)
         if found.modules:
             within = (name for name in elements if name in own)
             names = tuple(name for name in within if any(inside(name, path) for path in found.names))

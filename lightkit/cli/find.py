@@ -187,12 +187,13 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
     from lightkit.finders.speeds import find_throughput
     from lightkit.runner.batches import find_batch
 
-    if cfg.device.batch_size is None:
-        cfg = with_values(cfg, {"device.batch_size": "max"})
+    if cfg.trainer.find_batch_size is None:
+        cfg = with_values(cfg, {"trainer.find_batch_size": "max"})
     found = find_batch(cfg, ranks=cfg.device.nproc, tell=lambda line: complain(line.strip()))
     memory, *more = (line.removeprefix("batch").strip() for line in found.lines)
     suggested, reason, speeds = found.size, "\n  ".join([memory, *more]), dict[int, float]()
-    if cfg.device.batch_size == "max":  # auto: the samples of a step are given, and the fewest parts are the fastest
+    # With auto the samples of a step are given, and the fewest parts are the fastest.
+    if cfg.trainer.find_batch_size == "max":
 
         def tell(speed: Any) -> None:
             complain(f"{speed.size} samples: {three_digits(speed.samples)} a second")

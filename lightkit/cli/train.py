@@ -33,8 +33,19 @@ if TYPE_CHECKING:
     from lightkit.runner.verify import VerifyResult
 
 
+_SAYS = {"resume.mode": "resume=auto", "resume.file": "lightkit resume FILE"}
+"""What says the same as a key that is set by it."""
+
+
 def train(args: list[str]) -> int:
     """Train, sweep, or print what would be trained."""
+    for key in dict.fromkeys(text.lstrip("+").partition("=")[0] for text in args):
+        if key in _SAYS:
+            complain(f"{key} is set by `{_SAYS[key]}`, which is the way to say it")
+    return _train(args)
+
+
+def _train(args: list[str]) -> int:
     options = _read(args)
     if options.rank or options.measure or options.warm or options.job is not None:
         return _serve(options)
@@ -167,7 +178,7 @@ def resume(args: list[str]) -> int:
         parser.error("the following arguments are required: run")
     if Path(options.run).is_file():
         path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-        return train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
+        return _train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
     try:
         folder = find_run(options.run, project())
     except UserError as error:

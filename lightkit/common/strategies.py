@@ -24,6 +24,10 @@ class Unsupported:
     """What to set instead."""
 
 
+ELSEWHERE = {"peft": "finetune.peft", "batch_size": "trainer.find_batch_size"}
+"""Features that a strategy may refuse and that are no keys of `device`, with their keys."""
+
+
 @dataclass(frozen=True)
 class Strategy:
     """What one value of `device.parallel` does."""
@@ -46,13 +50,13 @@ class Strategy:
     lighter: str | None = None
     """The strategy for the same devices that takes less memory on each."""
     refuses: Mapping[str, Unsupported] = field(default_factory=dict)
-    """Features that do not go with it: keys below `device`, and `peft`."""
+    """Features that do not go with it: keys below `device`, and those of `ELSEWHERE`."""
 
     def refused(self, features: Mapping[str, Any]) -> Iterator[tuple[str, Unsupported]]:
         """Yield what is asked for and does not go with it, with the reason.
 
         Args:
-            features: The values of `device`, and of `finetune.peft` as `peft`.
+            features: The values of `device`, and of the keys of `ELSEWHERE` by their names there.
         """
         for name, why in self.refuses.items():
             if features.get(name) not in (None, "none", False):
@@ -98,7 +102,7 @@ STRATEGIES: dict[str, Strategy] = {
                 "channels_last": _of_shards("PyTorch shares out parameters in their usual order in memory only"),
                 "batch_size": Unsupported(
                     "each process holds a part of the model, and cannot find out by itself what fits",
-                    "device.batch_size=null or device.parallel=ddp",
+                    "trainer.find_batch_size=null or device.parallel=ddp",
                 ),
                 "peft": Unsupported(
                     "not with fsdp: the layers of peft know nothing of weights that are shared out",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -18,13 +18,12 @@ from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.describe import name_options
 from lightkit.config.direction import fill_mode
-from lightkit.config.fields import marked_fields
+from lightkit.config.former import move_former
 from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
 from lightkit.config.members import Members, drop_left_over
-from lightkit.config.origins import Sources, dotted, parts_of, shown
+from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, idle_lines, rewrite, undeletable
-from lightkit.config.schema import Config
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import all_keys
 
@@ -106,6 +105,8 @@ def compose_with(
     fill_choices(task, choices)
     dated = fill_values(task, cfg, loader.time)
     drop_left_over(task, sources)
+    for line in move_former(task):
+        _warn_once(line)
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
     hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
@@ -117,20 +118,13 @@ def compose_with(
     if errors:
         name_options(errors, loader)
         raise UserErrors(errors)
-    for line in (*idle_lines(rewritten, task), *_former_lines(task)):
+    for line in idle_lines(rewritten, task):
         _warn_once(line)
     set_hydra_config(cfg)
     options = sweep_options(task)
     return Composed(
         members.write(_give_name(complete(task), choices)), list(overrides), choices, sources, cfg, options, dated
     )
-
-
-def _former_lines(cfg: DictConfig) -> Iterator[str]:
-    """Yield a line about each key that is set by an earlier name."""
-    for key, field_ in marked_fields(Config, "now").items():
-        if OmegaConf.select(cfg, dotted(key)) is not None:
-            yield f"{dotted(key)} is an earlier name: {field_.metadata['now']} does the same for any run"
 
 
 def _with_options(loader: ConfigLoader, rewritten: Rewritten, choices: Sequence[str]) -> tuple[DictConfig, Sources]:

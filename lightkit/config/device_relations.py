@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from lightkit.common.strategies import EXPECTED_GPUS, WITH_PROCESSES, read_gpus, strategy_of
+from lightkit.common.strategies import ELSEWHERE, EXPECTED_GPUS, WITH_PROCESSES, read_gpus, strategy_of
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import DataConfig, OptimConfig
@@ -64,12 +64,16 @@ def samples_of_processes(data: DataConfig, device: DeviceConfig, report: Report)
             report.add(("data", name), what, expected=f"at least {count}", received=size)
 
 
-def features_of_strategy(device: DeviceConfig, finetune: FinetuneConfig, report: Report) -> None:
+def features_of_strategy(
+    device: DeviceConfig, finetune: FinetuneConfig, trainer: TrainerConfig, report: Report
+) -> None:
     """Refuse what does not go with the way in which several devices are used."""
-    features = vars(device) | {"peft": getattr(finetune, "peft", None)}
+    searched = getattr(trainer, "find_batch_size", None)
+    features = vars(device) | {"peft": getattr(finetune, "peft", None), "batch_size": searched}
     for name, why in strategy_of(device.parallel).refused(features):
         received = None if isinstance(features[name], Node) else features[name]
-        report.add(("finetune" if name == "peft" else "device", name), why.what, received=received, fix=why.fix)
+        key = tuple(ELSEWHERE.get(name, f"device.{name}").split("."))
+        report.add(key, why.what, received=received, fix=why.fix)
 
 
 def static_graph(device: DeviceConfig, trainer: TrainerConfig, report: Report) -> None:
@@ -170,11 +174,11 @@ def shards_of_state(optim: OptimConfig, device: DeviceConfig, report: Report) ->
         report.add(("optim", "_target_"), what, received=optim._target_, fix=f"{fix}, or optim=adamw")
 
 
-def split_of_batches(device: DeviceConfig, report: Report) -> None:
+def split_of_batches(device: DeviceConfig, trainer: TrainerConfig, report: Report) -> None:
     """Refuse to split batches in a static graph."""
-    if device.batch_size == "auto" and device.ddp.static_graph:
+    if trainer.find_batch_size == "auto" and device.ddp.static_graph:
         what = "the batch may be split, and PyTorch cannot add up gradients over batches in a static graph"
-        report.add(("device", "batch_size"), what, received="auto", fix="device.ddp.static_graph=false")
+        report.add(("trainer", "find_batch_size"), what, received="auto", fix="device.ddp.static_graph=false")
 
 
 DEVICE_RULES = rules_in(globals())

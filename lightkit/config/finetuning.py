@@ -18,8 +18,6 @@ from lightkit.config.schema.learning import OptimConfig
 from lightkit.config.schema.running import TrainerConfig
 from lightkit.config.tree import Report, UnusableError, rules_in
 
-_RATES = ("lr", "lr_scale")
-_SETTINGS = (*_RATES, "weight_decay", "warmup_steps")
 _DISTANCES = ("every_epochs", "every_steps", "share")
 
 
@@ -36,18 +34,7 @@ def _rate_holders(optim: OptimConfig, finetune: FinetuneConfig) -> Iterator[tupl
     """Yield the nodes that may set a learning rate, with their keys."""
     with suppress(UnusableError):
         yield from ((("optim", "rules", index), rule) for index, rule in enumerate(optim.rules))
-    with suppress(UnusableError):
-        yield from ((("finetune", "rules", index), rule) for index, rule in enumerate(finetune.rules))
     yield ("finetune", "head"), finetune.head
-
-
-def empty_rules(finetune: FinetuneConfig, report: Report) -> None:
-    """Refuse rules that set nothing."""
-    for index, rule in enumerate(finetune.rules):
-        with suppress(UnusableError):
-            if all(getattr(rule, name) is None for name in _SETTINGS):
-                expected = f"one or more of {', '.join(_SETTINGS)}"
-                report.add(("finetune", "rules", index), "the rule sets nothing", expected=expected)
 
 
 def rates_of_layers(optim: OptimConfig, finetune: FinetuneConfig, report: Report) -> None:
@@ -160,7 +147,6 @@ PatternPlace = tuple[Key, Any, tuple[str, ...]]
 """Where patterns are, what stands there, and which labels there are."""
 
 _NAMES_ONLY = {
-    "optim": "put this rule into finetune.rules, or name the parameters",
     "device": "name modules: `blocks.*`",
     "resume": "name keys: `optim.*`",
 }

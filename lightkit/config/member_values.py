@@ -205,7 +205,7 @@ def _shorten(cfg: DictConfig) -> None:
     trainer.swa.from_epoch = trainer.swa.from_epoch and 1
     trainer.early_stopping.from_epoch = 1
     trainer.validate_unit, trainer.validate_every, trainer.nonfinite.every = "epoch", 1, 1
-    cfg.device.batch_size = None
+    cfg.trainer.find_batch_size = None
     cfg.data.normalize_rows = min(cfg.data.normalize_rows or _ROWS, _ROWS)
     if cfg.checkpoint.every_epochs is not None:
         cfg.checkpoint.every_epochs = 1
@@ -232,7 +232,7 @@ def limit_copies(cfg: DictConfig) -> None:
 
 def _hasten(cfg: DictConfig) -> None:
     """Let what begins to train later do so within the run, in the same order."""
-    for rule in (*cfg.optim.rules, *cfg.finetune.rules):
+    for rule in cfg.optim.rules:
         rule.warmup_steps = None
     gradual = cfg.finetune.gradual
     if any(gradual[unit] is not None for unit in ("every_epochs", "every_steps", "share")):
@@ -262,7 +262,7 @@ def _simplify(cfg: DictConfig) -> None:
     cfg.data.batch_size = min(cfg.data.batch_size, overfit.samples)
     cfg.data.augment, cfg.data.sampler, cfg.data.drop_last = [], None, False
     cfg.data.mixup.alpha = cfg.data.mixup.cutmix_alpha = None
-    cfg.device.batch_size = None
+    cfg.trainer.find_batch_size = None
     trainer.epochs, trainer.steps, trainer.epoch_steps, trainer.accumulate = None, overfit.steps, None, 1
     trainer.stop_at, trainer.find_lr, trainer.test = None, False, "none"
     trainer.ema.decay = trainer.swa.from_epoch = None
@@ -273,7 +273,7 @@ def _simplify(cfg: DictConfig) -> None:
     cfg.finetune.distill.teacher = None
     if "label_smoothing" in cfg.loss:
         cfg.loss.label_smoothing = 0.0
-    for node in (cfg.optim, *cfg.optim.rules, *cfg.finetune.rules, cfg.finetune.head):
+    for node in (cfg.optim, *cfg.optim.rules, cfg.finetune.head):
         if node.get("weight_decay") is not None:
             node.weight_decay = 0.0
     for holder, key in [*_dropouts(cfg.model), *_dropouts(cfg.finetune.lora), *_dropouts(cfg.finetune.adapter)]:

@@ -25,6 +25,7 @@ from lightkit.config.compose import Composed, load_choices
 from lightkit.config.describe import changed_keys
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.finetuning import pattern_places
+from lightkit.config.former import move_former
 from lightkit.config.loader import ConfigLoader, apply_override, make_loader
 from lightkit.config.member_values import at, with_values
 from lightkit.config.members import NO_ENSEMBLE, Members
@@ -124,6 +125,8 @@ def load_run(
     errors += _choose(cfg, loader, chosen) if new else _set_around(cfg, loader, chosen)
     overrides = [text for text in overrides if text not in chosen]
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
+    for line in move_former(cfg):
+        _LOG.warning(line)
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
     if sources.on_command_line(("metrics", "monitor")) and not sources.on_command_line(("metrics", "mode")):
         forget_mode(cfg)
@@ -313,6 +316,9 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
         text: The file.
         tree: Its content as plain values; changed in place.
     """
+    moved = [line for line in move_former(tree) if line.startswith("finetune.")]
+    if moved and not tree["finetune"].get("train"):  # these keys alone made a fine-tuning, with a group for the head
+        tree["finetune"]["train"] = ["*"]
     if tree.get("ensemble") == {}:  # of a time without ensembles
         tree["ensemble"] = dict(NO_ENSEMBLE)
     prefix = at(tree, ("finetune", "prefix"))
@@ -323,9 +329,6 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
     for key, patterns, _ in list(pattern_places(tree)):
         if patterns and key[0] != "resume" and "ranks" not in key:
             holder = at(tree, map(str, key[:-1]))
-            texts = [text for text in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(text, str)]
-            if key[:2] == ("finetune", "rules") and not holder.get("name"):  # or its group would get another name
-                holder["name"] = "+".join(text.removeprefix("re:").lstrip("@") for text in texts)
             holder[key[-1]] = _widened(patterns)
     ranks = at(tree, ("finetune", "lora", "ranks"))
     if isinstance(ranks, dict):

@@ -37,7 +37,7 @@ _METRICS = logging.getLogger("lightkit.metrics")
 _ONE_PROCESS: dict[str, Any] = {
     "device.parallel": "none",
     "device.nproc": 1,
-    "device.batch_size": None,
+    "trainer.find_batch_size": None,
     "device.compile": "none",
     "device.cuda_graphs": False,
     "checkpoint.asynchronous": False,

@@ -181,7 +181,7 @@ def failure(error: Exception, name: str) -> Finding:
     from lightkit.runner.faults import as_user_error
 
     if is_out_of_memory(error):
-        return Finding(name, "error", "memory ran out", ENDS, "data.batch_size", "device.batch_size=auto")
+        return Finding(name, "error", "memory ran out", ENDS, "data.batch_size", "trainer.find_batch_size=auto")
     shown, place = error if isinstance(error, UserError) else as_user_error(error), user_frame(error)
     at = f" ({place})" if place else ""
     if shown is not None:

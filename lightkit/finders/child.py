@@ -149,7 +149,7 @@ def single_process(cfg: DictConfig, values: Mapping[str, Any] | None = None) -> 
         cfg: That of the run.
         values: Other values by key.
     """
-    own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
+    own: dict[str, Any] = {"trainer.find_batch_size": None, "trainer.find_lr": False}
     if cfg.device.nproc > 1 or strategy_of(cfg.device.parallel).processes:
         own |= {"device.nproc": 1, "device.parallel": "none"}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

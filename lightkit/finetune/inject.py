@@ -67,8 +67,8 @@ def check_patterns(names: NetworkNames, options: Mapping[str, Any]) -> None:
         UserError: One matches nothing or nothing that can be used; several in one report.
     """
     attempts: list[Callable[[], object]] = [
-        partial(names.match_parameters, pattern, argument=argument)
-        for argument, pattern in _parameter_patterns(options)
+        partial(_matched, names, pattern, key)
+        for key, pattern in _parameter_patterns(options)
         if not pattern.startswith("@")
     ]
     attempts.append(partial(find_targets, names, options))
@@ -91,10 +91,10 @@ def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: T
         targets: What was put in where; of the modules that a pattern fits, those count that got it.
     """
     resolved = []
-    for argument, pattern in _parameter_patterns(options):
-        matched = names.match_parameters(pattern, argument=argument)
+    for key, pattern in _parameter_patterns(options):
+        matched = _matched(names, pattern, key)
         ordered = tuple(name for name in (*names.aliases, *names.injected) if name in matched)
-        resolved.append(Matched(f"finetune.{argument}", pattern, ordered))
+        resolved.append(Matched(key, pattern, ordered))
     modules = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
     modules["lora.ranks"] = list(options["lora"]["ranks"])
     for argument, patterns in modules.items():
@@ -154,10 +154,17 @@ def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> di
 
 
 def _parameter_patterns(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the patterns of parameters, each with the option it is in."""
-    lists = {"freeze": options["freeze"], "train": options["train"]}
+    """Return the patterns of parameters, each with the key it is in."""
+    rules = [[rule["match"]] if isinstance(rule["match"], str) else rule["match"] for rule in options["rules"] or ()]
+    lists = {f"optim.rules[{index}].match": patterns for index, patterns in enumerate(rules)}
+    lists |= {f"finetune.{name}": options[name] for name in ("freeze", "train")}
     for index, entry in enumerate(options["schedule"]):
-        lists |= {f"schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
-    for index, rule in enumerate(options["rules"]):
-        lists[f"rules[{index}].match"] = [rule["match"]] if isinstance(rule["match"], str) else rule["match"]
-    return [(argument, pattern) for argument, patterns in lists.items() for pattern in patterns]
+        lists |= {f"finetune.schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
+    return [(key, pattern) for key, patterns in lists.items() for pattern in patterns]
+
+
+def _matched(names: NetworkNames, pattern: str, key: str) -> set[str]:
+    """Return the parameters that a pattern stands for, at a key of the configuration."""
+    group, _, argument = key.partition(".")
+    with keys_under(group):
+        return names.match_parameters(pattern, argument=argument)

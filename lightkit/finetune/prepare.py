@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any
 
 from torch import nn
@@ -33,13 +32,8 @@ from lightkit.finetune.tuning import (
     with_norms_held_by_model,
 )
 
-_SETTINGS = {
-    "lr": "the learning rate",
-    "lr_scale": "the learning rate",
-    "weight_decay": "the weight decay",
-    "warmup_steps": "the warm-up",
-}
-"""Settings of a rule, and what each of them sets, in words."""
+_SETTINGS = ("lr", "lr_scale", "weight_decay", "warmup_steps")
+"""Settings of a rule."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def prepare(
 
     Args:
         model: The network with its pretrained weights; changed in place.
-        options: The group `finetune` of a configuration, as plain values.
+        options: The group `finetune` of a configuration, as plain values, and `rules` of its optimizer.
         outputs: Number of outputs the data asks for; None where there is no such number.
         depths: Gives the layer of each parameter.
         steps_per_epoch: Optimizer steps of an epoch.
@@ -264,10 +258,10 @@ def make_rules(
     lora_b: Collection[str],
     trained: Collection[str],
 ) -> list[dict[str, Any]]:
-    """Return rules over exact names for `lightkit.optim.parameter_groups`: of the head, of LoRA+, and the listed ones.
+    """Return rules over exact names for `lightkit.optim.parameter_groups`: of the head, of LoRA+, then the listed ones.
 
     Args:
-        options: The group `finetune`.
+        options: The group `finetune`, and `rules` of the optimizer.
         names: Names of the network before anything was injected.
         current_names: Name before anything was injected → name now.
         injected: Names of what was brought in, by what brought it.
@@ -275,7 +269,7 @@ def make_rules(
         trained: Names, as they are now, of what trains at some time.
 
     Raises:
-        UserError: A rule matches nothing or only what never trains, or two set the same thing of one parameter.
+        UserError: A rule matches nothing or only what never trains.
     """
     head, lora, ratio = options["head"], options["lora"], options["lora"]["lr_ratio"]
     rules = [_rule(f"finetune.{part}", new, {"name": part}) for part, new in injected.items()]
@@ -286,11 +280,14 @@ def make_rules(
             rules.append(_rule("finetune.head", own, {"name": "head", **chosen}))
     if ratio is not None and lora["match"]:
         rules.append(_rule("finetune.lora.lr_ratio", lora_b, {"name": "lora_b", "lr_ratio": ratio}))
-    for index, entry in enumerate(options["rules"]):
+    if options["body"]["lr_scale"] is not None:
+        own = names.find_parameters(["@body"], argument="body")
+        rules.append(_rule("finetune.body", own, {"name": "body", **options["body"]}))
+    for index, entry in enumerate(options["rules"] or ()):
         patterns = [entry["match"]] if isinstance(entry["match"], str) else list(entry["match"])
-        name = entry.get("name") or "+".join(pattern.removeprefix("re:").lstrip("@") for pattern in patterns)
-        listed = names.find_parameters(patterns, argument=f"rules[{index}].match")
-        rules.append(_rule(f"finetune.rules[{index}]", listed, {**entry, "name": name}))
+        with keys_under("optim"):
+            listed = names.find_parameters(patterns, argument=f"rules[{index}].match")
+        rules.append(_rule(f"optim.rules[{index}]", listed, {**entry, "match": patterns}))
     for rule in rules:
         rule["names"] = [current_names.get(name, name) for name in rule["names"]]
         if not set(rule["names"]) & set(trained):
@@ -301,7 +298,6 @@ def make_rules(
                 fix="leave it out, or let them train: finetune.train, finetune.schedule",
                 family="finetuning",
             )
-    _check_exclusive(rules)
     return rules
 
 
@@ -309,18 +305,3 @@ def _rule(key: str, names: Iterable[str], settings: Mapping[str, Any]) -> dict[s
     known = ("name", "match", *_SETTINGS, "lr_ratio", "allow_zero")
     chosen = {name: settings[name] for name in known if settings.get(name) is not None}
     return {"key": key, "names": list(names), **chosen}
-
-
-def _check_exclusive(rules: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse two rules that set the same thing of one parameter."""
-    owners: dict[tuple[str, str], str] = {}
-    for rule in rules:
-        set_by_rule = {what for name, what in _SETTINGS.items() if name in rule}
-        for what, name in product(sorted(set_by_rule), rule["names"]):
-            other = owners.setdefault((what, name), rule["key"])
-            if other != rule["key"]:
-                fix = "make one of the patterns narrower, or leave one out"
-                keys = f"{other} and {rule['key']}"
-                raise UserError(
-                    f"two rules set {what} of {name}", key=keys, received=name, fix=fix, family="contradiction"
-                )

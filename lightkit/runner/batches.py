@@ -1,4 +1,4 @@
-"""`device.batch_size`: the largest batch that fits, found out in a process of its own before the run begins.
+"""`trainer.find_batch_size`: the largest batch that fits, found out in a process of its own before the run begins.
 
 Nothing of the run is touched by it: no random number is drawn, no memory is used, no CUDA context is opened.
 """
@@ -49,7 +49,7 @@ class Batch:
 def resolve_batch_size(
     cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[DictConfig, tuple[str, ...]]:
-    """Return the configuration with numbers in the place of `device.batch_size`, and lines about them.
+    """Return the configuration with numbers in the place of `trainer.find_batch_size`, and lines about them.
 
     Args:
         cfg: The configuration.
@@ -59,11 +59,11 @@ def resolve_batch_size(
     Raises:
         UserError: Nothing fits (exit code 4), or a training step fails.
     """
-    if cfg.device.get("batch_size") is None:
+    if cfg.trainer.get("find_batch_size") is None:
         return cfg, ()
 
     def search() -> Batch:
-        tell(f"batch   looking for the largest that fits ({KEY}={cfg.device.batch_size})")
+        tell(f"batch   looking for the largest that fits ({KEY}={cfg.trainer.find_batch_size})")
         return find_batch(cfg, ranks=ranks.size, tell=tell)
 
     batch = ranks.shared(search)
@@ -77,7 +77,7 @@ def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
         cfg: The configuration at hand.
         saved_text: That of the checkpoint, as YAML.
     """
-    if cfg.device.get("batch_size") is None or not saved_text:
+    if cfg.trainer.get("find_batch_size") is None or not saved_text:
         return cfg
     saved: Any = OmegaConf.create(saved_text)
     values = {"data.batch_size": saved.data.batch_size, "trainer.accumulate": saved.trainer.accumulate}
@@ -87,7 +87,7 @@ def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
 def find_batch(
     cfg: DictConfig, *, ranks: int = 1, limit: int | None = None, tell: Callable[[str], None] = lambda line: None
 ) -> Batch:
-    """Search for what `device.batch_size` asks for.
+    """Search for what `trainer.find_batch_size` asks for.
 
     Args:
         cfg: The configuration.
@@ -100,7 +100,7 @@ def find_batch(
     """
     refusal = strategy_of(cfg.device.parallel).refuses.get("batch_size")
     if refusal is not None and ranks > 1:
-        raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
+        raise UserError(refusal.what, key=KEY, received=cfg.trainer.find_batch_size, fix=refusal.fix)
     asked = Asked(cfg, ranks)
     search: Search | None = None
     reason = ""
@@ -156,7 +156,7 @@ class Asked:
 
     def __init__(self, cfg: DictConfig, ranks: int = 1) -> None:
         self.cfg, self.ranks = cfg, ranks
-        self.largest = cfg.device.batch_size == "max"
+        self.largest = cfg.trainer.find_batch_size == "max"
         self.effective = int(cfg.data.batch_size) * int(cfg.trainer.accumulate)
 
     def job(self, limit: int | None) -> str:

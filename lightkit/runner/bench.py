@@ -36,7 +36,7 @@ _MOST_SKIPPED = 16
 """Steps that a loss scale may take to come down to where the optimizer steps at all."""
 _LIBRARIES = 256 << 20
 """Bytes of memory of the machine that a run takes for what it imports and these steps do not: TensorBoard, figures."""
-KEY = "device.batch_size"
+KEY = "trainer.find_batch_size"
 
 
 class Bench:

@@ -257,7 +257,7 @@ class MemoryReport:
         elif not evaluating and size > 1 and self.parts is not None:
             part = size // 2 if size % 2 == 0 else 1
             changes.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
-            changes.append("device.batch_size=auto, which finds the largest for a new run")
+            changes.append("trainer.find_batch_size=auto, which finds the largest for a new run")
         if device.precision in ("fp32", "tf32"):
             changes.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing:

@@ -248,7 +248,7 @@ def combine_runs(
     for member in runs:
         check_run(member)
     changed: dict[str, Any] = {"ensemble": dict(method), "name": name, "device.parallel": "none"}
-    changed |= {"device.batch_size": None} | ({"data.normalize": "none"} if scaling_of(runs) else {})
+    changed |= {"trainer.find_batch_size": None} | ({"data.normalize": "none"} if scaling_of(runs) else {})
     trusted = [entry for member in runs for entry in member.cfg.get("trust") or ()]
     cfg = with_values(runs[0].cfg, {**changed, "trust": [*dict.fromkeys(trusted)]})
     with memory_released(), session(cfg, folder, overrides=overrides) as run:

@@ -99,7 +99,7 @@ def shortened(job: TracedJob) -> TracedJob:
     if cfg.device.nproc > 1:
         what, fix = "runs of one process only can be verified", "device.nproc=1: the order of samples and what is saved"
         raise UserError(what, key="device.nproc", received=cfg.device.nproc, fix=f"{fix} do not depend on it")
-    asked = cfg.device.batch_size is not None
+    asked = cfg.trainer.find_batch_size is not None
     cfg, _ = resolve_batch_size(cfg, Ranks())  # once: all runs have this batch
     epoch_steps = cfg.trainer.epoch_steps and min(cfg.trainer.epoch_steps, max(1, job.steps // max(1, job.epochs)))
     cfg = cast(DictConfig, OmegaConf.merge(cfg, {"trainer": {"epoch_steps": epoch_steps}}))

@@ -175,7 +175,7 @@ def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ())
         for tree in (there, wanted):
             for key in dated:
                 _drop(tree, key)
-        asked = (wanted.get("device") or {}).get("batch_size")
+        asked = (wanted.get("trainer") or {}).get("find_batch_size")
         if (wanted.get("trainer") or {}).get("find_lr"):
             for tree in (there, wanted):
                 _drop(tree, "trainer.find_lr")
@@ -196,17 +196,16 @@ def _drop(tree: Any, key: str) -> None:
 
 
 def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:
-    """Drop how a run is resumed, what follows its end, where it pauses, and what `device.batch_size` becomes."""
+    """Drop how a run is resumed, what follows its end, where it pauses, and what `trainer.find_batch_size` becomes."""
     content = {key: value for key, value in (config or {}).items() if key not in ("resume", "on_end")}
     if isinstance(content.get("trainer"), dict):
         content["trainer"] = {key: value for key, value in content["trainer"].items() if key != "stop_at"}
     if asked is None:
         return content
-    data, trainer, device = (dict(content[group]) for group in ("data", "trainer", "device"))
+    data, trainer = (dict(content[group]) for group in ("data", "trainer"))
     samples = data.pop("batch_size") * trainer.pop("accumulate")
-    device.pop("batch_size", None)
-    changed = {"data": data, "trainer": trainer, "device": device}
-    return {**content, **changed, "samples": samples if asked == "auto" else None}
+    trainer.pop("find_batch_size", None)
+    return {**content, "data": data, "trainer": trainer, "samples": samples if asked == "auto" else None}
 
 
 def places_of(text: str, root: Path) -> tuple[Path, ...]:

@@ -78,16 +78,16 @@ def test_parameters_of_a_resnet(cli: Cli) -> None:
         r"finetune.freeze=[conv1,'layer1.0.bn?.*','re:^layer2\.0\.downsample',layer3.0.conv1.weight]",
         "finetune.train=[layer1.0.bn2.bias]",
         "finetune.schedule=[{epoch: 1, unfreeze: [conv1], freeze: [bn1]}]",
-        "finetune.rules=[{match: layer3.1, lr_scale: 0.5}, {match: [fc.bias, 'layer4.[1-9].bn1.*'], lr: 1e-4}]",
-        "optim.rules=[{match: [layer1, '*.downsample.1.bias'], lr_scale: 0.5}]",
+        "optim.rules=[{match: layer3.1, lr_scale: 0.5}, {match: [fc.bias, 'layer4.[1-9].bn1.*'], lr: 1e-4},"
+        "{match: [layer1, '*.downsample.1.bias'], lr_scale: 0.5}]",
         "device.activation_checkpointing=[layer1.0,'layer[34].1','re:^layer2$']",
     ) == {
         # Of rules of the optimizer, what is frozen is left out.
-        ("optim.rules[0].match", "layer1"): [
+        ("optim.rules[2].match", "layer1"): [
             *("layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.0.bn2.bias"),
             *(f"layer1.1.{name}" for name in BLOCK),
         ],
-        ("optim.rules[0].match", "*.downsample.1.bias"): [f"layer{layer}.0.downsample.1.bias" for layer in "34"],
+        ("optim.rules[2].match", "*.downsample.1.bias"): [f"layer{layer}.0.downsample.1.bias" for layer in "34"],
         ("finetune.freeze", "conv1"): ["conv1.weight"],
         ("finetune.freeze", "layer1.0.bn?.*"): [*both("layer1.0.bn1"), *both("layer1.0.bn2")],
         ("finetune.freeze", r"re:^layer2\.0\.downsample"): [
@@ -98,9 +98,9 @@ def test_parameters_of_a_resnet(cli: Cli) -> None:
         ("finetune.train", "layer1.0.bn2.bias"): ["layer1.0.bn2.bias"],
         ("finetune.schedule[0].unfreeze", "conv1"): ["conv1.weight"],
         ("finetune.schedule[0].freeze", "bn1"): both("bn1"),
-        ("finetune.rules[0].match", "layer3.1"): [f"layer3.1.{name}" for name in BLOCK],
-        ("finetune.rules[1].match", "fc.bias"): ["fc.bias"],
-        ("finetune.rules[1].match", "layer4.[1-9].bn1.*"): both("layer4.1.bn1"),
+        ("optim.rules[0].match", "layer3.1"): [f"layer3.1.{name}" for name in BLOCK],
+        ("optim.rules[1].match", "fc.bias"): ["fc.bias"],
+        ("optim.rules[1].match", "layer4.[1-9].bn1.*"): both("layer4.1.bn1"),
         ("device.activation_checkpointing", "layer1.0"): ["layer1.0"],
         ("device.activation_checkpointing", "layer[34].1"): ["layer3.1", "layer4.1"],
         ("device.activation_checkpointing", "re:^layer2$"): ["layer2"],
@@ -223,11 +223,10 @@ def test_every_key_that_takes_patterns_is_here() -> None:
     """A field whose docstring speaks of patterns is one that the check knows, or is looked after elsewhere."""
     elsewhere = {
         "finetune.weights.mapping",  # new names: tests/checkpoint/test_names.py
-        *("finetune.rules", "optim.rules"),
-        *("finetune.rules[].name", "optim.rules[].name"),
+        *("optim.rules", "optim.rules[].name"),
     }
-    rules, schedule = {"rules": [{}]}, [{}]
-    places = pattern_places({"finetune": {**rules, "schedule": schedule, "lora": {"ranks": {"a": 1}}}, "optim": rules})
+    finetune = {"schedule": [{}], "lora": {"ranks": {"a": 1}}}
+    places = pattern_places({"finetune": finetune, "optim": {"rules": [{}]}})
     known = {re.sub(r"\.(\d+)", "[]", ".".join(map(str, key))).removesuffix(".a") for key, _, _ in places}
     rows = [row for group in ("finetune", "optim", "device", "resume") for row in describe_group(group)]
     assert {row.key for row in rows if re.search("pattern|glob", row.meaning, re.IGNORECASE)} == known | elsewhere

@@ -119,12 +119,12 @@ def test_a_batch(cli: Cli, project: Path, asked: list[Any]) -> None:
     assert "memory: 8: the largest that fits" in done.out
     assert "2 samples: 100 a second" in done.err
     assert (project / "outputs/find/wine_mlp-batch.png").is_file()
-    assert asked[-1][0].device.batch_size == "max"
+    assert asked[-1][0].trainer.find_batch_size == "max"
     found = json.loads(cli("find", "batch", "data=wine", "--json").out)
     assert (found["suggested"], found["largest"]) == (4, 8)
     assert (found["tried"][0], found["speeds"][0]) == ({"size": 2, "bytes": 2 * MIB}, {"size": 2, "samples": 100.0})
-    done = cli("find", "batch", "data=wine", "device.batch_size=auto")
-    assert asked[-1][0].device.batch_size == "auto"
+    done = cli("find", "batch", "data=wine", "trainer.find_batch_size=auto")
+    assert asked[-1][0].trainer.find_batch_size == "auto"
     assert "suggested: data.batch_size=8\n  8: the largest that fits\n  a step sees less" in done.out
     assert "samples/s" not in done.out, "the samples of a step are given"
 

@@ -49,7 +49,7 @@ ALIKE = {
     """,
     "not one of the choices": """
         metrics.mode=maximum model.act=rleu trainer.validate_unit=epochs data.split.by=stratifed device.precision=fp8
-        device.compile=fast device.batch_size=64 optim._convert_=some finetune.bn=freeze finetune.dropout=none
+        device.compile=fast trainer.find_batch_size=64 optim._convert_=some finetune.bn=freeze finetune.dropout=none
         finetune.audit=no finetune.weights.strict=full finetune.head.replace=yes finetune.lora.impl=wrapped
         finetune.adapter.activation=glu finetune.adapter.kind=pfeifer
     """,

@@ -33,10 +33,10 @@ LENGTHS: list[tuple[str, dict[str, Any]]] = [
     ("trainer.steps=5000", {"trainer.steps": 4}),
     ("trainer.stop_at=300_steps trainer.accumulate=16", {"trainer.stop_at": None, "trainer.accumulate": 2}),
     (
-        "trainer.validate_unit=step trainer.validate_every=1000 trainer.find_lr=true device.batch_size=max",
+        "trainer.validate_unit=step trainer.validate_every=1000 trainer.find_lr=true trainer.find_batch_size=max",
         {"trainer.validate_unit": "epoch", "trainer.validate_every": 1, "trainer.find_lr": False},
     ),
-    ("device.batch_size=max data.batch_size=512", {"device.batch_size": None, "data.batch_size": 512}),
+    ("trainer.find_batch_size=max data.batch_size=512", {"trainer.find_batch_size": None, "data.batch_size": 512}),
     ("scheduler.warmup_epochs=3", {"scheduler.warmup_epochs": 0.0, "scheduler.warmup_steps": 1}),
     ("scheduler.warmup_steps=1000", {"scheduler.warmup_steps": 1}),
     ("checkpoint.every_epochs=10", {"checkpoint.every_epochs": 1}),

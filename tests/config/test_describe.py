@@ -51,7 +51,8 @@ def test_limits_of_the_items_of_a_list() -> None:
     rows = {row.key: row for row in describe_group("finetune")}
     assert rows["finetune.slices"].type == "a list (a number each); each above 0"
     assert rows["finetune.lora.ranks"].type == "a mapping of names to values; each at least 1"
-    assert rows["finetune.rules[].match"].type == "text or a list (text each)"
+    assert {row.key: row for row in describe_group("optim")}["optim.rules[].match"].type == "text or a list (text each)"
+    assert "finetune.rules" not in rows, "an earlier name"
     assert rows["finetune.peft"].default == "null"
     assert "optim.rules[].warmup_steps" in {row.key for row in describe_group("optim")}
 

@@ -180,19 +180,18 @@ finetune.freeze=[@body] finetune.gradual.every_epochs=1 finetune.gradual.every_s
 finetune=gradual finetune.gradual.first=2 => finetune.gradual.first: share spreads the unfreezings
 finetune.freeze=[a] finetune.gradual.every_epochs=20 => finetune.gradual.every_epochs: this comes after the
 finetune.freeze=[a] finetune.gradual.every_epochs=1 finetune.gradual.first=20 => first: this comes after the
-finetune.rules=[{match: a}] => finetune.rules[0]: the rule sets nothing | lr_scale
-finetune.rules=[{match: [], lr: 1}] => finetune.rules[0].match: a rule for nothing
-finetune.rules=[{match: [3], lr: 1}] => finetune.rules[0].match: wrong type | text or a list
-finetune.rules=[{match: [a, 're:['], lr: 1}] => finetune.rules[0].match[1]: not a regular expression
-finetune.rules=[{match: a, lr: 0}] => finetune.rules[0].lr: out of range | add allow_zero: true to the rule
-finetune.rules=[{match: a, lr: -1, allow_zero: true}] => finetune.rules[0].lr: out of range
-finetune.rules=[{match: a, lr: false, allow_zero: true}] => finetune.rules[0].lr: wrong type
-finetune.rules=[{match: a, lr: 1, lr_scale: 1}] => finetune.rules[0]: sets either lr or lr_scale
+optim.rules=[{match: [], lr: 1}] => optim.rules[0].match: a rule for nothing
+optim.rules=[{match: [3], lr: 1}] => optim.rules[0].match: wrong type | text or a list
+optim.rules=[{match: [a, 're:['], lr: 1}] => optim.rules[0].match[1]: not a regular expression
+optim.rules=[{match: a, lr: 0}] => optim.rules[0].lr: out of range | add allow_zero: true to the rule
+optim.rules=[{match: a, lr: -1, allow_zero: true}] => optim.rules[0].lr: out of range
+optim.rules=[{match: a, lr: false, allow_zero: true}] => optim.rules[0].lr: wrong type
 optim.rules=[{match: a, lr: 1, lr_scale: 1}] => optim.rules[0]: sets either lr or lr_scale
-optim.rules=[{match: @head, lr: 1}] => optim.rules[0].match: names only here; labels such
+optim.rules=[{match: @heda, lr: 1}] => optim.rules[0].match: there is no such label | @head
+finetune.rules=[{match: [3], lr: 1}] => optim.rules[0].match: wrong type
 finetune.slices=[0,1] => finetune.slices[0]: out of range | freeze them instead
-finetune.layer_decay=0.5 finetune.slices=[1] => layer_decay: the rates of the layers | finetune.slices=[]
-finetune.layer_decay=0.5 optim.layer_decay=0.5 => set twice | finetune.layer_decay and optim.layer_decay
+finetune.layer_decay=0.5 finetune.slices=[1] => slices: the rates of the layers | finetune.slices=[]
+finetune.layer_decay=0.5 optim.layer_decay=0.6 => set twice | finetune.layer_decay and optim.layer_decay
 finetune.slices=[1] optim.layer_decay=0.5 => finetune.slices: the rates of the layers are set twice
 finetune.lora.match=[@norm] => finetune.lora.match[0]: @norm stands for parameters, not for layers
 finetune.lora.ranks={a: 4} => finetune.lora.ranks: ranks for layers, but no layer gets a LoRA
@@ -249,8 +248,8 @@ device=fsdp device.channels_last=true => device.channels_last: not with fsdp | u
 device=fsdp device.cuda_graphs=true => device.cuda_graphs: not with fsdp | : kernels are recorded
 device=fsdp finetune.peft={_target_: toy.anything} => finetune.peft: not with fsdp: the layers of peft
 device=fsdp optim=adamw8bit => optim._target_: its state cannot be gathered | device.parallel=ddp
-device=fsdp device.batch_size=auto => device.batch_size: each process holds a part of the model
-device=ddp device.ddp.static_graph=true device.batch_size=auto => device.batch_size: the batch may be split, and PyTorch
+device=fsdp trainer.find_batch_size=auto => trainer.find_batch_size: each process holds a part of the model
+device=ddp device.ddp.static_graph=true trainer.find_batch_size=auto => trainer.find_batch_size: the batch may be split
 ensemble=voting checkpoint=none => checkpoint.enabled: an ensemble is made of the checkpoints
 ensemble=voting ensemble.member.index=3 => ensemble.member.index: the method of an ensemble
 ensemble=bagging ensemble.resample=folds ensemble.size=5 => size: the folds are the members
@@ -289,7 +288,7 @@ finetune.freeze=[*] finetune.peft._target_=toy.anything
 finetune.schedule=[{epoch: 19, freeze: [@tuned]}, {step: 100000, unfreeze: [a]}]
 trainer.steps=9 finetune.schedule=[{epoch: 30, freeze: [a]}, {step: 8, freeze: [b]}]
 finetune.schedule=[{epoch: 1, freeze: [a]}] finetune.gradual.every_epochs=2
-finetune.rules=[{match: [@body, a.*], lr: 0, allow_zero: true}, {match: b, lr_scale: 2, warmup_steps: 0}]
+optim.rules=[{match: [@body, a.*], lr: 0, allow_zero: true}, {match: b, lr_scale: 2, warmup_steps: 0}]
 optim.rules=[{match: a, lr: 0.0, allow_zero: true, warmup_steps: 3}] finetune.slices=[0.01,0.1,1]
 finetune=lora finetune.lora.ranks={layer1.*: 4, @conv: 2} finetune.lora.rank=${data.batch_size}
 finetune.weights.mapping={encoder.*: body.*, fc.*: null} finetune.weights.path=conf finetune.weights.adapter=toy.py

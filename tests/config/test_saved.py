@@ -140,16 +140,20 @@ def test_globs_are_widened_and_nothing_else_is() -> None:
             "freeze": ["*a", "*b", "re:^c", "@head"],
             "train": None,
             "schedule": [{"epoch": 1, "unfreeze": ["*d.*"], "freeze": None}],
-            "rules": [
-                {"match": "*e", "lr": 1.0, "name": "e"},
-                {"match": ["re:f", "*g"], "name": "own"},
-                {"match": ["@norm", "*h"], "name": "norm+h"},
-            ],
             "lora": {"match": ["*i"], "ranks": {"*i": 2, "*j": 3}},
             "adapter": {"match": []},
             "weights": {"mapping": {"k.*": "l.*"}},
         },
-        "optim": {"rules": [{"match": "*m", "name": None}, "broken", {}]},
+        "optim": {
+            "rules": [
+                {"match": "*m", "name": None},
+                "broken",
+                {},
+                {"match": "*e", "lr": 1.0, "name": "e"},
+                {"match": ["re:f", "*g"], "name": "own"},
+                {"match": ["@norm", "*h"], "name": "norm+h"},
+            ]
+        },
         "device": {"activation_checkpointing": ["*n.*", 3]},
         "resume": {"override": ["optim.lr"]},
     }
@@ -183,7 +187,7 @@ def test_an_older_run_means_what_it_meant_wherever_it_is_read(folder: Path) -> N
     path = save(compose(["finetune.freeze=['0.*']", "finetune.rules=[{match: '2.*', lr_scale: 0.5}]"]).cfg, folder)
     path.write_text(path.read_text(encoding="utf-8").replace(MARK, ""), encoding="utf-8")
     cfg = load_run(folder, known=True).cfg
-    assert (cfg.finetune.freeze, cfg.finetune.rules[0].match, cfg.finetune.rules[0].name) == (["*0.*"], "*2.*", "2.*")
+    assert (cfg.finetune.freeze, cfg.optim.rules[0].match, cfg.optim.rules[0].name) == (["*0.*"], "*2.*", "2.*")
     assert from_yaml(path.read_text(encoding="utf-8"))["finetune"]["freeze"] == ["*0.*"]  # as a resume reads it
     assert MARK in save(cfg, folder).read_text(encoding="utf-8")
     assert load_run(folder).cfg.finetune.freeze == ["*0.*"], "once widened, that is what it says"

@@ -31,12 +31,10 @@ transformer ; prefix ; finetune.prefix.softmax=joint
 mlp ; adapter ; finetune.adapter.match=['@blocks']
     this matches no module … '@blocks' … layers
 # Parts that contradict each other
-cnn ; full ; finetune.head.lr=0.1 ; finetune.rules=[{match: head.bias, lr: 0.2}]
-    two rules set the learning rate of head.bias … finetune.head and finetune.rules[0]
-cnn ; full ; finetune.rules=[{match: stages, lr: 0.2, lr_scale: 2}]
-    finetune.rules[0] … either lr or lr_scale
+cnn ; full ; optim.rules=[{match: stages, lr: 0.2, lr_scale: 2}]
+    optim.rules[0] … either lr or lr_scale
 cnn ; discriminative ; finetune.layer_decay=0.75
-    the rates of the layers are set twice … finetune.layer_decay … finetune.slices
+    the rates of the layers are set twice … finetune.slices and optim.layer_decay
 cnn ; discriminative ; optim.layer_decay=0.75
     the rates of the layers are set twice … optim.layer_decay
 cnn ; [lora,peft]
@@ -67,14 +65,14 @@ cnn ; head ; finetune.schedule=[{epoch: 1, step: 3, unfreeze: [stages]}]
 # Rates
 cnn ; head ; finetune.head.lr=0
     finetune.head.lr … freeze them instead
-cnn ; full ; finetune.rules=[{match: stages.0, lr: 0}]
-    finetune.rules[0].lr … freeze them instead
+cnn ; full ; optim.rules=[{match: stages.0, lr: 0}]
+    optim.rules[0].lr … freeze them instead
 cnn ; discriminative ; finetune.slices=[0, 1.0]
     finetune.slices … freeze
 cnn ; full ; finetune.layer_decay=0
-    finetune.layer_decay
-cnn ; full ; finetune.rules=[{match: stages.0, warmup_steps: 60}]
-    finetune.rules[0] … 60
+    optim.layer_decay
+cnn ; full ; optim.rules=[{match: stages.0, warmup_steps: 60}]
+    optim.rules[0] … 60
 # Files
 cnn ; full ; finetune.weights.path=base.pt
     finetune.weights.path … 'base.pt' … no such file
@@ -113,11 +111,11 @@ def check(done: Outcome, project: Path, texts: list[str]) -> None:
 
 
 def test_several_mistakes_are_told_at_once(cli: Cli, project: Path) -> None:
-    wrong = ["finetune.rules=[{match: stages.0, lr: 0}]", "finetune.schedule=[{epoch: 7, freeze: [stages]}]"]
+    wrong = ["optim.rules=[{match: stages.0, lr: 0}]", "finetune.schedule=[{epoch: 7, freeze: [stages]}]"]
     done = cli("train", *options("cnn", "full", *wrong, "finetune.lora.rank=0"))
     assert done.code == 2
     assert "3 problems found" in done.err
-    for key in ("finetune.rules[0].lr", "finetune.schedule[0].epoch", "finetune.lora.rank"):
+    for key in ("optim.rules[0].lr", "finetune.schedule[0].epoch", "finetune.lora.rank"):
         assert key in done.err
 
 
@@ -181,6 +179,6 @@ def test_a_teacher_of_other_classes(cli: Cli, project: Path, bases: dict[str, Pa
 
 
 def test_zero_where_it_is_asked_for(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
-    rules = "finetune.rules=[{match: stages.0, lr: 0, allow_zero: true}]"
+    rules = "optim.rules=[{match: stages.0, lr: 0, allow_zero: true}]"
     done = cli("train", *options("cnn", "full", rules, "hydra.run.dir=run"))
     assert done.code == 0, done.err

@@ -121,17 +121,9 @@ def test_a_tied_head_is_one_parameter() -> None:
         prepared(TransformerLM(11, 6, dim=16, depth=1, heads=2), outputs=11, freeze=["embed"], train=["head"])
 
 
-@pytest.mark.parametrize(
-    ("rules", "text"),
-    [
-        ([{"match": "@head", "lr": 0.1}, {"match": "head.bias", "lr_scale": 2.0}], "two rules set the learning rate"),
-        ([{"match": "@head", "weight_decay": 0.1}, {"match": "head", "weight_decay": 0.0}], "the weight decay of head"),
-        ([{"match": "embed", "lr": 0.1}], "never train"),
-    ],
-)
-def test_rules_that_contradict_are_refused(rules: list[dict[str, Any]], text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        prepared(transformer(), freeze=["embed"], rules=rules)
+def test_a_rule_for_what_never_trains_is_refused() -> None:
+    with pytest.raises(UserError, match="never train"):
+        prepared(transformer(), freeze=["embed"], rules=[{"match": "embed", "lr": 0.1}])
 
 
 def test_rules_that_set_different_things_of_one_parameter_go_together() -> None:
@@ -140,7 +132,7 @@ def test_rules_that_set_different_things_of_one_parameter_go_together() -> None:
         head={"lr": 0.5},
         rules=[{"match": "@head", "weight_decay": 0.0, "name": "h"}, {"match": "@bias", "warmup_steps": 3}],
     )
-    assert [rule["key"] for rule in found.rules] == ["finetune.head", "finetune.rules[0]", "finetune.rules[1]"]
+    assert [rule["key"] for rule in found.rules] == ["finetune.head", "optim.rules[0]", "optim.rules[1]"]
 
 
 def test_layers_that_make_the_outputs_together_are_one_layer() -> None:
@@ -214,9 +206,9 @@ def test_every_pattern_that_matches_nothing_is_in_one_report() -> None:
         )
     keys = [error.key for error in caught.value.errors]
     assert keys == [
+        "optim.rules[0].match",
         "finetune.freeze",
         "finetune.train",
         "finetune.schedule[0].unfreeze",
-        "finetune.rules[0].match",
         "finetune.lora.match",
     ]

@@ -39,7 +39,7 @@ def emptied() -> int:
 
 @pytest.mark.parametrize("more", [[], ["device.precision=bf16"], ["device.precision=fp16", "trainer.ema.decay=0.9"]])
 def test_auto_finds_a_part_that_fits_and_training_stays_below_the_limit(tmp_path: Path, more: list[str]) -> None:
-    cfg = compose([*IMAGES, "data.batch_size=4096", "device.batch_size=auto", *more]).cfg
+    cfg = compose([*IMAGES, "data.batch_size=4096", "trainer.find_batch_size=auto", *more]).cfg
     before = torch.cuda.memory_reserved()
     limit = 2 * GIB
     found = find_batch(cfg, limit=limit)
@@ -58,14 +58,16 @@ def test_auto_finds_a_part_that_fits_and_training_stays_below_the_limit(tmp_path
 
 
 def test_a_run_that_asks_has_the_numbers_in_its_configuration(process: Callable[..., Any], project: Path) -> None:
-    done = process("train", *IMAGES, "device.batch_size=auto", "data.batch_size=256", f"hydra.run.dir={project}/run")
+    done = process(
+        "train", *IMAGES, "trainer.find_batch_size=auto", "data.batch_size=256", f"hydra.run.dir={project}/run"
+    )
     assert done.code == 0, done.err
     assert "batch   256: fits as a whole" in (project / "run/run.log").read_text()
-    assert load_run(project / "run").cfg.device.batch_size is None
+    assert load_run(project / "run").cfg.trainer.find_batch_size is None
 
 
 def test_the_largest_batch_after_running_out_of_memory() -> None:
-    found = find_batch(compose([*IMAGES, limited(2 * GIB), "device.batch_size=max"]).cfg)
+    found = find_batch(compose([*IMAGES, limited(2 * GIB), "trainer.find_batch_size=max"]).cfg)
     assert 8 <= found.size < 4096
     assert "the largest that fits" in found.lines[0]
 

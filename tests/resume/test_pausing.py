@@ -28,7 +28,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unfreezing in shares": ((*TUNED, "model.dropout=0.2"), ("2", "18 steps")),
     "states to go back to": ((*WINE, "trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3"),
                              ("9 steps", "2")),
-    "batch size that was found": ((*WINE, "device.batch_size=auto"), ("2", "4")),
+    "batch size that was found": ((*WINE, "trainer.find_batch_size=auto"), ("2", "4")),
 }  # fmt: skip
 """Overrides, and where the run pauses; an epoch of WINE has 8 steps."""
 

@@ -187,7 +187,7 @@ def test_the_report_of_a_training_step(tmp_path: Path) -> None:
     fixes = [row.replace("fix:", "").strip() for row in rows[3:]]
     assert fixes[:4] == [
         "data.batch_size=16 trainer.accumulate=2",
-        "device.batch_size=auto, which finds the largest for a new run",
+        "trainer.find_batch_size=auto, which finds the largest for a new run",
         "device.precision=bf16",
         'device.activation_checkpointing=["blocks.*"]',
     ]

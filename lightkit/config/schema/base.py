@@ -42,14 +42,14 @@ INTERNAL = {"internal": True}
 """Metadata of a field that lightkit writes itself: no page lists it, and no message suggests it."""
 
 
-def former(now: str, allowed: Range) -> Any:
+def former(now: str, allowed: Range | None = None) -> Any:
     """Make a field of the schema for an earlier name of a key, null by default, which still works: no page lists it.
 
     Args:
-        now: The key that has taken its place, which a run names where the earlier one is set.
+        now: The key that has taken its place, which gets the value.
         allowed: The numbers that it may be.
     """
-    return field(default=None, metadata={**INTERNAL, "now": now, "range": allowed})
+    return field(default=None, metadata={**INTERNAL, "now": now, **({} if allowed is None else {"range": allowed})})
 
 
 def number(
@@ -87,11 +87,12 @@ _FREEZE_OR_ALLOW = f"{FREEZE}; if that is what you want, add allow_zero: true to
 
 @dataclass
 class RuleConfig:
-    """Settings for the parameters whose names match."""
+    """Settings for the parameters whose names match, or that a label stands for; they are a group of their own."""
 
-    match: Union[str, list[str]] = field(metadata={"patterns": ()})
-    """Pattern or list of patterns of parameters, or of modules with all parameters in them: a glob that fits a whole
-    dotted name, or `re:` and a regular expression that is searched in it."""
+    match: Union[str, list[str]] = field(metadata={"patterns": LABELS})
+    """Pattern, label or list of these, of parameters or of modules with all parameters in them: a glob that fits a
+    whole dotted name, or `re:` and a regular expression that is searched in it. Labels: @head, @body (all but the
+    head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks."""
     name: Optional[str] = None
     """Name of the group in logs and tables; null takes the pattern."""
     lr: Optional[float] = number(None, above=0, instead_of_zero=_FREEZE_OR_ALLOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import Target, number
+from lightkit.config.schema.base import Target, former, number
 
 
 @dataclass
@@ -90,12 +90,8 @@ class DeviceConfig:
     activation_checkpointing: list[str] = field(default_factory=list, metadata={"patterns": ()})
     """Patterns of modules whose activations are computed again in the backward pass instead of stored: `["blocks.*"]`.
     It saves memory and takes about a third more time; the gradients have the same bits."""
-    batch_size: Optional[Literal["auto", "max"]] = None
-    """Largest batch that fits: `auto` splits data.batch_size, `max` sets it. Null takes `data.batch_size` as it is.
-    Found by steps in a process of its own before the run begins. `auto` keeps the samples of an optimizer step,
-    `data.batch_size` times `trainer.accumulate`, and splits them into the fewest equal parts that fit; `max` sets
-    `data.batch_size` to the largest that fits, and so changes what the learning rate means. The run's `config.yaml` has
-    what was found in its place; nothing is looked for again."""
+    batch_size: Optional[Literal["auto", "max"]] = former("trainer.find_batch_size")
+    """Largest batch that fits."""
     memory_fraction: Optional[float] = number(None, above=0, high=1)
     """Largest share of a GPU's memory that PyTorch may take in this process; null sets no limit. Beyond it the run ends
     as out of memory, and another process on the GPU keeps the rest."""

@@ -8,10 +8,20 @@ head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in),
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional, Union
+from typing import Literal, Optional
 
 from lightkit.common.argument_checks import Range
-from lightkit.config.schema.base import FREEZE, LABELS, LAYER_LABELS, USER_ONLY, RuleConfig, Target, former, number
+from lightkit.config.schema.base import (
+    FREEZE,
+    INTERNAL,
+    LABELS,
+    LAYER_LABELS,
+    USER_ONLY,
+    RuleConfig,
+    Target,
+    former,
+    number,
+)
 
 _LAYERS = (*LAYER_LABELS, "@head")
 
@@ -168,12 +178,11 @@ class DistillConfig:
 
 
 @dataclass
-class FinetuneRuleConfig(RuleConfig):
-    """Settings for the parameters whose names match, or that a label stands for."""
+class BodyConfig:
+    """All but the output layer."""
 
-    match: Union[str, list[str]] = field(metadata={"patterns": LABELS})
-    """Pattern, label or list of these, of parameters or of modules with all parameters in them: a glob that fits a
-    whole dotted name, or `re:` and a regular expression that is searched in it."""
+    lr_scale: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
+    """Factor on the optimizer's learning rate; null is 1."""
 
 
 @dataclass
@@ -184,6 +193,8 @@ class FinetuneConfig:
     """The weights to start from."""
     head: HeadConfig = field(default_factory=HeadConfig)
     """The output layer."""
+    body: BodyConfig = field(default_factory=BodyConfig)
+    """All but the output layer."""
     freeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of parameters, or of modules with all their parameters, that are frozen from the start. A pattern is a
     glob that fits a whole name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or a
@@ -202,9 +213,8 @@ class FinetuneConfig:
     """Parameters that start or stop training later: `[{epoch: 3, unfreeze: ["layer4.*"]}]`."""
     gradual: GradualConfig = field(default_factory=GradualConfig)
     """Unfreezing layer by layer, from the head down."""
-    rules: list[FinetuneRuleConfig] = field(default_factory=list)
-    """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules must not set the
-    same attribute of one parameter."""
+    rules: Optional[list[RuleConfig]] = field(default=None, metadata={**INTERNAL, "now": "optim.rules"})
+    """Settings by pattern or label."""
     layer_decay: Optional[float] = former("optim.layer_decay", Range(above=0, high=1))
     """Factor on the learning rate per layer from the output."""
     slices: list[float] = field(default_factory=list, metadata={"range": Range(above=0, instead_of_zero=FREEZE)})

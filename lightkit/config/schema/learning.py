@@ -135,8 +135,8 @@ class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
     rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by pattern of parameters or modules: `[{match: head, lr_scale: 10}]`. If several rules match a
-    parameter, the last one wins, for each attribute."""
+    """Settings by pattern of parameters or modules, or by label: `[{match: head, lr_scale: 10}, {match: "@norm",
+    weight_decay: 0}]`. If several rules match a parameter, the last one wins, for each attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
     layer_decay: Optional[float] = number(None, above=0, high=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import USER_ONLY, Target, number
+from lightkit.config.schema.base import INTERNAL, USER_ONLY, Target, number
 
 
 @dataclass
@@ -141,6 +141,12 @@ class TrainerConfig:
     find_lr: bool = False
     """Search for a learning rate before the run begins, as `lightkit find lr` does, and use it as `optim.lr`. The
     search runs in a separate process. The run's `config.yaml` stores the rate, and a resume does not search again."""
+    find_batch_size: Optional[Literal["auto", "max"]] = None
+    """Search for the largest batch that fits: `auto` splits data.batch_size, `max` sets it. Null takes
+    `data.batch_size` as it is. Found by steps in a process of its own before the run begins. `auto` keeps the samples
+    of an optimizer step, `data.batch_size` times `trainer.accumulate`, and splits them into the fewest equal parts that
+    fit; `max` sets `data.batch_size` to the largest that fits, and so changes what the learning rate means. The run's
+    `config.yaml` has what was found in its place; nothing is looked for again."""
     smoke: bool = False
     """Test the whole run in seconds, with few samples and few steps. `trainer=smoke` sets it. The run has two short
     epochs with validation, checkpoints and the final test; warm-ups, phases, cycles, folds and members are shortened,
@@ -260,16 +266,17 @@ class LoggerConfig:
 class ResumeConfig:
     """Going on with a run that was stopped."""
 
-    mode: Literal["none", "auto"] = "none"
-    """`none` starts a new run. `auto` continues the newest unfinished run of the same configuration; if there is none,
-    it starts a new run."""
-    file: Optional[str] = None
+    mode: Literal["none", "auto"] = field(default="none", metadata=INTERNAL)
+    """`resume=none` and `resume=auto` set it. `none` starts a new run. `auto` continues the newest unfinished run of
+    the same configuration; if there is none, it starts a new run."""
+    file: Optional[str] = field(default=None, metadata=INTERNAL)
     """Checkpoint of another program that a new run starts from: `{model, optimizer, epoch}`. The learning rates, the
     schedule and the length are those of the configuration. `lightkit resume FILE` sets it."""
     epoch: Optional[int] = number(None, low=0)
-    """Number of finished epochs of `file`; null uses the value in the file."""
+    """Number of finished epochs in the file of `lightkit resume FILE`; null uses the value in it."""
     trust: bool = field(default=False, metadata=USER_ONLY)
-    """Open a `file` of Python objects, which runs the code in it. Use it only for files whose origin you know."""
+    """Open a file of Python objects (`lightkit resume FILE`), which runs the code in it. Use it only for files whose
+    origin you know."""
     override: list[str] = field(default_factory=list, metadata={"patterns": ()})
     """Keys, or patterns of keys, for which new values are used instead of those of the checkpoint: `[optim.lr]`. A
     group (`optim`) means all its keys."""

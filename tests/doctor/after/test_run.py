@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "advised": ("error ended: lower optim.lr", {"train/loss": FALLING}, {"status": "failed", "reason": ADVICE}),
     "out of memory": (
-        "error ended: do not fit | device.batch_size=auto", {"train/loss": FALLING}, {"status": "failed",
+        "error ended: do not fit | trainer.find_batch_size=auto", {"train/loss": FALLING}, {"status": "failed",
             "reason": MEMORY},
     ),
     "interrupted": (
