@@ -268,12 +268,8 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
 def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:
     """Return all settings of the group `finetune`, with the rules of the optimizer, as plain values.
 
-    Args:
-        cfg: The configuration.
-        teacher: Whether a teacher is something.
-
     Returns:
-        The settings; None where nothing is asked for but rules without labels, which need no fine-tuning.
+        The settings; None where nothing is asked for (a teacher, if that is something), rules without labels apart.
     """
     options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
     options["rules"] = to_plain(cfg.optim.get("rules") or [])
