@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -131,7 +131,7 @@ def check_image_size(size: int, channels: int) -> None:
         raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 
 
-def read_image(file: Path, *, size: int, channels: int) -> Tensor:
+def read_image(file: Path | IO[bytes], *, size: int | None, channels: int) -> Tensor:
     """Read an image file as `(channels, size, size)` in [0, 1].
 
     Raises:

@@ -20,7 +20,6 @@ from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
 from lightkit.data.samplers import EpochOrder
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, page_locked
-from lightkit.data.waiting import ReadJobs
 from lightkit.data.workers import SampleReader
 
 Batches = Generator[Any, None, None]
@@ -97,8 +96,6 @@ class Loader:
         count = self.num_samples if self.options.epoch_batches is None else self.epoch_samples
         if self.drawn is not None:
             return self.drawn.stretch(self.options.seed, epoch * count, count)
-        if count == len(self.rows):
-            return self.rows
         return self.rows[torch.arange(epoch * count, (epoch + 1) * count) % self.num_samples]
 
     def epoch(self, epoch: int, start: int = 0) -> Batches:
@@ -116,7 +113,7 @@ class Loader:
             raise ValueError(f"start is {start}, not within 0 to {len(order)}")
         if self._reader is not None:
             begins = range(start, self.epoch_samples, self.batch_size)
-            batches = self._reader.batches(ReadJobs(epoch, partial(self._part, order), begins))
+            batches = self._reader.batches(partial(self._part, order), epoch=epoch, begins=begins)
         elif self.source.exact and not self.prepare.augment:
             batches = self._blocks(order, epoch, start)
         else:

@@ -15,7 +15,7 @@ from torch.utils.data import Sampler, WeightedRandomSampler
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.randomness import mix
-from lightkit.data.orders import BLOCK, LARGE, NEWEST, ORDERS, EpochRows, Indexed, Places, by_shards
+from lightkit.data.orders import BLOCK, LARGE, NEWEST, ORDERS, EpochRows, Windows
 from lightkit.data.sources import kept_generators, seed_generators
 
 KEY = "data.sampler"
@@ -76,8 +76,9 @@ class EpochOrder:
         known = next((all_ for all_ in given if isinstance(all_, Tensor) and len(all_) == len(source)), None)
         if known is not None:
             facts["targets"] = known[rows]
-        if (shards := by_shards(rows, getattr(source, "shards", None))) is not None:
-            facts["shards"] = shards
+        starts = getattr(source, "shards", None)
+        if starts is not None and bool((rows.diff() >= 0).all()):  # rows in an order of their own lie in no shards
+            facts["shards"] = torch.searchsorted(rows, starts)
         usual = (ORDERS[order] if len(rows) >= LARGE else None) or Shuffled
         self.rows, self.sampler = rows, usual(len(rows)) if make is None else make(**facts)
         length, error = None, None
@@ -101,13 +102,9 @@ class EpochOrder:
         Raises:
             UserError: The sampler raises, or gives other positions than there are.
         """
-        size, sampler = self.num_samples, self.sampler
-        if isinstance(sampler, Indexed):
-
-            def order(number: int) -> Places:
-                return sampler.order(mix(seed, "order", number))
-
-            return EpochRows(self.rows, order, size=size, first=first, count=count)
+        size = self.num_samples
+        if isinstance(self.sampler, Windows):
+            return EpochRows(self.rows, self.sampler, seed, first=first, count=count)
         passes = range(first // size, -(-(first + count) // size))
         return torch.cat([self._drawn(seed, number) for number in passes])[first % size :][:count]
 

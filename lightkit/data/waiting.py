@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawArray
 from time import monotonic
 from typing import Any, NamedTuple
 
-from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -44,26 +43,6 @@ class ReadJob(NamedTuple):
     first: int
     """Position of the first sample in the epoch."""
     rows: list[int]
-
-
-class ReadJobs(Sequence[ReadJob]):
-    """The batches of an epoch to read, each worked out when it is asked for.
-
-    Args:
-        epoch: Number of the epoch.
-        part: Gives the position of the first sample and the rows of the batch that begins at a place.
-        begins: Where the batches begin.
-    """
-
-    def __init__(self, epoch: int, part: Callable[[int], tuple[int, Tensor]], begins: range) -> None:
-        self._epoch, self._part, self._begins = epoch, part, begins
-
-    def __len__(self) -> int:
-        return len(self._begins)
-
-    def __getitem__(self, number: int) -> ReadJob:  # type: ignore[override]
-        first, rows = self._part(self._begins[number])
-        return ReadJob(self._epoch, first, rows.tolist())
 
 
 class Board:
@@ -114,14 +93,13 @@ class WorkerWatch:
 
     def __init__(self, options: LoaderOptions) -> None:
         self.board = Board(options.num_workers)
-        self._options, self._next = options, 0
-        self._jobs: Sequence[ReadJob] = ()
+        self._options, self._epoch, self._begins, self._next = options, 0, range(0), 0
         self._due = FIRST_SECONDS
         self._stopped = set[int]()
 
-    def begin(self, jobs: Sequence[ReadJob]) -> None:
-        """Note the batches to come."""
-        self._jobs, self._next, self._due = jobs, 0, FIRST_SECONDS
+    def begin(self, epoch: int, begins: range) -> None:
+        """Note the batches to come: the number of their epoch, and where in it they begin."""
+        self._epoch, self._begins, self._next, self._due = epoch, begins, 0, FIRST_SECONDS
 
     def came(self) -> None:
         """Note that the next batch has come."""
@@ -214,12 +192,11 @@ class WorkerWatch:
             first: Position of the batch's first sample; None takes the batch that is waited for.
         """
         name, size = self._options.split or "data", self._options.batch_size
-        if not self._jobs:
+        if not self._begins:
             return name
-        awaited = self._jobs[min(self._next, len(self._jobs) - 1)]
-        batch = (awaited.first if first is None else first) // size + 1
-        epoch = f"epoch {awaited.epoch + 1}, " if self._options.shuffle else ""
-        return f"{name}, {epoch}batch {batch} of {self._jobs[-1].first // size + 1}"
+        awaited = self._begins[min(self._next, len(self._begins) - 1)] if first is None else first
+        epoch = f"epoch {self._epoch + 1}, " if self._options.shuffle else ""
+        return f"{name}, {epoch}batch {awaited // size + 1} of {self._begins[-1] // size + 1}"
 
 
 class WatchedLoader(DataLoader[Any]):

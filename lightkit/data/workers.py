@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -47,12 +48,21 @@ class SampleReader:
         self._loader: WatchedLoader | None = None
         self._running: Any = None
 
-    def batches(self, jobs: Sequence[ReadJob]) -> Generator[Any, None, None]:
-        """Yield the batch of each job.
+    def batches(
+        self, part: Callable[[int], tuple[int, Tensor]], *, epoch: int, begins: range
+    ) -> Generator[Any, None, None]:
+        """Yield the batches that begin at some places of an epoch.
+
+        Args:
+            part: Gives the position of the first sample of such a batch, and its rows.
+            epoch: Number of the epoch.
+            begins: The places.
 
         Raises:
             UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
         """
+        jobs = (ReadJob(epoch, first, rows.tolist()) for first, rows in map(part, begins))
+        self._watch.begin(epoch, begins)
         if not self._options.num_workers:
             for job in jobs:
                 with kept_generators():
@@ -66,9 +76,8 @@ class SampleReader:
                 )
             yield batch
 
-    def _from_workers(self, jobs: Sequence[ReadJob]) -> Iterator[Any]:
+    def _from_workers(self, jobs: Iterable[ReadJob]) -> Iterator[Any]:
         self._jobs.jobs = jobs
-        self._watch.begin(jobs)
         try:
             for batch in self._started():
                 self._watch.came()
@@ -160,13 +169,10 @@ def _hushed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 class _Jobs(Sampler[ReadJob]):
     def __init__(self) -> None:
-        self.jobs: Sequence[ReadJob] = ()
+        self.jobs: Iterable[ReadJob] = ()
 
     def __iter__(self) -> Iterator[ReadJob]:
         return iter(self.jobs)
-
-    def __len__(self) -> int:
-        return len(self.jobs)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -27,7 +27,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
 
     def made(*, begin: float = 40.0, row: int = 23, **changes: Any) -> WorkerWatch:
         watch = WorkerWatch(replace(OPTIONS, **changes))
-        watch.begin(JOBS)
+        watch.begin(4, range(10, 40, 10))
         watch.came()
         monkeypatch.setattr(waiting, "monotonic", lambda: begin)
         monkeypatch.setattr(waiting, "get_worker_info", lambda: SimpleNamespace(id=1))
