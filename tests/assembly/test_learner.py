@@ -76,6 +76,10 @@ def needs(option: str, folder: Path) -> list[str]:
         return table[option == "data=csv" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
     if option == "data=image_folder":
         return [*_images(folder), "data.num_workers=0", "model=cnn"]
+    if option == "data=stream":
+        rows = ('{"x": [0.5, %d], "kind": %d}\n' % (i, i % 2) for i in range(60))
+        (folder / "rows.jsonl").write_text("".join(rows))
+        return [f"data.dataset.path={folder}/rows.jsonl", "data.dataset.target=kind", "data.num_workers=0"]
     if group == "model" and option not in NEEDS:
         return TOKENS if name.endswith("_lm") else IMAGES
     return NEEDS.get(option, [] if group == "data" else ["data=digits"])

@@ -49,6 +49,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/results.md",
         "docs/guides/resume.md",
         "docs/guides/several-processes.md",
+        "docs/guides/streams.md",
         "docs/guides/sweeps.md",
         "docs/guides/trackers.md",
         "docs/guides/training.md",
