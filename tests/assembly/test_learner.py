@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,7 @@ def needs(option: str, folder: Path) -> list[str]:
     if option == "data=image_folder":
         return [*_images(folder), "data.num_workers=0", "model=cnn"]
     if option == "data=stream":
-        rows = ('{"x": [0.5, %d], "kind": %d}\n' % (i, i % 2) for i in range(60))
+        rows = (json.dumps({"x": [0.5, i], "kind": i % 2}) + "\n" for i in range(60))
         (folder / "rows.jsonl").write_text("".join(rows))
         return [f"data.dataset.path={folder}/rows.jsonl", "data.dataset.target=kind", "data.num_workers=0"]
     if group == "model" and option not in NEEDS:
