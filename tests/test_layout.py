@@ -82,7 +82,7 @@ BUDGETS = {
     "runner": 5450,
     "doctor": 4150,
     "cli": 4250,
-    "data": 5450,
+    "data": 5400,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
