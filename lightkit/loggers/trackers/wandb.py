@@ -75,7 +75,7 @@ class WandbLogger(Tracker):
         self._files, self._offline = files, offline or os.environ.get("WANDB_MODE") == "offline"
         self._run: Any = None
         self._begun = self._shift = 0
-        self._exit_code, self._fallback, self._spare = 1, "", ""
+        self._exit_code, self._fallback, self._spare, self._sync = 1, "", "", "wandb sync"
 
     def open(self) -> int | None:
         """Open the run under its id; offline it is written anew, as such a file cannot be continued."""
@@ -96,7 +96,9 @@ class WandbLogger(Tracker):
                 _LOG.warning("wandb is not online: %s; the run is kept in its folder", self._fallback)
         for old in (self.home / "wandb").glob("offline-run-*"):
             shutil.rmtree(old, ignore_errors=True)
-        if self._spare and "online" not in known:  # no server has it under the other
+        if self._spare and "online" in known:
+            self._sync = f"wandb sync --id {known['id']}"  # it joins what the server has of the run
+        elif self._spare:
             remember(self.folder, self.kind, id=self._spare)
         if self._offline:
             self._run = self._init(self._spare or known["id"], "offline")
@@ -124,7 +126,10 @@ class WandbLogger(Tracker):
             finish_timeout_raises=True,
         )
         modes: dict[str, Any] = {"mode": where, "resume": None if where == "offline" else "allow"}
-        return wandb.init(id=name, dir=str(self.home), settings=settings, **modes, **self._facts)
+        run = wandb.init(id=name, dir=str(self.home), settings=settings, **modes, **self._facts)
+        for handler in logging.getLogger("wandb").handlers:  # of a full disk it would print a traceback a line
+            handler.handleError = lambda record: None  # type: ignore[method-assign]
+        return run
 
     def write(self, row: Row, at: int) -> None:
         """Write a row at a step of its own, as several may have one optimizer step."""
@@ -179,7 +184,7 @@ class WandbLogger(Tracker):
         """Upload what is left."""
         if self._run is not None and self._fallback:
             where = Path(self._run.dir).parent
-            _LOG.warning("wandb was not online: %s; this uploads the run: wandb sync %s", self._fallback, where)
+            _LOG.warning("wandb was not online: %s; this uploads the run: %s %s", self._fallback, self._sync, where)
         self._finish(self._exit_code)
 
     def _finish(self, code: int) -> None:

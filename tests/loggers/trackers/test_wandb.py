@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +108,47 @@ def test_a_run_that_cannot_be_online_is_kept_for_later(own: Path, process: Proce
     assert Offline(own / RUN).rows() == logged(own / RUN)
     assert ended.err.count("wandb is not online") == 1
     assert f"wandb sync {own / RUN}/trackers/wandb/offline-run-" in ended.err
+
+
+@pytest.mark.thorough(first=0)
+def test_what_is_kept_while_the_server_is_gone_joins_what_it_has(own: Path, process: Process) -> None:
+    with serving() as server:
+        online = surroundings(server)
+        assert process("train", *WANDB, "trainer.stop_at=2", f"hydra.run.dir={RUN}", **online).code == 0
+        server.gone = True
+        ended = process("resume", RUN, "trainer.stop_at=null", HASTY, **online)
+        assert ended.code == 0, ended.err
+        server.gone = False
+        line = ended.err.partition("this uploads the run: ")[2].split()
+        assert line[:4] == ["wandb", "sync", "--id", told_id(own)], ended.err
+        subprocess.run([sys.executable, "-m", *line, "--yes"], env={**os.environ, **online}, check=True, cwd=own)
+        assert server.rows() == logged(own / RUN)
+
+
+@pytest.mark.thorough(first=0)
+def test_two_processes_write_once(own: Path, process: Process) -> None:
+    ended = process("train", *OFFLINE, "device.parallel=ddp", "device.nproc=2", f"hydra.run.dir={RUN}")
+    assert ended.code == 0, ended.err
+    assert Offline(own / RUN).rows() == logged(own / RUN)
+
+
+@pytest.mark.thorough(first=0)
+def test_a_full_disk_is_told_and_ends_no_run(own: Path, process: Process) -> None:
+    assert process("train", *OFFLINE, "trainer.stop_at=1", f"hydra.run.dir={RUN}").code == 0
+    place = own / RUN / "trackers"
+    kept = (place / "wandb.json").read_bytes()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be made here")
+    try:
+        (place / "wandb.json").write_bytes(kept)
+        ended = process("resume", RUN, "trainer.stop_at=null")
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    assert ended.code == 0, ended.err
+    assert "No space left on device" in ended.err
+    assert "Logging error" not in ended.err
+    assert len([line for line in ended.err.splitlines() if line.strip()]) < 6, ended.err
 
 
 @pytest.mark.thorough(first=0)
