@@ -109,7 +109,7 @@ def dispatch(args: list[str]) -> int:
             "\n".join([f"{title.lower()}:", *(f"  {name:<{width}}  {about}" for name, (_, about) in group.items())])
             for title, group in COMMAND_GROUPS.items()
         ]
-        say(_HELP.format(version=__version__, commands="\n\n".join(parts)))
+        say(help_of("lightkit").format(version=__version__, commands="\n\n".join(parts)))
         return 0
     if name == "--version":
         say(f"lightkit {__version__}")
@@ -136,23 +136,3 @@ def _with_command(args: list[str]) -> str:
         return shlex.join(["lightkit", command, *rest])
     of_train = "=" in args[0] or args[0] in ("-m", "--multirun")
     return shlex.join(["lightkit", "train", *args]) if of_train else "lightkit --help"
-
-
-_HELP = """\
-lightkit {version}: PyTorch training from a checked configuration
-
-usage: lightkit COMMAND [ARGUMENTS]
-
-{commands}
-
-examples:
-  lightkit train                                     the default run: handwritten digits on a small network
-  lightkit train data=wine trainer.epochs=30         another data set, a longer run
-  lightkit train experiment=digits_cnn               a shipped experiment
-  lightkit train -m optim.lr=0.001,0.01 seed=0,1,2   a sweep of six runs
-  lightkit board                                     watch the curves
-
-completion of commands, runs, options and values:  eval "$(lightkit -sc install=bash)"   (also zsh, fish)
-LIGHTKIT_DEBUG=1 shows the traceback of an error; LIGHTKIT_PROJECT=FOLDER names the project to work in.
-
-`lightkit COMMAND --help` says more."""

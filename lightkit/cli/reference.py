@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from lightkit.cli.arguments import COMMANDS, help_of
 from lightkit.common.suggest import names_by
@@ -17,44 +18,6 @@ GROUPS = (
 )  # fmt: skip
 """The groups of the configuration, in the order in which a run uses them."""
 _NOTE = "<!-- `make conf` writes this page. Change the schema or the help of the command instead. -->"
-_OPTIONS = """\
-# Options
-
-This page lists every key of the configuration, with its type, its default and its meaning.
-
-{note}
-
-A run is put together from groups. `data=wine` chooses the option `wine` of the group `data`, and `data.batch_size=16`
-sets one key. The same tables are in the terminal: `lightkit config data`, or `lightkit config data.batch_size` for one
-key. [Configuration](../guides/configuration.md) explains how files and the command line come together.
-
-Some keys are arguments of the class that an option builds, for example `optim.lr`. The tables of options show those
-that the option sets. `lightkit config optim` also lists the others, with their meaning.
-
-## What most runs need
-
-`lightkit train --help` shows these keys. Each group below has a section with all of its keys: {groups}.
-"""
-_COMMANDS = """\
-# Commands
-
-This page shows the help of every command. `lightkit COMMAND --help` prints the same.
-
-{note}
-
-"""
-_NAMES = """\
-# Names of other libraries
-
-This page lists what keys of Lightning, transformers, timm, Keras, fastai, skorch, Accelerate and ignite are called in
-lightkit. If you type one of them, the message of the error names the key to use.
-
-{note}
-
-Capital letters, dashes and underscores do not count: `maxEpochs`, `--max-epochs` and `max_epochs` are the same name.
-Only the last part of a dotted name counts, or what is behind a double underscore: `callbacks.EarlyStopping.patience`,
-`optimizer__lr`.
-"""
 _OF_NAMES = {
     "keys": ("Keys", "lightkit", "elsewhere"),
     "values": ("Values", "lightkit", "elsewhere"),
@@ -63,10 +26,19 @@ _OF_NAMES = {
 """The tables of the page of names: the section of the data, the heading, and the titles."""
 
 
+def _head(page: str) -> str:
+    """Return what a page begins with."""
+    return (Path(__file__).with_name("pages") / f"{page}.md").read_text(encoding="utf-8")
+
+
 def options_page() -> str:
     """Write `docs/reference/options.md`."""
     groups = ", ".join(f"[{name}](#{name})" for name in GROUPS)
-    lines = [_OPTIONS.format(note=_NOTE, groups=groups), _row("key", "default", "meaning"), "| --- | --- | --- |"]
+    lines = [
+        _head("options").format(note=_NOTE, groups=groups),
+        _row("key", "default", "meaning"),
+        "| --- | --- | --- |",
+    ]
     lines += [_row(f"`{key}`", f"`{default}`", meaning) for key, default, meaning in first_keys()]
     lines += ["", "## Keys without a group", "", *_keys(describe_group(""))]
     for group in GROUPS:
@@ -109,7 +81,7 @@ def _row(*cells: str) -> str:
 def commands_page() -> str:
     """Write `docs/reference/commands.md`."""
     rows = [_row(f"[`lightkit {name}`](#lightkit-{name})", summary) for name, (_, summary) in COMMANDS.items()]
-    parts = [_COMMANDS.format(note=_NOTE) + "\n".join(["| command | what it does |", "| --- | --- |", *rows])]
+    parts = [_head("commands").format(note=_NOTE) + "\n".join(["| command | what it does |", "| --- | --- |", *rows])]
     for name in COMMANDS:
         shown = "<!-- shown: it is the help of the command, which another test compares -->"
         parts.append(f"## lightkit {name}\n\n{shown}\n```text\n{help_of(name)}\n```")
@@ -118,7 +90,7 @@ def commands_page() -> str:
 
 def names_page() -> str:
     """Write `docs/reference/names.md`."""
-    lines = [_NAMES.format(note=_NOTE)]
+    lines = [_head("names").format(note=_NOTE)]
     for section, (heading, *titles) in _OF_NAMES.items():
         names: dict[str, list[str]] = {}
         for name, meant in names_by(section).items():

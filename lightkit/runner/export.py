@@ -25,7 +25,7 @@ from lightkit.data.sources import as_source
 from lightkit.data.table_reader import TableReader
 from lightkit.processes.files import put_in_place, sync_file
 from lightkit.runner.predictor import Predictor, load
-from lightkit.runner.program import Format, Leaving, quiet, raw_shape
+from lightkit.runner.program import Format, Leaving, quiet, raw_shape, template
 from lightkit.runs.reading import read_run
 from lightkit.trainer.tasks import logits
 
@@ -180,10 +180,10 @@ def _script(form: Format, about: Mapping[str, Any], path: Path, script: Path) ->
         "SCRIPT": script.name,
         "SHAPE": _shape(about["input_shape"]),
         "RETURNS": f"{'values' if about['task'] == 'regression' else what} {_shape(about['output_shape'])}",
-        "CODE": form.code.rstrip(),
+        "CODE": form.code.strip("\n"),
         "ABOUT": pformat(dict(about), width=100, sort_dicts=False),
     }
-    text = Path(__file__).with_name("predict.txt").read_text(encoding="utf-8")
+    text = template("predict.txt")
     for name, value in marks.items():
         text = text.replace(f"@{name}@", value)
     return text

@@ -8,7 +8,7 @@ from typing import Any
 from lightkit.checkpoint.export import write_safetensors
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.merging import merged_state
-from lightkit.runner.program import Format, Leaving
+from lightkit.runner.program import Format, Leaving, template
 
 
 class Pretrained(Format):
@@ -16,32 +16,7 @@ class Pretrained(Format):
 
     needs = "transformers"
     is_folder = True
-    code = '''
-import json
-
-import torch
-import transformers
-from safetensors.torch import load_file
-
-
-@cache
-def load():
-    name = json.loads((FILE / "config.json").read_text())["architectures"][0]
-    scaling = FILE / "scaling.safetensors"
-    return getattr(transformers, name).from_pretrained(FILE).eval(), load_file(scaling) if scaling.exists() else {}
-
-
-def predict(inputs):
-    """Return a tensor of what the model predicts of inputs, a tensor or array."""
-    network, scaling = load()
-    inputs = torch.as_tensor(inputs, dtype=getattr(torch, ABOUT["dtype"]))
-    inputs = (inputs - scaling["shift"]) / scaling["scale"] if scaling else inputs
-    with torch.no_grad():
-        outputs = torch.cat([network(part).logits for part in inputs.split(1024)]).float()
-    if ABOUT["task"] == "multiclass":
-        return outputs.softmax(-1)
-    return outputs.sigmoid() if ABOUT["task"] in ("binary", "multilabel") else outputs * ABOUT["unit"]
-'''
+    code = template("predict_pretrained.txt")
 
     def write(self, leaving: Leaving, path: Path) -> None:
         """Write configuration and weights; see `Format.write`."""

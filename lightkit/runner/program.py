@@ -36,6 +36,11 @@ _FIXES = {
 _ELSE = "lightkit ckpt convert RUN FILE --to model writes the network with its class"
 
 
+def template(name: str) -> str:
+    """Return a text beside this module, of which a Python file is made."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 class Fill(nn.Module):
     """Fills missing values in, as `Filling` does, without a step that depends on where they are.
 
@@ -172,22 +177,7 @@ class Format(ABC):
 class Program(Format):
     """A file that `torch.export.load` opens."""
 
-    code = '''
-import torch
-
-
-@cache
-def load():
-    return torch.export.load(FILE).module()
-
-
-def predict(inputs):
-    """Return a tensor of what the model predicts of inputs, a tensor or array."""
-    inputs = torch.as_tensor(inputs)
-    inputs = inputs / 255 if LEVELS and inputs.dtype == torch.uint8 else inputs.to(getattr(torch, ABOUT["dtype"]))
-    with torch.no_grad():
-        return torch.cat([load()(part) for part in inputs.split(1024)])
-'''
+    code = template("predict_program.txt")
 
     def write(self, leaving: Leaving, path: Path) -> None:
         """Write the traced model; see `Format.write`."""

@@ -81,25 +81,13 @@ class WandbLogger(Tracker):
         """Open the run under its id; offline it is written anew, as such a file cannot be continued."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
-        if "id" not in recalled(self.folder, self.kind):
-            remember(self.folder, self.kind, id=secrets.token_hex(4), shift=0)
-        known = recalled(self.folder, self.kind)
+        known = {"id": secrets.token_hex(4), "shift": 0, **recalled(self.folder, self.kind)}
+        remember(self.folder, self.kind, **known)
         self._finish(1)
         if not self._offline:
-            try:
-                self._run = self._init(known["id"], "online")
-                remember(self.folder, self.kind, online=True)
-            except Exception as error:
-                self._offline, self._fallback = True, told(error)
-                # The client takes the id that failed for one in use, until the process ends.
-                self._spare = "" if isinstance(error, PermissionError) else secrets.token_hex(4)
-                _LOG.warning("wandb is not online: %s; the run is kept in its folder", self._fallback)
+            self._go_online(known["id"], is_there="online" in known)
         for old in (self.home / "wandb").glob("offline-run-*"):
             shutil.rmtree(old, ignore_errors=True)
-        if self._spare and "online" in known:
-            self._sync = f"wandb sync --id {known['id']}"  # it joins what the server has of the run
-        elif self._spare:
-            remember(self.folder, self.kind, id=self._spare)
         if self._offline:
             self._run = self._init(self._spare or known["id"], "offline")
         self._begun, self._shift = int(self._run.starting_step), 0 if self._offline else int(known["shift"])
@@ -108,6 +96,22 @@ class WandbLogger(Tracker):
         self._run.define_metric(self.monitor, step_metric="step", summary=self.mode)
         _LOG.info("wandb: %s", self._run.dir if self._offline else self._run.url)
         return None if self._offline else self._begun // 2 - self._shift
+
+    def _go_online(self, name: str, *, is_there: bool) -> None:
+        """Open the run on the server, which has it already or not; where that fails, it is one that is offline."""
+        try:
+            self._run = self._init(name, "online")
+            remember(self.folder, self.kind, online=True)
+        except Exception as error:
+            self._offline, self._fallback = True, told(error)
+            _LOG.warning("wandb is not online: %s; the run is kept in its folder", self._fallback)
+            if isinstance(error, PermissionError):
+                return
+            self._spare = secrets.token_hex(4)  # the client takes the id that failed for one in use
+            if is_there:
+                self._sync = f"wandb sync --id {name}"  # so it joins what the server has of the run
+            else:
+                remember(self.folder, self.kind, id=self._spare)
 
     def _init(self, name: str, where: str) -> Any:
         import wandb
