@@ -29,17 +29,10 @@ class TrainedEnsemble:
     def __init__(self, predictor: Predictor) -> None:
         assert isinstance(predictor.network, Ensemble)
         self.module, self.info, self._predictor = predictor.network, predictor.info, predictor
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        self.names: tuple[str, ...] = self.module.names
         """Names of the members."""
-        return self.module.names
-
-    @property
-    def weights(self) -> list[float]:
-        """Return how much each member counts."""
-        weights: list[float] = self.module.weights.tolist()
-        return weights
+        self.weights: list[float] = self.module.weights.tolist()
+        """How much each member counts."""
 
     def __len__(self) -> int:
         return len(self.module)
