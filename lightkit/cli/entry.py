@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from lightkit import __version__
@@ -109,7 +110,8 @@ def dispatch(args: list[str]) -> int:
             "\n".join([f"{title.lower()}:", *(f"  {name:<{width}}  {about}" for name, (_, about) in group.items())])
             for title, group in COMMAND_GROUPS.items()
         ]
-        say(help_of("lightkit").format(version=__version__, commands="\n\n".join(parts)))
+        text = Path(__file__).with_name("pages").joinpath("lightkit.txt").read_text(encoding="utf-8").rstrip()
+        say(text.format(version=__version__, commands="\n\n".join(parts)))
         return 0
     if name == "--version":
         say(f"lightkit {__version__}")
