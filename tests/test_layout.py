@@ -79,9 +79,9 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6600,
-    "runner": 5450,
+    "runner": 5400,
     "doctor": 4150,
-    "cli": 4250,
+    "cli": 4200,
     "data": 5400,
     "ensemble": 3300,
     "sweep": 3000,
