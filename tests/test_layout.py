@@ -71,6 +71,7 @@ ONLY_IN = {
         "lightkit/data/csv_reader.py",
         "lightkit/data/table_sources.py",
         "lightkit/data/streams.py",
+        "lightkit/data/table_cache.py",
     ),
 }
 NEVER_IN = {

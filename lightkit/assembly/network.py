@@ -27,6 +27,7 @@ from lightkit.common.modules import has_statistics, trains
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.signatures import read_known
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.module import Joint
@@ -241,7 +242,11 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
     Raises:
         UserError: It cannot be built, or has nothing to train.
     """
-    role = role_of(cfg)
+    role, signature = role_of(cfg), read_known(cfg.model["_target_"])
+    if info.cardinalities and signature and "cardinalities" not in {item.name for item in signature.parameters}:
+        what = "this model would take the numbers of names in data.dataset.embedded for amounts"
+        fix = "model=tabular, or these columns in data.dataset.categorical"
+        raise UserError(what, key="model", received=cfg.model["_target_"], fix=fix, family="model-misfit")
     models = list[nn.Module]()
     for number in range(role.networks):
 

@@ -21,6 +21,7 @@ from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.preprocessing import Preprocessing, reader_of
+from lightkit.data.targets import TargetTransform
 from lightkit.data.text import UNKNOWN
 from lightkit.finetune.head import Head, guess_head
 from lightkit.optim.layers import layer_depths
@@ -158,6 +159,9 @@ def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
     facts, found = _facts(folder), dict[str, Any]()
     if facts.get("filling") and as_before(data, folder, _FILLED):
         found["filling"] = facts["filling"]
+    if facts.get("inputs", {}).get("transform") and as_before(data, folder, ("dataset.target_transform",)):
+        with suppress(LookupError, TypeError, ValueError):
+            found["transform"] = TargetTransform.restored(facts["inputs"]["transform"])
     if facts.get("scaling") and as_before(data, folder, _SCALED):
         with suppress(LookupError, TypeError, ValueError):  # somebody has edited it
             found["normalize"] = Normalizer(*(torch.tensor(facts["scaling"][name]) for name in ("shift", "scale")))

@@ -195,7 +195,7 @@ def build_metrics(
             named = ((str(name), node) for name, node in nodes.items() if node is not None)
             return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
 
-        about: dict[str, Any] = {"class_names": info.class_names, "decode": info.decode}
+        about: dict[str, Any] = {"class_names": info.class_names, "decode": info.decode, "undo": info.undo}
         part = SplitMetrics(split, make, device=engine.device, **about)
         return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 and not alone else part
 

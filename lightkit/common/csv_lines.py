@@ -55,17 +55,6 @@ class CsvFile:
         name = codecs.lookup(self.encoding).name
         return "utf-8-sig" if name == "utf-8" else name  # which leaves out a mark that Excel puts first
 
-    def need(self, names: Sequence[str], *, argument: str) -> None:
-        """Raise `UserError` for the first name that is no column."""
-        for error in self.unknown(names, argument=argument):
-            raise error
-
-    def unknown(self, names: Sequence[str], *, argument: str) -> Iterator[UserError]:
-        """Yield the error of every name that is no column."""
-        for name in names:
-            if name not in self.names:
-                yield UserError(f"{self.path} has no such column", argument=argument, received=name, choices=self.names)
-
     def stream(self) -> BinaryIO:
         """Open its bytes from the beginning."""
         return self.path.open("rb") if self.content is None else io.BytesIO(self.content)
@@ -93,53 +82,20 @@ class CsvFile:
             what = f"the file cannot be read: {error}"
             raise UserError(what, argument=self.argument, received=str(self.path), family="data-unreadable") from error
 
-    def rows(self, wrong: list[UserError] | None = None) -> Iterator[tuple[int, list[str]]]:
-        """Yield line number and stripped cells of every row.
+    def uneven(self, bad: Sequence[tuple[int, int, str]]) -> UserError:
+        """Return the error of lines with too few or too many cells.
 
         Args:
-            wrong: Gets the error of lines with too few or too many cells, which are left out; None raises it.
-
-        Raises:
-            UserError: It cannot be read, or a line has too few or too many cells.
+            bad: Number of each line, its cells, and what it begins with.
         """
-        lines, bad = self.lines(), list[tuple[int, list[str]]]()
-        next(lines)
-        for line, row in lines:
-            if len(row) == len(self.names):
-                yield line, [cell.strip() for cell in row]
-            elif wrong is None:
-                raise self._uneven([(line, row)])
-            else:
-                bad.append((line, row if not bad else []))
-        if bad and wrong is not None:
-            wrong.append(self._uneven(bad))
-
-    def _uneven(self, bad: Sequence[tuple[int, list[str]]]) -> UserError:
-        """Return the error of lines with too few or too many cells."""
-        (line, row), shown = bad[0], [str(line) for line, _ in bad[1:4]]
+        (line, cells, text), shown = bad[0], [str(line) for line, *_ in bad[1:4]]
         count = "1 more line is" if len(bad) == 2 else f"{len(bad) - 1:,} more lines are"
         others = f"; {count} uneven (line {', '.join(shown)}{', …' if len(bad) > 4 else ''})" if shown else ""
         return UserError(
-            f"{self.path}, line {line}: {len(row)} cells, not {len(self.names)}{others}",
+            f"{self.path}, line {line}: {cells} cells, not {len(self.names)}{others}",
             argument=self.argument,
-            received=self.delimiter.join(row)[:80],
+            received=text,
             fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
-            family="data-unreadable",
-        )
-
-    def row(self, number: int) -> tuple[int, dict[str, str]]:
-        """Return the line number of a row, counted from 0, and its cells by the name of their column.
-
-        Raises:
-            UserError: There is no such row any more.
-        """
-        for i, (line, cells) in enumerate(self.rows([])):
-            if i == number:
-                return line, dict(zip(self.names, cells, strict=True))
-        raise UserError(
-            "the file was changed while it was being read",
-            argument=self.argument,
-            received=str(self.path),
             family="data-unreadable",
         )
 
@@ -163,10 +119,6 @@ def open_csv(
     delimiter = "\t" if delimiter == "\\t" else delimiter
     if len(delimiter) != 1:
         raise UserError("not a delimiter", argument="delimiter", expected="one character", received=delimiter)
-    if path.is_dir():
-        found = sorted(str(item) for item in path.glob("*.csv"))
-        what, expected = "a folder, not a file", "a CSV file"
-        raise UserError(what, argument=argument, expected=expected, received=str(path), choices=found)
     content = _content(path, argument) if content is None else content
     file = CsvFile(path, delimiter, encoding, argument, content=content)
     first = [row for _, row in islice(file.lines(), 2)]

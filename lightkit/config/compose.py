@@ -22,6 +22,7 @@ from lightkit.config.former import move_former
 from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
 from lightkit.config.members import Members, drop_left_over
+from lightkit.config.named_files import kind_of_target
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, idle_lines, rewrite, undeletable
 from lightkit.config.sources import GROUP
@@ -94,7 +95,7 @@ def compose_with(
         UserErrors: Everything that is wrong, in one report.
     """
     rewritten = rewrite(loader, overrides)
-    cfg, errors = _load(loader, rewritten), rewritten.errors
+    cfg, errors = _resolved(loader, rewritten), rewritten.errors
     if number is not None:
         cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
     sources = Sources(loader.layers(), rewritten.values)
@@ -135,7 +136,7 @@ def _with_options(loader: ConfigLoader, rewritten: Rewritten, choices: Sequence[
     """
     groups = {text.partition("=")[0] for text in choices}
     kept = [text for text in rewritten.texts if text.lstrip("+~").partition("=")[0] not in groups]
-    cfg = _load(loader, Rewritten([*kept, *choices]))
+    cfg = _resolved(loader, Rewritten([*kept, *choices]))
     task = without_hydra(cfg)
     fill_choices(task, loader.choices(cfg))
     fill_values(task, cfg, loader.time)
@@ -203,6 +204,28 @@ def without_hydra(cfg: DictConfig) -> DictConfig:
 def _is_below(key: str | None, nodes: Sequence[str]) -> bool:
     parts = [str(part) for part in parts_of(key or "")]
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
+
+
+def _resolved(loader: ConfigLoader, rewritten: Rewritten) -> DictConfig:
+    """Compose, and once more where an option stands for others by the kind of the data's target (`by_task`).
+
+    Raises:
+        UserErrors: There is no composition.
+    """
+    texts, errors = list(rewritten.texts), list(rewritten.errors)
+    cfg = _load(loader, rewritten)
+    nodes = {str(group): node for group, node in cfg.items_ex(resolve=False) if isinstance(node, DictConfig)}
+    open_ones = {group: node["by_task"] for group, node in nodes.items() if "by_task" in [*node.keys()]}
+    if not open_ones:
+        return cfg
+    task = kind_of_target(cfg)
+    chosen = [
+        f"{group}={options.get(str(task)) or next(iter(options.values()))}" for group, options in open_ones.items()
+    ]
+    kept = [text for text in texts if text.lstrip("+~").partition("=")[0] not in open_ones]
+    rewritten.texts, rewritten.errors[:] = [*chosen, *kept], errors
+    rewritten.toggled.clear()
+    return _load(loader, rewritten)
 
 
 def _load(loader: ConfigLoader, rewritten: Rewritten) -> DictConfig:

@@ -9,8 +9,12 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from glob import has_magic
 from pathlib import Path
 from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
 from lightkit.common.errors import Problems, UserError
@@ -27,9 +31,9 @@ _LARGE = 64 * 2**20
 """Bytes of tables from which on they are judged when the run reads them: twice would take too long."""
 
 
-_CSV, _IMAGES = "lightkit.data.csv_file.csv", "lightkit.data.images.ImageFolder"
+_TABLES, _IMAGES = ("lightkit.data.csv_file.csv", "lightkit.data.table"), "lightkit.data.images.ImageFolder"
 _DATA: dict[str, dict[str, str]] = {
-    _CSV: dict.fromkeys(TABLE_FILES, "a CSV file"),
+    **{name: dict.fromkeys(TABLE_FILES, "a file, a folder or a pattern of files") for name in _TABLES},
     _IMAGES: dict.fromkeys(("root", "test_root"), "a folder with the images of each class in a folder of their own"),
     "lightkit.data.text.Text": {"path": "a text file, or a folder of text files"},
 }
@@ -61,14 +65,20 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
     there = [
         name
         for name, kind in wanted.items()
-        if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
+        if _is_pattern(node.get(name)) or _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
     for name in there if node["_target_"] == _IMAGES else ():
         if not Path(node[name]).expanduser().is_dir():
             facts = {"expected": wanted[name], "received": node[name], "family": "data-not-found"}
             report.add((*key, name), "a file, not a folder", **facts)
-    if node["_target_"] == _CSV:
-        _check_tables(node, there, key, report)
+    if node["_target_"] in _TABLES:
+        for error in _judged(node, there)[0]:
+            error.put_under(dotted(key))
+            report.take(error)
+
+
+def _is_pattern(value: Any) -> bool:
+    return isinstance(value, str) and has_magic(value)
 
 
 def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
@@ -100,42 +110,60 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
     return False
 
 
-def _check_tables(node: Node, there: Sequence[str], key: Key, report: Report) -> None:
-    """Report what is wrong in tables, where they are not large: the part that reads them says it.
+def kind_of_target(cfg: DictConfig) -> str | None:
+    """Return what kind of target a table has, such as `regression`; None for other data, and where it cannot be read.
+
+    Args:
+        cfg: A composition, which need not be right.
+    """
+    with suppress(OmegaConfBaseException, TypeError, KeyError):
+        node = OmegaConf.to_container(cfg.data.dataset, resolve=True, throw_on_missing=True)
+        if node["_target_"] in _TABLES:  # type: ignore[index, call-overload]
+            there = [name for name in TABLE_FILES if node.get(name)]  # type: ignore[union-attr]
+            return _judged(node, there, whole=False)[1]
+    return None
+
+
+def _judged(node: Any, there: Sequence[str], *, whole: bool = True) -> tuple[tuple[UserError, ...], str | None]:
+    """Return what is wrong in tables, where they are not large (else who reads them says it), and the kind of target.
 
     Args:
         node: The node of the data set.
         there: Arguments that name files which are there.
-        key: Where the node stands.
-        report: Gets the problems.
+        whole: Whether to judge small tables only; otherwise of large ones the kind of target is found.
     """
-    paths = [Path(node[name]).expanduser() for name in there]
-    is_pipe = not all(path.is_file() or path.is_dir() for path in paths)  # which gives what it has only once
-    if "path" not in there or is_pipe or sum(path.stat().st_size for path in paths) > _LARGE:
-        return
-    lost = [name for name in TABLE_FILES if name not in there]
-    asked = {name: value for name, value in node.items() if name != "_target_" and name not in lost}
-    about = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    lost = {"_target_", *(name for name in TABLE_FILES if name not in there)}
+    asked = {name: value for name, value in node.items() if name not in lost}
     try:
         typed = json.dumps(asked)
     except TypeError:
-        return  # a value that is wrong, or not known yet
-    for error in _table_problems(typed, about):
-        error.put_under(dotted(key))
-        report.take(error)
+        return (), None  # a value that is wrong, or not known yet
+    from lightkit.data.table_sources import table_files
+
+    paths = [path for name in there for path in table_files(node[name])]
+    is_pipe = not all(path.is_file() for path in paths)  # which gives what it has only once
+    if "path" not in there or is_pipe:
+        return (), node.get("task")
+    about = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    is_large = sum(size for *_, size in about) > _LARGE
+    return ((), None) if is_large and whole else _table_problems(typed, about, is_large)
 
 
 @cache
-def _table_problems(asked: str, about: Sequence[tuple[str, int, int]]) -> tuple[UserError, ...]:
-    """Judge tables once, however many runs learn from them.
+def _table_problems(
+    asked: str, about: Sequence[tuple[str, int, int]], is_large: bool
+) -> tuple[tuple[UserError, ...], str | None]:
+    """Judge tables once, however many runs learn from them, and tell the kind of target.
 
     Args:
         asked: The arguments of the data set as JSON.
         about: Path, time and size of each file: others are judged anew.
+        is_large: Whether only the targets are looked at.
     """
-    from lightkit.data.csv_table import TableSpec, read_tables
+    from lightkit.data.csv_table import TableSpec, find_task, read_tables
 
-    problems = Problems()
+    problems, task = Problems(), None
     with suppress(TypeError, ValueError, AttributeError), problems.noted():  # of values that are wrong by themselves
-        read_tables(TableSpec(**json.loads(asked)))
-    return tuple(problems)
+        spec = TableSpec(**json.loads(asked))
+        task = find_task(spec) if is_large else read_tables(spec).task
+    return (() if is_large else tuple(problems)), task

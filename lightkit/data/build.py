@@ -24,6 +24,7 @@ from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_source
+from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo, Taker, TensorData
 from lightkit.processes.children import usable_cpus
 
@@ -165,6 +166,7 @@ def build_data(
     normalize: str | Normalizer | None = "none",
     normalize_rows: int | None = None,
     filling: Mapping[str, Any] | None = None,
+    transform: TargetTransform | None = None,
     augment: Sequence[Any] = (),
     mixup: Mapping[str, Any] | None = None,
     report: Report = lambda line: None,
@@ -179,6 +181,7 @@ def build_data(
         normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
+        transform: What was found to be learnt of regression targets before; None fits what the data set asks for.
         augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
         mixup: Arguments of `Mixup`; None for no mixing.
         report: Called with a line now and then while the scaling is being fitted.
@@ -194,6 +197,8 @@ def build_data(
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
     source, filled = _fill_in(source, rows["train"], filling)
+    if source.info.transform.kind != "none" and isinstance(source, TensorData):
+        source = source.with_targets(transform or source.info.transform.fit(source.y[rows["train"]]))
     notes: list[str] = [*getattr(source, "notes", ())]
     normalizer, more = _fit_scaling(normalize, source, rows["train"], options, most=normalize_rows, report=report)
     notes += [*more, *_far_targets(source, rows["train"])]
@@ -295,6 +300,8 @@ def _fit_scaling(
         some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
     inputs = _reported(read_inputs(source, some, options, purpose="data.normalize"), kind, len(some), report)
     fitted = scaling.fit(kind, inputs)
+    if fitted is not None:
+        fitted.spare([place for place, size in enumerate(source.info.cardinalities) if size])
     if fitted is None or (isinstance(source, TensorData) and len(some) == len(rows)):
         return fitted, []
     share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"

@@ -86,6 +86,9 @@ class NumberColumn:
     text: np.ndarray
     padded: str = ""
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def take(self, rows: np.ndarray) -> NumberColumn:
         """Return the column at some rows."""
         return NumberColumn(self.values[rows], self.missing[rows], self.text[rows], self.padded)
@@ -102,6 +105,9 @@ class NameColumn:
 
     codes: np.ndarray
     kinds: Any
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
     @cached_property
     def as_kinds(self) -> NumberColumn:
@@ -157,7 +163,7 @@ def join_names(pieces: Sequence[Any]) -> NameColumn:
     """Join pieces of a column of names, which come from `parse_names`."""
     whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return NameColumn(_view(whole.indices, np.int32), whole.dictionary)
+    return NameColumn(view(whole.indices, np.int32), whole.dictionary)
 
 
 def parse_numbers(cells: Any) -> NumberColumn:
@@ -192,7 +198,7 @@ def _parse_others(cells: Any) -> NumberColumn:
     missing = np.array([is_missing(kind) for kind in kinds])
     text = np.array([not is_number(kind) for kind in kinds]) & ~missing
     numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
-    rows, codes, masks = _bools(other), _view(others.indices, np.int32), np.zeros((2, len(cells)), dtype=bool)
+    rows, codes, masks = _bools(other), view(others.indices, np.int32), np.zeros((2, len(cells)), dtype=bool)
     values[rows], masks[:, rows] = _rounded(np.array(numbers))[codes], np.stack((missing, text))[:, codes]
     return NumberColumn(values, *masks)
 
@@ -202,7 +208,7 @@ def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
     if without is not None:
         cells = pc.if_else(without, "0", cells)
     try:
-        numbers = _view(pc.cast(cells, pa.float64()), np.float64)
+        numbers = view(pc.cast(cells, pa.float64()), np.float64)
     except pa.ArrowInvalid:
         return None
     if not np.isfinite(numbers).all():
@@ -218,6 +224,37 @@ def _rounded(values: np.ndarray) -> np.ndarray:
         return values.astype(np.float32)
 
 
+def number_column(cells: Any, spelling: Spelling = PLAIN) -> NumberColumn:
+    """Return a column of Arrow as numbers; texts are read as those of a CSV file, no finite number is a missing one."""
+    kind = cells.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        cells = pc.cast(cells, pa.uint8()) if pa.types.is_boolean(kind) else cells
+        return parse_numbers(texts(cells, spelling))
+    wide = pc.fill_null(pc.cast(cells, pa.float64(), safe=False), pa.scalar(math.nan, pa.float64()))
+    numbers = view(wide, np.float64)
+    missing = ~np.isfinite(numbers)
+    values = _rounded(numbers)
+    values[missing] = np.nan
+    return NumberColumn(values, missing, np.zeros(len(values), dtype=bool))
+
+
+def texts(cells: Any, spelling: Spelling = PLAIN) -> Any:
+    """Write the cells of an Arrow array, of which missing ones are empty; numbers keep all their digits."""
+    if cells.type == pa.string() and not cells.null_count:
+        return spelling.plain(cells)
+    try:
+        # A text of Python's would import pandas.
+        found = pc.coalesce(pc.cast(cells, pa.string()), strings([""])[0])
+    except pa.ArrowNotImplementedError:  # lists and the like
+        return strings(["" if cell is None else str(cell) for cell in cells.to_pylist()])
+    return spelling.plain(found) if is_text(cells) else found
+
+
+def is_text(cells: Any) -> bool:
+    """Tell whether an Arrow array holds texts, of any kind, also as categories."""
+    return "string" in str(cells.type)
+
+
 def strings(cells: Sequence[str]) -> Any:
     """Make an Arrow array of strings without `pyarrow.array`, which imports pandas where it is installed."""
     parts = [cell.encode() for cell in cells]
@@ -225,10 +262,20 @@ def strings(cells: Sequence[str]) -> Any:
     return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
 
 
-def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
+def float_array(values: np.ndarray) -> Any:
+    """View float32 numbers as an Arrow array."""
+    return pa.Array.from_buffers(pa.float32(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def int_array(values: np.ndarray) -> Any:
+    """View whole numbers as an Arrow array of int32."""
+    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32, copy=False))])
+
+
+def view(values: Any, kind: type[np.generic]) -> np.ndarray:
     """View the numbers of an Arrow array as NumPy's; its `to_numpy` imports pandas."""
     return np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values)]
 
 
 def _bools(mask: Any) -> np.ndarray:
-    return _view(pc.cast(mask, pa.uint8()), np.bool_)
+    return view(pc.cast(mask, pa.uint8()), np.bool_)

@@ -11,7 +11,8 @@ import numpy as np
 from lightkit.common.errors import UserError
 from lightkit.common.text import is_number
 from lightkit.data.csv_columns import NameColumn, is_missing
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.table_columns import Table, read_table
+from lightkit.data.table_encodings import Encoding
 
 _SHARE = 0.9
 """Share of the cells with text that a pattern has to fit."""
@@ -36,6 +37,7 @@ _PATTERNS = {
     "german": _GROUPED + r"(\.\d{3})*(,\d+)?",
     "thousands": _GROUPED + r"(,\d{3})+(\.\d*)?",
     "date": _DATE,
+    "nested": r"[\[{(].*[\])}]",
     "unit": rf"[€$£¥<>~≈]\s*{_AMOUNT}|{_AMOUNT}(\s*[%€$£¥°]\w?|\s+[a-zA-Zµ][\w/²³]{{0,6}}|[a-zA-Zµ]{{1,3}})",
 }
 _COMMA, _BOTH = "\"data.dataset.decimal=','\"", "\"data.dataset.decimal=','\" \"data.dataset.thousands='.'\""
@@ -53,13 +55,18 @@ _HELD = {
         "mend these cells; one that means that there is no value is left empty (data.dataset.missing then applies)",
     ),
     "numbers": ("numbers", ""),
-    "date": ("dates or times", "or make numbers of them, such as the year, the weekday or the days since the first"),
-    "ids": ("another text in nearly every row, as an id does", "an id tells nothing of a row that is new"),
-    "words": ("free text", "a table has numbers and names; see data=text for texts"),
-    "names": ("too many different names", "or join rare ones"),
+    "nested": ("lists or mappings", "a table has one value in each cell"),
+    "date": ("dates or times", "or data.dataset.dates=[NAMES]: year, month, day, weekday and hour are inputs then"),
+    "ids": (
+        "another text in nearly every row, as an id does",
+        "an id tells nothing of a row that is new (data.dataset.id_column keeps one for predictions); "
+        "of texts the words are inputs with data.dataset.text=[NAMES]",
+    ),
+    "words": ("free text", "or data.dataset.text=[NAMES]: its words are inputs then"),
+    "names": ("too many different names", "or join rare ones, or data.dataset.embedded=[NAMES] with model=tabular"),
 }
 """What columns hold, and what to do about it."""
-_LEFT_OUT = ("date", "ids", "words", "names")
+_LEFT_OUT = ("nested", "date", "ids", "words", "names")
 """What is better left out; the rest can be numbers, or names."""
 
 
@@ -140,8 +147,9 @@ def text_problems(
     wrong = [name for name in wanted if table.numbers(name).text.any()]
     if not wrong:
         return
-    again = read_table(table.file, numbers=[], names=wrong, wrong=[])
-    found = [judge(name, again.names(name).take(table.rows), most=most) for name in wrong]
+    again = read_table(table.source, numbers=[], names=wrong, wrong=[])
+    rows = np.searchsorted(again.rows, table.rows)
+    found = [judge(name, again.names(name).take(rows), most=most) for name in wrong]
     by_kind: dict[tuple[str, bool], list[Judged]] = {}
     for one in found:
         if one is not None and not (unsure and one.kind == "text"):
@@ -149,9 +157,9 @@ def text_problems(
     left = [one.name for one in found if one is not None and one.kind in _LEFT_OUT]
     kept = [name for name in features if name not in left]
     for (kind, is_feature), own in by_kind.items():
-        line, cell = table.cell(own[0].row, own[0].name)
+        place, cell = table.cell(own[0].row, own[0].name)
         yield UserError(
-            f"{table.path}, line {line}: {_named(own)} {_what(kind, own)}",
+            f"{place}: {_named(own)} {_what(kind, own)}",
             argument="features" if is_feature else "target",
             expected="a number",
             received=cell,
@@ -173,12 +181,13 @@ def names_problem(table: Table, column: str, *, most: int) -> Iterator[UserError
     if count <= most:
         return
     found = judge(column, names, most=most) or Judged(column, "numbers", 0, count)
-    line, cell = table.cell(found.row, column)
+    place, cell = table.cell(found.row, column)
     held, fix = ("names", "") if found.kind == "text" else _HELD[found.kind]
+    fix = fix.replace("NAMES", column)
     places = "features and categorical" if found.kind in ("text", *_LEFT_OUT) else "categorical"
     fixes = (f"leave it out of data.dataset.{places}", fix)
     yield UserError(
-        f"{table.path}, line {line}: column {column!r} would be {count:,} inputs: it holds {held}",
+        f"{place}: column {column!r} would be {count:,} inputs: it holds {held}",
         argument="categorical",
         expected=f"{most} different names at most (data.dataset.max_categories)",
         received=cell,
@@ -198,15 +207,31 @@ def target_problem(table: Table, target: str, *, most: int) -> Iterator[UserErro
     found = judge(target, names, most=most)
     if found is None or found.kind in ("text", "names", "mixed") or found.kinds <= _MANY:
         return
-    line, cell = table.cell(found.row, target)
+    place, cell = table.cell(found.row, target)
     yield UserError(
-        f"{table.path}, line {line}: {_named([found])} {_what(found.kind, [found])}: these are no classes",
+        f"{place}: {_named([found])} {_what(found.kind, [found])}: these are no classes",
         argument="target",
         expected="numbers, or the names of classes",
         received=cell,
         fix=f"{_target_fix(found.kind)}; data.dataset.task=multiclass takes each of the {found.kinds:,} for a class",
         family="data-unreadable",
     )
+
+
+def encoding_problem(table: Table, name: str, encoding: Encoding) -> Iterator[UserError]:
+    """Yield the error of a column with cells that cannot be encoded, such as dates that are none."""
+    wrong = np.flatnonzero(encoding.wrong(table.names(name)))
+    if len(wrong):
+        place, cell = table.cell(int(wrong[0]), name)
+        more = f"; {len(wrong):,} rows hold none" if len(wrong) > 1 else ""
+        yield UserError(
+            f"{place}: column {name!r} holds no {encoding.unit}{more}",
+            argument=encoding.kind,
+            expected="2026-01-31, 2026-01-31 12:30 (ISO 8601), or as data.dataset.date_format says",
+            received=cell,
+            fix="data.dataset.date_format='%d.%m.%Y', or as they are written; cells without a date are left empty",
+            family="data-unreadable",
+        )
 
 
 def doubts(table: Table, features: Sequence[str]) -> list[str]:
@@ -239,13 +264,14 @@ def _what(kind: str, own: Sequence[Judged]) -> str:
 
 
 def _fix(kind: str, own: Sequence[Judged], kept: Sequence[str], categorical: Sequence[str]) -> str:
+    names = ",".join(one.name for one in own)
     if kind == "text":
-        names = ",".join([*categorical, *(one.name for one in own)])
-        return f"data.dataset.categorical=[{names}] for names, or leave it out of data.dataset.features"
+        named = ",".join([*categorical, names])
+        return f"data.dataset.categorical=[{named}] for names, or leave it out of data.dataset.features"
     if kind not in _LEFT_OUT:
         return _HELD[kind][1]
     few = f": data.dataset.features=[{','.join(kept)}]" if 0 < len(kept) <= 20 else " of data.dataset.features"
-    return f"leave it out{few}; {_HELD[kind][1]}"
+    return f"leave it out{few}; {_HELD[kind][1].replace('NAMES', names)}"
 
 
 def _target_fix(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows and columns of a CSV file as arrays, with the line of everything that is wrong.
+"""Rows of a CSV file as Arrow's arrays of strings, block by block.
 
 Arrow's parser reads what it reads as Python's csv module does, which reads the rest.
 """
@@ -6,123 +6,51 @@ Arrow's parser reads what it reads as Python's csv module does, which reads the 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow
 
 from lightkit.common.csv_lines import CsvFile
-from lightkit.common.errors import UserError
-from lightkit.common.text import is_number
-from lightkit.data.csv_columns import (
-    PLAIN,
-    NameColumn,
-    NumberColumn,
-    Spelling,
-    join_names,
-    join_numbers,
-    parse_names,
-    parse_numbers,
-    strings,
-)
+from lightkit.data.csv_columns import strings
 
 _BLOCK_BYTES, _BLOCK_ROWS = 2**22, 2**13
 _WITHOUT_STATE = ("utf-8-sig", "iso8859-1", "cp1252", "ascii")
 """Encodings in which ASCII is written as itself, wherever it is."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Columns of a CSV file.
+class Block(NamedTuple):
+    """Some rows of a table."""
 
-    Args:
-        file: The file.
-        columns: Those that were read, by name.
-        rows: `(N,)` number of each row among all rows of the file, from 0.
-    """
-
-    file: CsvFile
-    columns: dict[str, NumberColumn | NameColumn]
-    rows: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def path(self) -> Path:
-        """Return the path of the file."""
-        return self.file.path
-
-    def without(self, rows: np.ndarray) -> Table:
-        """Return the table less the rows of a mask `(N,)`."""
-        kept = np.flatnonzero(~rows)
-        columns = {name: column.take(kept) for name, column in self.columns.items()}
-        return Table(self.file, columns, self.rows[kept])
-
-    def names(self, name: str) -> NameColumn:
-        """Return a column that was read as names."""
-        column = self.columns[name]
-        assert isinstance(column, NameColumn), "it was read as names"
-        return column
-
-    def numbers(self, name: str) -> NumberColumn:
-        """Return a column as numbers."""
-        column = self.columns[name]
-        return column.numbers if isinstance(column, NameColumn) else column
-
-    def cell(self, row: int, name: str) -> tuple[int, str]:
-        """Return the line of a row in the file, from 1, and its cell in a column; reads the file again."""
-        line, cells = self.file.row(int(self.rows[row]))
-        return line, cells[name]
+    numbers: np.ndarray
+    """`(N,)`: the place of each row in the table, from 0."""
+    columns: dict[str, Any]
+    """Arrow arrays by name; of a CSV file strings."""
+    size: int
+    """Number of rows, with those that are left out."""
+    uneven: tuple[tuple[int, int, str], ...] = ()
+    """Rows with too few or too many cells, which are left out: line, cells, and what it begins with."""
+    file: CsvFile | None = None
+    """The file that these are in."""
 
 
-def class_words(table: Table, target: str) -> list[str]:
-    """Return the classes of a target as they are written, in order."""
-    found = table.names(target).found()
-    return sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
-
-
-def read_table(
-    file: CsvFile,
-    *,
-    numbers: Sequence[str],
-    names: Sequence[str],
-    spelling: Spelling = PLAIN,
-    wrong: list[UserError] | None = None,
-) -> Table:
-    """Read columns of a CSV file.
-
-    Args:
-        file: The file.
-        numbers: Columns of numbers; other cells are remembered.
-        names: Columns of names.
-        spelling: How numbers are written.
-        wrong: Gets the error of lines with too few or too many cells, which are left out; None raises it.
+def csv_blocks(file: CsvFile, names: Sequence[str]) -> Iterator[Block]:
+    """Read columns of a CSV file by Arrow's parser, and from where that cannot go on by Python's.
 
     Raises:
-        UserError: It cannot be read, or a line has too few or too many cells.
+        UserError: It cannot be read.
     """
-    wanted = [*dict.fromkeys([*names, *numbers])]
-
-    def read(blocks: Iterable[list[Any]]) -> dict[str, NumberColumn | NameColumn]:
-        pieces: dict[str, list[Any]] = {name: [] for name in wanted}
-        for block in blocks:
-            for name, cells in zip(wanted, block, strict=True):
-                cells = spelling.plain(cells) if name in numbers else cells
-                pieces[name].append(parse_names(cells) if name in names else parse_numbers(cells))
-        return {name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()}
-
+    done = 0
     try:
-        columns = read(parse_plain(file, wanted))
+        for columns in parse_plain(file, names):
+            size = len(columns[0])
+            yield Block(np.arange(done, done + size), dict(zip(names, columns, strict=True)), size)
+            done += size
     except NotPlainError:
-        columns = read(parse_any(file, wanted, wrong))
-    first = next(iter(columns.values()))
-    return Table(file, columns, np.arange(len(first.codes if isinstance(first, NameColumn) else first.values)))
+        yield from parse_any(file, names, done)
 
 
 class NotPlainError(ValueError):
@@ -167,19 +95,24 @@ def parse_plain(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
         raise NotPlainError(str(error)) from error
 
 
-def parse_any(file: CsvFile, names: Sequence[str], wrong: list[UserError] | None = None) -> Iterator[list[Any]]:
-    """Read a file as `parse_plain` does, with Python's csv module; see `read_table` for `wrong`.
+def parse_any(file: CsvFile, names: Sequence[str], done: int = 0) -> Iterator[Block]:
+    """Read a file as `csv_blocks` does, with Python's csv module.
 
-    Yields:
-        Arrow's string array of each column for some rows, cells stripped.
+    Args:
+        file: The file.
+        names: The columns to read.
+        done: Rows that are read already.
 
     Raises:
-        UserError: It cannot be read, or a line has too few or too many cells.
+        UserError: It cannot be read.
     """
-    places = [file.names.index(name) for name in names]
-    rows = file.rows(wrong)
-    while block := [cells for _, cells in islice(rows, _BLOCK_ROWS)]:
-        yield [strings([cells[place] for cells in block]) for place in places]
+    places, width = [file.names.index(name) for name in names], len(file.names)
+    rows = islice(enumerate(islice(file.lines(), 1, None)), done, None)
+    while some := list(islice(rows, _BLOCK_ROWS)):
+        even = [(number, row) for number, (_, row) in some if len(row) == width]
+        cells = {name: strings([row[at].strip() for _, row in even]) for name, at in zip(names, places, strict=True)}
+        odd = [(line, len(row), file.delimiter.join(row)[:80]) for _, (line, row) in some if len(row) != width]
+        yield Block(np.array([number for number, _ in even], dtype=np.int64), cells, len(some), tuple(odd), file)
 
 
 def _blocks(file: CsvFile) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Tables from CSV files as arrays, judged as a whole: all that is wrong with them is told in one report.
+"""Tables as arrays, judged as a whole: all that is wrong with them is told in one report.
 
 Without PyTorch, so that a table is judged before it is imported.
 """
@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
 from lightkit.data.csv_columns import NameColumn, Spelling, is_missing
-from lightkit.data.csv_faults import doubts, names_problem, target_problem, text_problems
-from lightkit.data.csv_reader import Table, class_words, read_table
+from lightkit.data.csv_faults import doubts, encoding_problem, names_problem, target_problem, text_problems
 from lightkit.data.missing import MissingPolicy
+from lightkit.data.table_columns import Table, class_words, read_table
+from lightkit.data.table_encodings import Codes, Dates, Encoding, OneHot, Words
+from lightkit.data.table_sources import TableSource, open_table
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
 _NUMBERS = ("multilabel", "regression")
@@ -32,7 +33,7 @@ class Tables:
     Args:
         parts: By the argument's part of their name: `train`, `val`, `test`.
         features: Columns to predict from.
-        kinds: Values of each categorical column, in order.
+        encodings: How columns of names, dates and texts become features.
         policy: What is done about missing values.
         task: Kind of task.
         y: Targets `(N,)` or `(N, K)`: int64 classes, or float32.
@@ -44,7 +45,7 @@ class Tables:
 
     parts: dict[str, Table]
     features: list[str]
-    kinds: dict[str, list[str]]
+    encodings: dict[str, Encoding]
     policy: MissingPolicy
     task: str
     y: np.ndarray
@@ -56,13 +57,19 @@ class Tables:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a data set is made of; the arguments are those of `lightkit.data.csv_file.csv`."""
+    """What a data set is made of; the arguments are those of `lightkit.data.table`."""
 
-    path: str
+    path: str | None
     target: str | Sequence[str]
     features: Sequence[str] | None = None
+    frame: Any = None
     task: str | None = None
     categorical: Sequence[str] = ()
+    embedded: Sequence[str] = ()
+    dates: Sequence[str] = ()
+    date_format: str = ""
+    text: Sequence[str] = ()
+    text_features: int = 256
     delimiter: str = ","
     encoding: str = "utf-8"
     decimal: str = "."
@@ -76,8 +83,11 @@ class TableSpec:
     group_column: str | None = None
     time_column: str | None = None
     weight_column: str | None = None
+    id_column: str | None = None
     target_scale: float = 1.0
+    target_transform: str = "none"
     max_categories: int = 100
+    cache: bool = True
 
     @property
     def targets(self) -> list[str]:
@@ -87,8 +97,13 @@ class TableSpec:
     @property
     def marks(self) -> dict[str, str]:
         """Return the columns that tell something of a row and are no features, by their argument."""
-        arguments = ("split_column", "group_column", "time_column", "weight_column")
+        arguments = ("split_column", "group_column", "time_column", "weight_column", "id_column")
         return {argument: getattr(self, argument) for argument in arguments if getattr(self, argument) is not None}
+
+    @property
+    def kinds(self) -> dict[str, Sequence[str]]:
+        """Return the columns that hold no numbers, by the argument that names them."""
+        return {name: getattr(self, name) for name in ("categorical", "embedded", "dates", "text")}
 
     @property
     def too_many(self) -> bool:
@@ -113,6 +128,22 @@ def read_tables(spec: TableSpec) -> Tables:
     return _Reading(spec).tables()
 
 
+def find_task(spec: TableSpec) -> str:
+    """Return the kind of task by the targets alone, which are read quickly.
+
+    Raises:
+        UserError: They cannot be read.
+    """
+    if spec.task is not None:
+        return spec.task
+    source = open_table(spec.path, delimiter=spec.delimiter, encoding=spec.encoding)
+    for error in source.unknown(spec.targets, argument="target"):
+        raise error
+    table = read_table(source, numbers=spec.targets, names=spec.targets, spelling=spec.spelling, cached=spec.cache)
+    there = ~np.any([table.names(name).missing for name in spec.targets], axis=0)
+    return guess_task([table.names(name).take(np.flatnonzero(there)) for name in spec.targets])
+
+
 class _Reading:
     """Reads the tables of a data set, and notes all that is wrong with them.
 
@@ -132,21 +163,28 @@ class _Reading:
         train = self.files["train"]
         self.chosen = self._feature_names(train)
         self.targets = [name for name in spec.targets if name in train.names]
-        self.categorical = [name for name in spec.categorical if name in self.chosen]
+        self.kinds = {name: kind for kind, names in spec.kinds.items() for name in names if name in self.chosen}
         with self.problems.noted():
-            self.policy = MissingPolicy(spec.missing, spec.fill_value, self.chosen, self.targets, spec.categorical)
+            named = [*spec.categorical, *spec.embedded]
+            self.policy = MissingPolicy(spec.missing, spec.fill_value, self.chosen, self.targets, named)
         if not hasattr(self, "policy") or not (self.chosen or self.targets):
             self.problems.raise_any()
 
-    def _open(self) -> dict[str, CsvFile]:
+    def _open(self) -> dict[str, TableSource]:
         """Open the files there are."""
-        spec, files = self.spec, dict[str, CsvFile]()
-        for name, path in {"train": spec.path, "val": spec.val_path, "test": spec.test_path}.items():
-            if path is not None:
+        spec, sources = self.spec, dict[str, TableSource]()
+        if (spec.path is None) == (spec.frame is None):
+            what, fix = "either a file or a data frame is the table", "data.dataset.path=FILE"
+            self.problems.append(UserError(what, argument="path", received=spec.path, fix=fix, family="missing-value"))
+            return sources
+        first = spec.path if spec.frame is None else spec.frame
+        for name, given in {"train": first, "val": spec.val_path, "test": spec.test_path}.items():
+            if given is not None:
+                argument = ("path" if spec.frame is None else "frame") if name == "train" else f"{name}_path"
                 with self.problems.noted():
-                    argument = "path" if name == "train" else f"{name}_path"
-                    files[name] = open_csv(path, delimiter=spec.delimiter, encoding=spec.encoding, argument=argument)
-        return files
+                    how: dict[str, Any] = {"delimiter": spec.delimiter, "encoding": spec.encoding}
+                    sources[name] = open_table(given, argument=argument, **how)
+        return sources
 
     def _check_settings(self) -> None:
         """Note what is wrong with the arguments, whatever is in the table."""
@@ -164,7 +202,7 @@ class _Reading:
             what, fix = "either files or a column say what the splits are", "leave out val_path and test_path"
             note(UserError(what, argument="split_column", received=spec.split_column, fix=fix))
 
-    def _feature_names(self, file: CsvFile) -> list[str]:
+    def _feature_names(self, file: TableSource) -> list[str]:
         """Return the columns to predict from that are there, and note names of columns that the file lacks."""
         spec, note = self.spec, self.problems.append
         if not spec.targets:
@@ -172,16 +210,20 @@ class _Reading:
         named = {"target": spec.targets, **{argument: [name] for argument, name in spec.marks.items()}}
         others = [name for name in file.names if name not in (*spec.targets, *spec.marks.values())]
         chosen = others if spec.features is None else list(spec.features)
-        for argument, names in {**named, "features": chosen, "categorical": spec.categorical}.items():
+        for argument, names in {**named, "features": chosen, **spec.kinds}.items():
             self.problems += file.unknown(names, argument=argument)
         twice = [name for name in chosen if name in spec.targets]
         if twice:
             note(UserError("the target is among the features", argument="features", received=twice[0]))
         if not chosen:
             note(UserError("no column to predict from", argument="features", choices=others))
-        for name in spec.categorical if chosen else ():
+        seen = dict[str, str]()
+        for kind, name in ((kind, name) for kind, names in spec.kinds.items() for name in names if chosen):
             if name not in chosen and name in file.names:
-                note(UserError("not among the features", argument="categorical", received=name, choices=chosen))
+                note(UserError("not among the features", argument=kind, received=name, choices=chosen))
+            elif seen.setdefault(name, kind) != kind:
+                what = f"the column is among data.dataset.{seen[name]}, too"
+                note(UserError(what, argument=kind, received=name, fix="leave it out of one", family="contradiction"))
         return [name for name in dict.fromkeys(chosen) if name in file.names and name not in spec.targets]
 
     def tables(self) -> Tables:
@@ -190,15 +232,16 @@ class _Reading:
         Raises:
             UserError: Something is wrong, here or before.
         """
-        spec, kinds = self.spec, dict[str, list[str]]()
+        spec, encodings = self.spec, dict[str, Encoding]()
         tables, notes = self._read()
         if "train" not in tables:
             self.problems.raise_any()
         train = tables["train"]
-        for name in self.categorical:
+        for name, kind in self.kinds.items():
             with self.problems.noted():
-                kinds[name] = _kinds(train, name, self.policy)
-            self.problems += names_problem(train, name, most=spec.max_categories)
+                encodings[name] = self._encoding(train, name, kind)
+                for table in tables.values():
+                    self.problems += encoding_problem(table, name, encodings[name])
         task, y, classes = "", np.zeros(0), tuple[str, ...]()
         if self.targets and self.targets == spec.targets and spec.task in (None, *_TASKS) and not spec.too_many:
             with self.problems.noted():
@@ -206,12 +249,26 @@ class _Reading:
         splits, groups = dict[str, np.ndarray](), None
         with self.problems.noted():
             splits = read_splits(tables, spec.split_column)
-        if spec.group_column in train.file.names:
+        if spec.group_column in train.source.names:
             with self.problems.noted():
                 groups = read_groups([*tables.values()], str(spec.group_column))
         self.problems.raise_any()
-        notes += doubts(train, [name for name in self.chosen if name not in kinds])
-        return Tables(tables, self.chosen, kinds, self.policy, task, y, classes, splits, groups, notes)
+        notes += doubts(train, [name for name in self.chosen if name not in encodings])
+        for name in spec.text:
+            notes.append(f"column {name!r}: its words are {spec.text_features} inputs (data.dataset.text_features)")
+        return Tables(tables, self.chosen, encodings, self.policy, task, y, classes, splits, groups, notes)
+
+    def _encoding(self, train: Table, name: str, kind: str) -> Encoding:
+        """Return how a column becomes features, and note what speaks against it."""
+        spec = self.spec
+        if kind == "dates":
+            return Dates(spec.date_format or "")
+        if kind == "text":
+            return Words(spec.text_features)
+        most = spec.max_categories if kind == "categorical" else max(spec.max_categories, len(train) // 2)
+        self.problems += names_problem(train, name, most=most)
+        names = _kinds(train, name, self.policy)
+        return OneHot(names) if kind == "categorical" else Codes(names)
 
     def _read(self) -> tuple[dict[str, Table], list[str]]:
         """Read all files without the rows that are left out, with a line about these."""
@@ -227,12 +284,13 @@ class _Reading:
                     notes += left_out
         return tables, notes
 
-    def _read_file(self, file: CsvFile, marks: Sequence[str]) -> tuple[Table, list[str]]:
+    def _read_file(self, file: TableSource, marks: Sequence[str]) -> tuple[Table, list[str]]:
         """Read a file, and note what is missing in it, and text in columns of numbers."""
         spec, wrong = self.spec, list[UserError]()
-        names = [*self.categorical, *marks, *(self.targets if spec.task not in _NUMBERS else ())]
-        numbers = [name for name in (*self.chosen, *self.targets) if name not in self.categorical]
-        table = read_table(file, numbers=numbers, names=names, spelling=spec.spelling, wrong=wrong)
+        names = [*self.kinds, *marks, *(self.targets if spec.task not in _NUMBERS else ())]
+        numbers = [name for name in (*self.chosen, *self.targets) if name not in self.kinds]
+        how: dict[str, Any] = {"spelling": spec.spelling, "cached": spec.cache}
+        table = read_table(file, numbers=numbers, names=names, wrong=wrong, **how)
         self.problems += wrong
         kept, left_out = self.policy.applied(table)
         self.problems += self.policy.problems(kept)
@@ -240,7 +298,7 @@ class _Reading:
             kept,
             [name for name in numbers if name not in self.targets or spec.task in _NUMBERS],
             features=self.chosen,
-            categorical=self.categorical,
+            categorical=spec.categorical,
             most=spec.max_categories,
             unsure=spec.features is None and self.targets != spec.targets,
         )
@@ -297,7 +355,7 @@ def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndar
             argument="target",
             expected="2 classes or more",
             received=names[0],
-            choices=[name for name in tables[0].file.names if name != target],
+            choices=[name for name in tables[0].source.names if name != target],
         )
     if binary and len(names) != 2:
         raise UserError("binary needs a target of two values", argument="task", received=names[:5])
@@ -310,9 +368,9 @@ def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argum
     numbers = table.names(name).numbered({cell: i for i, cell in enumerate(known)})
     unknown = np.flatnonzero(numbers < 0)
     if len(unknown):
-        line, cell = table.cell(int(unknown[0]), name)
+        place, cell = table.cell(int(unknown[0]), name)
         raise UserError(
-            f"{table.path}, line {line}: {problem}",
+            f"{place}: {problem}",
             argument=argument,
             received=cell,
             choices=known,
@@ -327,9 +385,9 @@ def read_groups(tables: Sequence[Table], column: str) -> list[str]:
     for table in tables:
         own = table.names(column)
         if own.missing.any():
-            line, cell = table.cell(int(own.missing.argmax()), column)
+            place, cell = table.cell(int(own.missing.argmax()), column)
             raise UserError(
-                f"{table.path}, line {line}: the row belongs to no group",
+                f"{place}: the row belongs to no group",
                 argument="group_column",
                 expected=f"a name in column {column!r}",
                 received=repr(cell),

@@ -22,6 +22,7 @@ class Gaps:
         first: Its first feature; missing values are NaN there, in all features of the column.
         kinds: Values of a categorical column, one 0/1 feature each; None for a column of numbers.
         constant: What `constant` fills in, one of `kinds` where there are any.
+        size: Number of its features, where it has no `kinds`.
     """
 
     name: str
@@ -29,11 +30,12 @@ class Gaps:
     first: int
     kinds: tuple[str, ...] | None = None
     constant: float | str = 0.0
+    size: int = 1
 
     @property
     def features(self) -> slice:
         """Return the places of its features."""
-        return slice(self.first, self.first + (1 if self.kinds is None else len(self.kinds)))
+        return slice(self.first, self.first + (self.size if self.kinds is None else len(self.kinds)))
 
     def fitted(self, x: Tensor) -> list[float]:
         """Find the value to fill in for each of its features.
@@ -45,7 +47,7 @@ class Gaps:
             UserError: None of them has a value.
         """
         if self.strategy == "constant":
-            return [float(kind == self.constant) for kind in self.kinds or ()] or [float(self.constant)]
+            return [float(kind == self.constant) for kind in self.kinds or ()] or [float(self.constant)] * self.size
         values = x[:, self.features]
         seen = values[~values[:, :1].isnan().any(1)].to(torch.float64)
         if not seen.numel():
@@ -63,8 +65,8 @@ class Gaps:
         elif self.kinds is not None:
             found = torch.nn.functional.one_hot(seen.sum(0).argmax(), len(self.kinds))
         else:
-            kinds, counts = seen.unique(return_counts=True)
-            found = kinds[counts.argmax()][None]  # of several the smallest, as in scikit-learn
+            kinds, counts = seen.unique(dim=0, return_counts=True)
+            found = kinds[counts.argmax()]  # of several the smallest, as in scikit-learn
         return [float(value) for value in found.to(torch.float32)]
 
     def describe(self, values: Sequence[float]) -> str:
@@ -107,7 +109,7 @@ class Imputer:
             UserError: It is for other columns.
         """
         values, indicators = state["values"], state["indicators"]
-        own = {gaps.name: len(gaps.kinds or ("",)) for gaps in self.columns}
+        own = {gaps.name: gaps.features.stop - gaps.first for gaps in self.columns}
         if own != {name: len(filled) for name, filled in values.items()} or not {*indicators} <= {*own}:
             raise UserError(
                 "the columns to fill are not those that the run was trained with",
@@ -168,7 +170,5 @@ class Filling:
             LookupError: An earlier version has written it, which did not keep the places of the columns.
         """
         sizes = {name: len(values) for name, values in state["values"].items()}
-        gaps = [
-            Gaps(name, "", state["first"][name], ("",) * size if size > 1 else None) for name, size in sizes.items()
-        ]
+        gaps = [Gaps(name, "", state["first"][name], size=size) for name, size in sizes.items()]
         return cls(gaps, state["values"], state["indicators"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.data.csv_reader import Table
+from lightkit.data.table_columns import Table
 
 STRATEGIES = ("mean", "median", "most_frequent", "constant")
 """Ways to fill a column, as scikit-learn's `SimpleImputer` calls them."""
@@ -159,14 +159,14 @@ class MissingPolicy:
             is_target: Whether they are columns to predict.
         """
         name, rows = next(iter(holes.items()))
-        line, cell = table.cell(int(rows.argmax()), name)
+        place, cell = table.cell(int(rows.argmax()), name)
         problem = "is infinite" if "inf" in cell.lower() else "has no value"
         more = f"; rows without a value: {_counted(holes)}" if len(holes) > 1 else ""
         others = _any(table, _lacking(table, list(self.ways))).sum()
         fill = "" if is_target else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
-            f"{table.path}, line {line}: column {name!r} {problem}{more}",
-            argument=table.file.argument,
+            f"{place}: column {name!r} {problem}{more}",
+            argument=table.source.argument,
             expected="a finite number or a name",
             received=cell,
             fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",

@@ -27,6 +27,10 @@ class Normalizer:
         """Return a scaled copy of inputs `(B, ...)`."""
         return (x - self.shift.to(x.device)).div_(self.scale.to(x.device))
 
+    def spare(self, places: Sequence[int]) -> None:
+        """Leave some features as they are."""
+        self.shift[..., [*places]], self.scale[..., [*places]] = 0.0, 1.0
+
     def suited(self, shape: Sequence[int]) -> Normalizer:
         """Return this scaling if it suits inputs of a shape.
 

@@ -18,6 +18,7 @@ from lightkit.data.impute import Filling
 from lightkit.data.normalize import Normalizer
 from lightkit.data.reader import Reader
 from lightkit.data.table_reader import TableReader
+from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo
 from lightkit.data.text_reader import TextReader
 
@@ -68,6 +69,9 @@ class Preprocessing:
                 new: tuple(facts.get(old) or ()) for new, old in (("class_names", "classes"), ("vocabulary",) * 2)
             }
             inputs["input_shape"] = tuple(map(int, inputs["input_shape"]))
+            inputs["cardinalities"] = tuple(inputs.get("cardinalities", ()))
+            if "transform" in inputs:
+                inputs["transform"] = TargetTransform.restored(inputs["transform"])
             info = DataInfo(**inputs, **names, fingerprint=str(facts["data"]))
             filling = Filling.restored(facts["filling"]) if facts.get("filling") else None
             scaling = facts["scaling"]

@@ -8,38 +8,40 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from lightkit.common.csv_lines import open_csv
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted
 from lightkit.data.class_folders import SUFFIXES
-from lightkit.data.csv_columns import NameColumn, NumberColumn, Spelling, is_missing
-from lightkit.data.reader import Faults, NewRows, Reader, called
-from lightkit.data.table_sources import (
-    TableBlock,
-    TableSource,
-    csv_source,
-    frame_source,
-    name_column,
+from lightkit.data.csv_columns import (
+    NameColumn,
+    Spelling,
+    is_missing,
+    is_text,
+    join_names,
     number_column,
-    parquet_source,
+    parse_names,
+    strings,
+    texts,
 )
+from lightkit.data.csv_reader import Block
+from lightkit.data.reader import Faults, NewRows, Reader, called
+from lightkit.data.table_encodings import ENCODINGS, Encoding, OneHot, encode
+from lightkit.data.table_sources import EXPECTED, TableSource, frame_source, open_table
 
-_SHOWN, _NAMED = 10, 50
+_NAMED = 50
 _SPELLING = ("delimiter", "encoding", "decimal", "thousands")
-_PARQUET = (".parquet", ".pq")
-_NO_TABLES = (*SUFFIXES, *(f".{ending}" for ending in ("xlsx", "xls", "zip", "gz", "json", "npy", "npz")))
 
 
 @dataclass(frozen=True)
 class TableReader(Reader):
-    """Reads tables by the names of their columns: CSV and Parquet files, data frames of pandas, polars and Arrow.
+    """Reads tables by the names of their columns: files, folders of files, data frames of pandas, polars and Arrow.
 
     Args:
         features: Columns that the model looks at, in order.
@@ -48,6 +50,7 @@ class TableReader(Reader):
         targets: Columns that it predicts.
         words: Both values of a binary target, the one that stands for 0 first; empty where they are 0 and 1.
         spelling: How files are written: `delimiter`, `encoding`, `decimal`, `thousands`.
+        others: How columns are encoded that are neither numbers nor among `kinds`, see `Encoding.state_dict`.
     """
 
     features: Sequence[str]
@@ -56,7 +59,16 @@ class TableReader(Reader):
     targets: Sequence[str] = ()
     words: Sequence[str] = ()
     spelling: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     kind = "table"
+
+    @cached_property
+    def encodings(self) -> dict[str, Encoding]:
+        """How columns are encoded that are no numbers."""
+        found: dict[str, Encoding] = {name: OneHot(names) for name, names in self.kinds.items()}
+        for name, state in self.others.items():
+            found[name] = ENCODINGS[state["kind"]](**{key: value for key, value in state.items() if key != "kind"})
+        return found
 
     def spelt(self, settings: Mapping[str, Any]) -> TableReader:
         """Return a reader of files that are written as these settings of a data set say."""
@@ -64,71 +76,83 @@ class TableReader(Reader):
 
     def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a table; see `Reader.read`."""
-        source = self._source(given, most)
+        source = self._source(given)
         lacking = [name for name in self.features if name not in source.names]
         if lacking:
             shown = ", ".join(lacking[:_NAMED]) + (f", … ({len(lacking)} in all)" if len(lacking) > _NAMED else "")
             what = f"{source.label} lacks {counted(len(lacking), 'column')} that the run predicts from: {shown}"
             raise UserError(what, argument="", received=shown, choices=source.names, family="data-setting")
-        for block in source.blocks():
+        for block in source.blocks(source.names):
             yield from self._rows(block, source, faults)
 
-    def _source(self, given: Any, most: int) -> TableSource:
+    def _source(self, given: Any) -> TableSource:
         """Open what was given."""
+        what = "this run predicts from tables"
         if not isinstance(given, (str, Path)):
-            source = frame_source(given)
-            if source is None:
-                expected = "a data frame, the path of a .csv or .parquet file, or an array of numbers"
-                raise UserError("this run predicts from tables", argument="", expected=expected, received=called(given))
-            return source
+            try:
+                return frame_source(given, "")
+            except UserError as error:
+                if hasattr(given, "columns"):
+                    raise
+                expected = "a data frame, the path of a file with its columns, or an array of numbers"
+                raise UserError(what, argument="", expected=expected, received=called(given)) from error
         path = Path(given).expanduser()
-        if path.is_dir() or path.suffix.lower() in _NO_TABLES:
-            expected = "a .csv or .parquet file with its columns, or - for the standard input"
-            what = "this run predicts from tables"
+        if path.suffix.lower() in SUFFIXES:
+            expected = f"{EXPECTED}; or - for the standard input"
             raise UserError(what, argument="", expected=expected, received=str(given), family="data-setting")
-        if str(given) != "-" and not path.exists():
+        if str(given) != "-" and not path.exists() and not has_magic(str(given)):
             raise UserError("there is no such file", argument="", received=str(given), family="data-not-found")
-        if path.suffix.lower() in _PARQUET:
-            return parquet_source(path, most)
-        how = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
+        how: dict[str, Any] = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
         how = {"delimiter": how["delimiter"], "encoding": how["encoding"], "argument": ""}
-        content = sys.stdin.buffer.read() if str(given) == "-" else None
         try:
-            return csv_source(open_csv("standard input" if content is not None else path, content=content, **how))
+            if str(given) == "-":
+                return open_table("standard input", content=sys.stdin.buffer.read(), **how)
+            return open_table(given, **how)
         except UserError as error:
             error.argument = ""  # none of a data set: what was given is at fault
             raise
 
-    def _rows(self, block: TableBlock, source: TableSource, faults: Faults) -> Iterator[NewRows]:
+    def _rows(self, block: Block, source: TableSource, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a block that can be used."""
         spelling = Spelling(self.spelling.get("decimal", "."), self.spelling.get("thousands", ""))
         columns = dict[str, Any]()
         for name in self.features:
-            kinds = self.kinds.get(name)
-            if kinds is None:
+            encoding = self.encodings.get(name)
+            if encoding is None:
                 columns[name] = number_column(block.columns[name], spelling)
                 continue
-            columns[name] = name_column(block.columns[name], kinds)
-            strange = [text for text in columns[name].found() if text not in kinds and not is_missing(text)]
-            faults.notes |= {
-                f"column {name!r}: {text!r} is not in the training data, and counts as none": None for text in strange
-            }
+            known = encoding.names if isinstance(encoding, OneHot) else ()
+            columns[name] = _name_column(block.columns[name], known)
+            for text in columns[name].found() if known else ():
+                if text not in known and not is_missing(text):
+                    faults.notes[f"column {name!r}: {text!r} is not in the training data, and counts as none"] = None
         wrong = self._wrong(block, columns)
         places = source.places([int(block.numbers[row]) for row in wrong]) if wrong else []
-        faults.take([*block.uneven, *zip(places, wrong.values(), strict=True)])
+        odd = [
+            (f"{block.file.path}, line {line}", f"{cells} cells, not {len(source.names)}")
+            for line, cells, _ in block.uneven
+            if block.file
+        ]
+        faults.take([*odd, *zip(places, wrong.values(), strict=True)])
         fine = np.array([row for row in range(len(block.numbers)) if row not in wrong], dtype=np.int64)
         if len(fine):
-            inputs = encode({name: column.take(fine) for name, column in columns.items()}, self.features, self.kinds)
+            inputs = encode(
+                {name: column.take(fine) for name, column in columns.items()}, self.features, self.encodings
+            )
             kept = {name: _cells(block.columns[name], fine) for name in source.names if name not in self.features}
-            yield NewRows(block.numbers[fine].tolist(), inputs, kept)
+            yield NewRows(block.numbers[fine].tolist(), torch.from_numpy(inputs), kept)
 
-    def _wrong(self, block: TableBlock, columns: Mapping[str, Any]) -> dict[int, str]:
+    def _wrong(self, block: Block, columns: Mapping[str, Any]) -> dict[int, str]:
         """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
         wrong = dict[int, list[str]]()
         for name, column in columns.items():
-            bad = () if name in self.kinds else np.flatnonzero(column.text | np.isinf(column.values)).tolist()
+            encoding = self.encodings.get(name)
+            if encoding is not None:
+                bad, why = np.flatnonzero(encoding.wrong(column)).tolist(), f"no {encoding.unit}"
+            else:
+                bad = np.flatnonzero(column.text | np.isinf(column.values)).tolist()
             for row in bad:
-                why = "no number" if column.text[row] else "too large a number"
+                why = why if encoding else "no number" if column.text[row] else "too large a number"
                 wrong.setdefault(row, []).append(f"column {name!r} holds {str(block.columns[name][row])!r}, {why}")
             for row in np.flatnonzero(column.missing).tolist() if name not in self.filled else ():
                 wrong.setdefault(row, []).append(f"column {name!r} has no value")
@@ -140,29 +164,10 @@ def _cells(cells: Any, rows: np.ndarray) -> list[Any]:
     return [found[row].strip() if isinstance(found[row], str) else found[row] for row in rows.tolist()]
 
 
-def encode(
-    columns: Mapping[str, NumberColumn | NameColumn], names: Sequence[str], kinds: Mapping[str, Sequence[str]]
-) -> Tensor:
-    """Make features `(N, F)` of columns, those of names one-hot, in the order of the columns; NaN for missing values.
-
-    Args:
-        columns: The columns by name.
-        names: Which of them, in order.
-        kinds: Values of each column of names, in order; another value is none of them.
-    """
-    widths = [len(kinds[name]) if name in kinds else 1 for name in names]
-    first = next(iter(columns.values()))
-    x = torch.empty(len(first.codes if isinstance(first, NameColumn) else first.values), sum(widths))
-    for name, features in zip(names, x.split(widths, 1), strict=True):
-        column = columns[name]
-        if name not in kinds:
-            numbers = column.numbers if isinstance(column, NameColumn) else column
-            features[:, 0] = torch.from_numpy(numbers.values)
-            continue
-        assert isinstance(column, NameColumn), "it was read as names"
-        number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds[name])}))
-        known = (number >= 0).nonzero()[:, 0]
-        features.zero_()
-        features[known, number[known]] = 1.0
-        features[torch.from_numpy(column.missing)] = torch.nan
-    return x
+def _name_column(cells: Any, known: Sequence[str]) -> NameColumn:
+    """Return a column of Arrow as names; what is no text in the way in which a known name is written: 1 may be 1.0."""
+    found = join_names([parse_names(texts(cells))])
+    if is_text(cells):
+        return found
+    spelt = [(text, text.title(), text.upper(), f"{text}.0") for text in found.kinds.to_pylist()]
+    return NameColumn(found.codes, strings([next((one for one in ways if one in known), ways[0]) for ways in spelt]))

@@ -1,188 +1,369 @@
-"""Where new rows of a table come from: CSV files, Parquet files and data frames, by blocks, as columns of Arrow."""
+"""Where the rows of a table come from: files by their ending, folders of them, and data frames, as columns of Arrow."""
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from glob import has_magic
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lightkit.common.csv_lines import CsvFile
-from lightkit.common.errors import UserError
-from lightkit.data.csv_columns import (
-    NameColumn,
-    NumberColumn,
-    Spelling,
-    join_names,
-    parse_names,
-    parse_numbers,
-    strings,
-)
-from lightkit.data.csv_reader import NotPlainError, parse_plain
+from lightkit.common.csv_lines import CsvFile, open_csv
+from lightkit.common.errors import Problems, UserError
+from lightkit.data.csv_columns import strings, texts
+from lightkit.data.csv_reader import Block, csv_blocks
 
 _BLOCK_ROWS = 2**13
-
-
-class TableBlock(NamedTuple):
-    """Some rows of a table."""
-
-    numbers: np.ndarray
-    """`(N,)`: the place of each row in the table, from 0."""
-    columns: dict[str, Any]
-    """Arrow arrays by name; of a CSV file strings."""
-    uneven: list[tuple[str, str]] = []
-    """The places of rows with too few or too many cells, which are left out, and what is wrong with them."""
+_BATCH_ROWS = 2**17
+_SHOWN = 5
+_PARQUET, _ARROW, _JSON = (".parquet", ".pq"), (".feather", ".arrow", ".ipc"), (".jsonl", ".ndjson")
+_CSV = (".csv", ".tsv", ".txt", ".tab", ".data", ".dat")
+_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".json", ".npy", ".npz", ".pkl", ".png", ".jpg", ".jpeg")
+EXPECTED = "a .csv, .tsv, .parquet, .feather, .arrow or .jsonl file, a folder or a pattern of such files"
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table that is read block by block.
+    """A table that is read block by block; this one comes in batches of Arrow.
 
     Args:
         label: How messages call it.
         names: Names of its columns.
-        blocks: Reads it from the beginning.
-        places: Tells where rows stand, by their numbers.
+        batches: Reads columns from the beginning: record batches, or arrays by name.
+        argument: Argument that gives it, for errors.
+        files: What it is read from; empty for what is in memory.
+        spelling: What else decides how files are read.
+
+    Raises:
+        UserError: Two columns have one name.
     """
 
     label: str
     names: tuple[str, ...]
-    blocks: Callable[[], Iterator[TableBlock]]
-    places: Callable[[Sequence[int]], list[str]]
+    batches: Callable[[Sequence[str]], Iterable[Any]] = field(repr=False)
+    argument: str = "path"
+    files: tuple[Path, ...] = ()
+    spelling: str = ""
+
+    def __post_init__(self) -> None:
+        twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
+        if twice:
+            what = f"{self.label} names a column twice"
+            raise UserError(what, argument=self.argument, received=twice[0], family="data-unreadable")
+
+    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        """Yield the rows with the columns that are wanted.
+
+        Raises:
+            UserError: The table cannot be read.
+        """
+        first = 0
+        for batch in self.batches(wanted):
+            size = len(batch[wanted[0]] if isinstance(batch, dict) else batch)
+            columns = {name: _whole(batch[name]) for name in wanted}
+            if size:
+                yield Block(np.arange(first, first + size), columns, size)
+            first += size
+
+    def places(self, numbers: Sequence[int]) -> list[str]:
+        """Tell where rows stand, by their numbers."""
+        return [f"{self.label}, row {number}" for number in numbers]
+
+    def unknown(self, names: Sequence[str], *, argument: str) -> Iterator[UserError]:
+        """Yield the error of every name that is no column, of many of the first few."""
+        lacking = [name for name in dict.fromkeys(names) if name not in self.names]
+        for name in lacking[:_SHOWN]:
+            more = f" (and {len(lacking) - _SHOWN:,} others are none)" if len(lacking) > _SHOWN else ""
+            what = f"{self.label} has no such column{more}"
+            yield UserError(what, argument=argument, received=name, choices=self.names)
+
+    def cell(self, number: int, name: str) -> tuple[str, str]:
+        """Return the place of a row and its cell in a column, as text.
+
+        Raises:
+            UserError: There is no such row any more.
+        """
+        for block in self.blocks([name]):
+            at = int(np.searchsorted(block.numbers, number))
+            if at < len(block.numbers) and block.numbers[at] == number:
+                return self.places([number])[0], str(texts(block.columns[name].slice(at, 1))[0]).strip()
+        raise UserError(
+            "the file was changed while it was being read",
+            argument=self.argument,
+            received=self.label,
+            family="data-unreadable",
+        )
 
 
-def csv_source(file: CsvFile) -> TableSource:
-    """Return the rows of a CSV file; messages name its lines."""
+@dataclass(frozen=True)
+class CsvTable(TableSource):
+    """The rows of a CSV file; messages name its lines.
 
-    def places(numbers: Sequence[int]) -> list[str]:
-        wanted = set(numbers)
-        lines = {i: line for i, (line, _) in enumerate(_rows(file)) if i in wanted}
-        return [f"{file.path}, line {lines.get(number, '?')}" for number in numbers]
+    Args:
+        file: The file.
+    """
 
-    return TableSource(str(file.path), file.names, lambda: _csv_blocks(file), places)
+    file: CsvFile = field(kw_only=True)
+
+    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        """Yield the rows; see `TableSource.blocks`."""
+        return csv_blocks(self.file, wanted)
+
+    def places(self, numbers: Sequence[int]) -> list[str]:
+        """Tell the lines of rows."""
+        return _lines(self.label, numbers, (line for line, _ in islice(self.file.lines(), 1, None)))
 
 
-def parquet_source(path: Path, most: int) -> TableSource:
-    """Return the rows of a Parquet file, at most so many at once.
+@dataclass(frozen=True)
+class JsonTable(TableSource):
+    """The rows of a file with an object of JSON in each line; messages name the lines."""
+
+    def places(self, numbers: Sequence[int]) -> list[str]:
+        """Tell the lines of rows."""
+        with self.files[0].open("rb") as file:
+            return _lines(self.label, numbers, (line for line, text in enumerate(file, 1) if text.strip()))
+
+
+@dataclass(frozen=True)
+class ManyTables(TableSource):
+    """The rows of several files with the same columns, one after the other.
+
+    Args:
+        parts: The files.
+    """
+
+    parts: Sequence[TableSource] = field(kw_only=True)
+    _starts: list[int] = field(default_factory=list, init=False, compare=False)
+
+    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        """Yield the rows of all files; see `TableSource.blocks`."""
+        self._starts[:], end = [], 0
+        for part in self.parts:
+            start = end
+            self._starts.append(start)
+            for block in part.blocks(wanted):
+                end += block.size
+                yield block._replace(numbers=block.numbers + start)
+
+    def places(self, numbers: Sequence[int]) -> list[str]:
+        """Tell the files of rows, and where they stand in these."""
+        at = [bisect_right(self._starts, number) - 1 for number in numbers]
+        pairs = zip(at, numbers, strict=True)
+        return [self.parts[part].places([number - self._starts[part]])[0] for part, number in pairs]
+
+
+def _whole(cells: Any) -> Any:
+    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+
+
+def _lines(label: str, numbers: Sequence[int], lines: Iterable[int]) -> list[str]:
+    wanted = {*numbers}
+    found = {number: line for number, line in enumerate(lines) if number in wanted}
+    return [f"{label}, line {found.get(number, '?')}" for number in numbers]
+
+
+def table_files(path: str | Path) -> list[Path]:
+    """Return the files that a path stands for: those of a folder or pattern in the order of their names, or itself."""
+    whole = Path(path).expanduser()
+    if whole.is_dir():
+        return sorted(one for one in whole.iterdir() if one.is_file() and not one.name.startswith((".", "_")))
+    plain = [*takewhile(lambda part: not has_magic(part), whole.parts)]
+    if len(plain) < len(whole.parts) and not whole.exists():
+        return sorted(one for one in Path(*plain).glob(str(Path(*whole.parts[len(plain) :]))) if one.is_file())
+    return [whole]
+
+
+def open_table(
+    given: Any,
+    *,
+    argument: str = "path",
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+    content: bytes | None = None,
+) -> TableSource:
+    """Open a table by the ending of its file; other endings are those of CSV files.
+
+    Args:
+        given: A file, folder or pattern of files; or a data frame of pandas, polars or Arrow.
+        argument: Argument that gives it, for errors.
+        delimiter: What stands between two cells of a CSV file; in one that ends in `.tsv` a tab stands for a comma.
+        encoding: How its text is written down.
+        content: All of a CSV file, where it was read already.
 
     Raises:
-        UserError: It cannot be read.
+        UserError: It is no table, cannot be read, has no rows, or files differ in their columns.
     """
+    if not isinstance(given, (str, Path)):
+        return frame_source(given, argument)
+    how: dict[str, Any] = {"argument": argument, "delimiter": delimiter, "encoding": encoding}
+    if content is not None:
+        return _csv(Path(given), content=content, **how)
+    files, parts, problems = table_files(given), list[TableSource](), Problems()
+    if [Path(given).expanduser()] == files:
+        return _file(files[0], **how)
+    if not files:
+        what = "there are no tables"
+        raise UserError(what, argument=argument, expected=EXPECTED, received=str(given), family="data-not-found")
+    for path in files:
+        with problems.noted():
+            parts.append(_file(path, known=True, **how))
+            lacking, more = _missing(parts[0], parts[-1]), _missing(parts[-1], parts[0])
+            if lacking or more:
+                told = f"{path} has other columns than {files[0].name}: "
+                told += "; ".join(filter(None, (lacking and f"lacks {lacking}", more and f"has {more} more")))
+                raise UserError(told, argument=argument, received=str(given), family="data-unreadable")
+    del problems[_SHOWN:]
+    problems.raise_any()
+    return ManyTables(
+        str(given), parts[0].names, parts[0].batches, argument, tuple(files), parts[0].spelling, parts=parts
+    )
+
+
+def _missing(one: TableSource, other: TableSource) -> str:
+    return ", ".join([name for name in one.names if name not in other.names][:_SHOWN])
+
+
+def _file(path: Path, *, known: bool = False, argument: str, **how: Any) -> TableSource:
+    """Open one file; `known` wants an ending that is one of a table."""
+    ending = path.suffix.lower()
+    if ending in _OTHERS or (known and ending not in (*_PARQUET, *_ARROW, *_JSON, *_CSV)):
+        what, fix = f"{path}: no table can be read from such a file", "a pattern such as 'FOLDER/*.csv' leaves it out"
+        facts: dict[str, Any] = {"expected": EXPECTED, "received": path.name, "fix": fix if known else None}
+        raise UserError(what, argument=argument, **facts, family="data-unreadable")
+    if ending in _PARQUET:
+        return _parquet(path, argument)
+    if ending in _ARROW:
+        return _arrow(path, argument)
+    return _json(path, argument) if ending in _JSON else _csv(path, argument=argument, **how)
+
+
+def _csv(path: Path, *, argument: str, delimiter: str, encoding: str, content: bytes | None = None) -> TableSource:
+    delimiter = "\t" if (path.suffix.lower(), delimiter) == (".tsv", ",") else delimiter
+    file = open_csv(path, delimiter=delimiter, encoding=encoding, argument=argument, content=content)
+    files = (file.path,) if file.content is None else ()
+    return CsvTable(str(file.path), file.names, _nothing, argument, files, f"{file.delimiter}{file.codec}", file=file)
+
+
+def _nothing(wanted: Sequence[str]) -> Iterable[Any]:
+    return ()
+
+
+@contextmanager
+def _readable(path: Path, argument: str) -> Iterator[None]:
+    """Say of what is read inside that the file cannot be read, where that is so."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        what, expected = f"the file cannot be read: {str(error).splitlines()[0]}", f"a {path.suffix[1:]} file"
+        raise UserError(
+            what, argument=argument, expected=expected, received=str(path), family="data-unreadable"
+        ) from error
+
+
+def _parquet(path: Path, argument: str) -> TableSource:
     from pyarrow import parquet
 
-    facts: dict[str, Any] = {"received": str(path), "expected": "a Parquet file", "family": "data-unreadable"}
-    try:
-        file = parquet.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"the file cannot be read: {str(error).splitlines()[0]}", argument="", **facts) from error
+    def batches(wanted: Sequence[str]) -> Iterator[Any]:
+        with _readable(path, argument), parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=[*wanted], use_threads=False)
 
-    def batches() -> Iterator[Any]:
+    with _readable(path, argument), parquet.ParquetFile(path) as file:
+        return TableSource(str(path), tuple(file.schema_arrow.names), batches, argument, (path,))
+
+
+def _arrow(path: Path, argument: str) -> TableSource:
+    def opened() -> tuple[tuple[str, ...], Iterable[Any]]:
+        """Open the file in the form for random access, which Feather has too, or as a stream."""
+        mapped = pa.memory_map(str(path))
         try:
-            yield from file.iter_batches(batch_size=most)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"the file cannot be read: {error}", argument="", **facts) from error
+            file = pa.ipc.open_file(mapped)
+            return tuple(file.schema.names), map(file.get_batch, range(file.num_record_batches))
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            stream = pa.ipc.open_stream(mapped)
+            return tuple(stream.schema.names), stream
 
-    return _source(str(path), file.schema_arrow.names, batches)
+    def batches(wanted: Sequence[str]) -> Iterator[Any]:
+        with _readable(path, argument):
+            yield from (batch.select([*wanted]) for batch in opened()[1])
+
+    with _readable(path, argument):
+        return TableSource(str(path), opened()[0], batches, argument, (path,))
 
 
-def frame_source(frame: Any) -> TableSource | None:
-    """Return the rows of a data frame of pandas, polars or Arrow, or of a mapping of columns; None for other things."""
+def _json(path: Path, argument: str) -> TableSource:
+    from pyarrow import json as arrow
+
+    with _readable(path, argument):
+        options = arrow.ReadOptions(use_threads=False, block_size=max(1, min(path.stat().st_size, 2**31 - 1)))
+        try:
+            table = arrow.read_json(str(path), options)
+        except pa.ArrowInvalid:
+            table = _json_by_python(path, argument)
+    if not table.num_rows:
+        raise UserError("the file has no rows", argument=argument, received=str(path), family="data-unreadable")
+    return JsonTable(str(path), tuple(table.column_names), lambda wanted: [table.select([*wanted])], argument, (path,))
+
+
+def _json_by_python(path: Path, argument: str) -> Any:
+    """Read lines of JSON whose values are of several kinds, as texts, or tell all lines that are broken."""
+    rows, bad = list[dict[str, Any]](), list[tuple[int, str]]()
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line) if line.strip() else None
+                if row is not None:
+                    rows.append(dict(row))
+            except (ValueError, TypeError) as error:
+                bad.append((number, str(error).partition(": line 1")[0]))
+    if bad:
+        more = f"; broken, too: line {', '.join(str(number) for number, _ in bad[1:_SHOWN])}" if len(bad) > 1 else ""
+        more += f", … ({len(bad):,} in all)" if len(bad) > _SHOWN else ""
+        what = f"{path}, line {bad[0][0]}: no object of JSON: {bad[0][1]}{more}"
+        expected = 'an object in each line, such as {"height": 1.5, "kind": "a"}'
+        raise UserError(what, argument=argument, expected=expected, received=str(path), family="data-unreadable")
+    names = [*dict.fromkeys(name for row in rows for name in row)]
+    return pa.table([strings([_text(row.get(name)) for row in rows]) for name in names], names=names)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def frame_source(frame: Any, argument: str = "frame") -> TableSource:
+    """Return the rows of a data frame of pandas, polars or Arrow.
+
+    Raises:
+        UserError: It is none.
+    """
+    given = frame
     if hasattr(frame, "to_arrow"):
         frame = frame.to_arrow()
     if isinstance(frame, pa.Table):
-        named = [(name, column.combine_chunks()) for name, column in zip(frame.column_names, frame.columns)]
+        named = [(name, _whole(column)) for name, column in zip(frame.column_names, frame.columns)]
     elif hasattr(frame, "columns") and hasattr(frame, "iloc"):
         named = [(str(name), _array(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
-        return None
-    names, columns = [name for name, _ in named], [column for _, column in named]
-    size = len(columns[0]) if columns else 0
-    return _source("the table", names, lambda: [dict(zip(names, columns))] if size else [])
-
-
-def _source(label: str, names: Sequence[str], batches: Callable[[], Iterable[Any]]) -> TableSource:
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise UserError(f"{label} names a column twice", argument="", received=twice[0], family="data-unreadable")
-
-    def blocks() -> Iterator[TableBlock]:
-        first = 0
-        for batch in batches():
-            columns = batch if isinstance(batch, dict) else dict(zip(names, batch.columns))
-            size = len(next(iter(columns.values())))
-            yield TableBlock(np.arange(first, first + size), columns)
-            first += size
-
-    return TableSource(label, tuple(names), blocks, lambda numbers: [f"{label}, row {number}" for number in numbers])
+        expected = "a data frame of pandas, polars or Arrow"
+        raise UserError("this is no table", argument=argument, expected=expected, received=type(given).__name__)
+    columns = dict(named)
+    return TableSource("the table", tuple(name for name, _ in named), lambda wanted: [columns], argument)
 
 
 def _array(series: Any) -> Any:
     """Make an Arrow array of a column of pandas; of one that holds all kinds of things their texts."""
     try:
-        found = pa.array(series, from_pandas=True)
+        return _whole(pa.array(series, from_pandas=True))
     except (pa.ArrowException, TypeError, ValueError):
         there = series.notna()
-        found = pa.array([str(cell) if known else None for cell, known in zip(series, there)], pa.string())
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _rows(file: CsvFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield line and cells of each row, those with too few or too many cells, too."""
-    return islice(file.lines(), 1, None)
-
-
-def _csv_blocks(file: CsvFile) -> Iterator[TableBlock]:
-    """Read a CSV file by Arrow's parser, and from where that cannot go on by Python's."""
-    done = 0
-    try:
-        for block in parse_plain(file, file.names):
-            yield TableBlock(np.arange(done, done + len(block[0])), dict(zip(file.names, block)))
-            done += len(block[0])
-        return
-    except NotPlainError:
-        rows = islice(enumerate(_rows(file)), done, None)
-    while some := list(islice(rows, _BLOCK_ROWS)):
-        size, even = len(file.names), [(number, row) for number, (_, row) in some if len(row) == len(file.names)]
-        cells = zip(*(row for _, row in even)) if even else [()] * size
-        columns = {name: strings([cell.strip() for cell in own]) for name, own in zip(file.names, cells)}
-        uneven = [
-            (f"{file.path}, line {line}", f"{len(row)} cells, not {size}")
-            for _, (line, row) in some
-            if len(row) != size
-        ]
-        yield TableBlock(np.array([number for number, _ in even], dtype=np.int64), columns, uneven)
-
-
-def number_column(cells: Any, spelling: Spelling) -> NumberColumn:
-    """Return a column of Arrow as numbers; texts are read as those of a CSV file."""
-    texts = _texts(pc.cast(cells, pa.uint8()) if pa.types.is_boolean(cells.type) else cells)
-    return parse_numbers(spelling.plain(texts) if _is_text(cells) else texts)
-
-
-def name_column(cells: Any, known: Sequence[str]) -> NameColumn:
-    """Return a column of Arrow as names; what is no text in the way in which a known name is written: 1 may be 1.0."""
-    found = join_names([parse_names(_texts(cells))])
-    if _is_text(cells):
-        return found
-    spelt = [(text, text.title(), text.upper(), f"{text}.0") for text in found.kinds.to_pylist()]
-    return NameColumn(found.codes, strings([next((one for one in ways if one in known), ways[0]) for ways in spelt]))
-
-
-def _is_text(cells: Any) -> bool:
-    return "string" in str(cells.type)  # of any kind, also as categories
-
-
-def _texts(cells: Any) -> Any:
-    """Write the cells of an Arrow array, of which missing ones are empty; numbers keep all their digits."""
-    try:
-        return pc.coalesce(pc.cast(cells, pa.string()), strings([""])[0])  # a text of Python's would import pandas
-    except pa.ArrowNotImplementedError:  # lists and the like
-        return strings(["" if cell is None else str(cell) for cell in cells.to_pylist()])
+        return pa.array([str(cell) if known else None for cell, known in zip(series, there)], pa.string())
 
 
 def write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.impute import Imputer
+from lightkit.data.targets import AS_IT_IS, TargetTransform
 
 
 @runtime_checkable
@@ -94,6 +95,8 @@ class TensorData:
             if values is not None or not hasattr(self, kind):  # a subclass may have some of its own
                 setattr(self, kind, values)
         self.reader = reader
+        self.row_names: Sequence[str] | None = None
+        self.row_column = ""
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, {} if splits is None else splits
@@ -128,6 +131,12 @@ class TensorData:
         if self.feature_names:
             changed.feature_names = (*self.feature_names, *added)
         changed.info = dataclasses.replace(self.info, input_shape=tuple(x.shape[1:]))
+        return changed
+
+    def with_targets(self, transform: TargetTransform) -> TensorData:
+        """Return these rows with targets that are changed in a way that was fitted; the fingerprint stays."""
+        changed = copy.copy(self)
+        changed.y, changed.info = transform(self.y), dataclasses.replace(self.info, transform=transform)
         return changed
 
 
@@ -282,6 +291,8 @@ class DataInfo:
         fingerprint: blake2b of the content or of what identifies it; changes when the data changes.
         vocabulary: The tokens in order of their numbers, for language modelling; empty where they are not known.
         target_scale: What regression targets were divided by; predictions are written in the unit from before.
+        transform: What is learnt of regression targets, see `TargetTransform`; metrics and predictions undo it.
+        cardinalities: For each feature of a table whose values are numbers of names, how many there are; 0 for others.
         decode: Makes a text of token numbers; None where the data set has no such method.
         more: Further facts, in plain values, for models that take an argument `info`.
     """
@@ -295,12 +306,26 @@ class DataInfo:
     fingerprint: str = ""
     vocabulary: tuple[str, ...] = ()
     target_scale: float = 1.0
+    transform: TargetTransform = AS_IT_IS
+    cardinalities: tuple[int, ...] = ()
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise UserError("not a kind of task", argument="", received=self.task, choices=TASKS)
+
+    def undo(self, values: Tensor) -> Tensor:
+        """Return what is learnt in the unit of the data set's targets: without the transform."""
+        return self.transform.undo(values) if self.task == "regression" else values
+
+    def in_unit(self, values: Tensor) -> Tensor:
+        """Return learnt values in the unit from before, to the seven digits of single precision: 35 is 35 again."""
+        if self.task != "regression" or (self.target_scale == 1 and self.transform.kind == "none"):
+            return values
+        wide = self.undo(values.double()) * self.target_scale
+        places = 10 ** (6 - wide.abs().clamp_min(1e-30).log10().floor())
+        return torch.where(wide.isfinite(), (wide * places).round() / places, wide)
 
     def sizes(self) -> dict[str, Any]:
         """Return the arguments that models, losses and metrics may take from the data, those that apply here."""
@@ -311,6 +336,7 @@ class DataInfo:
             found["input_shape"] = self.input_shape
         if self.input_shape and self.vocab_size is None:
             found |= {"in_channels": self.input_shape[0], "in_features": math.prod(self.input_shape)}
+        found |= {"cardinalities": self.cardinalities} if self.cardinalities else {}
         optional = {"vocab_size": self.vocab_size, "context_length": self.context_length}
         return found | {name: value for name, value in optional.items() if value is not None}
 

@@ -57,10 +57,13 @@ class MemberOutputs:
         task: Kind of target, as in `lightkit.data.DataInfo`.
         weights: How much each member counts, `(M,)`.
         unit: What deviations of numbers are multiplied by.
+        undo: What turns learnt numbers into targets before that.
     """
 
-    def __init__(self, task: str, weights: Tensor, unit: float = 1.0) -> None:
-        self.task, self.weights, self._unit = task, weights.cpu(), unit
+    def __init__(
+        self, task: str, weights: Tensor, unit: float = 1.0, undo: Callable[[Tensor], Tensor] = Tensor.detach
+    ) -> None:
+        self.task, self.weights, self._unit, self._undo = task, weights.cpu(), unit, undo
         self.batches: list[Tensor] = []
 
     def __call__(self, predictions: Tensor) -> None:
@@ -84,7 +87,7 @@ class MemberOutputs:
         size = sum(batch.shape[1] for batch in self.batches)
         if size != len(combined) or len(self.weights) < 2:
             return {}
-        predictions = torch.cat(self.batches, 1)
+        predictions = self._undo(torch.cat(self.batches, 1))
         found = uncertainty(predictions, self.task, self.weights)
         if self.task == "regression":
             return {"std": (found.standard_deviation.reshape(combined.shape) * self._unit).tolist()}

@@ -18,7 +18,6 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.data.collates import apart
 from lightkit.gallery.views import InputView, TableView, TextView, view_of
-from lightkit.trainer.evaluate import in_unit
 
 
 @dataclass(frozen=True)
@@ -249,8 +248,7 @@ def _mixed(shares: Tensor, info: DataInfo) -> str:
 
 
 def _numbers(values: Tensor, info: DataInfo | None = None) -> str:
-    unit = info.target_scale if info is not None and info.task == "regression" else 1.0
-    flat: Sequence[float] = in_unit(values.flatten(), unit).tolist()
+    flat: Sequence[float] = (values if info is None else info.in_unit(values)).flatten().tolist()
     return ", ".join(f"{value:.4g}" for value in flat[:_NUMBERS]) + (", …" if len(flat) > _NUMBERS else "")
 
 

@@ -302,5 +302,5 @@ def predicted_numbers(learner: Learner, split: str) -> tuple[Tensor, Tensor] | N
     if not kept.preds or len(kept.preds) != len(kept.targets):
         return None
     both = (torch.stack(kept.preds).flatten(), torch.stack(kept.targets).flatten())
-    outputs, targets = (values * learner.data.info.target_scale for values in both)
+    outputs, targets = map(learner.data.info.in_unit, both)
     return (outputs, targets) if outputs.shape == targets.shape == (len(kept.preds),) else None

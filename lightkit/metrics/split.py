@@ -98,6 +98,7 @@ class SplitMetrics:
         block: Number of steps counted at once.
         class_names: Names of classes or labels, for metrics that give one value for each.
         decode: Makes a text of tokens, for metrics of texts.
+        undo: Turns learnt numbers into those of the data, for outputs and targets, before metrics see them.
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class SplitMetrics:
         block: int = 32,
         class_names: Sequence[str] = (),
         decode: Decode | None = None,
+        undo: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._decode = decode
+        self._decode, self.undo = decode, undo or (lambda values: values)
         self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
         self.figures_data: dict[str, Shaped] = {}
         self._told = False
@@ -137,7 +139,7 @@ class SplitMetrics:
     def anew(self) -> SplitMetrics:
         """Return the same metrics made anew, with nothing counted."""
         same: dict[str, Any] = {"block": self.block, "class_names": self.class_names, "decode": self._decode}
-        return SplitMetrics(self.prefix, self._make, device=self._device, **same)
+        return SplitMetrics(self.prefix, self._make, device=self._device, undo=self.undo, **same)
 
     @property
     def no_loss(self) -> Tensor:
@@ -248,7 +250,7 @@ class SplitMetrics:
                 mean = self._logged.setdefault(name, LossMean(self.no_loss))
                 mean.add([(row.log[name], row.size, None) for row in queue if row.log and name in row.log])
             inputs = [
-                {"preds": row.preds, "target": row.target, **(row.kwargs or {})}
+                {"preds": self.undo(row.preds), "target": self.undo(row.target), **(row.kwargs or {})}
                 for row in queue
                 if row.preds is not None and row.target is not None
             ]

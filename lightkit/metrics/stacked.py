@@ -145,6 +145,7 @@ class StackedMetrics:
         """Count a block of samples, `(M, N, ...)`."""
         if self._collection is None:
             self._collection = self._like.collected()
+        preds, target = self._like.undo(preds), self._like.undo(target)
         self._updates += 1
         if preds.ndim == 3 and any(map(is_counted, self._collection.groups)):
             matrix = confusion(*convert("scores", preds.flatten(0, 1), target.flatten(0, 1)), self.count)

@@ -9,6 +9,7 @@ from lightkit.models.recurrent import RecurrentLM
 from lightkit.models.resnet import ResNet
 from lightkit.models.soft_tree import SoftTree
 from lightkit.models.tabm import TabM
+from lightkit.models.tabular import Tabular
 from lightkit.models.transformer import TransformerClassifier, TransformerLM
 from lightkit.models.zoo import timm_model, torchvision_model
 
@@ -20,6 +21,7 @@ __all__ = [
     "ResNet",
     "SoftTree",
     "TabM",
+    "Tabular",
     "TransformerClassifier",
     "TransformerLM",
     "huggingface_model",

@@ -125,9 +125,18 @@ def user_state() -> Path | None:
 
     It need not exist.
     """
-    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return _user_folder("XDG_STATE_HOME", ".local/state")
+
+
+def user_cache() -> Path | None:
+    """Return lightkit's folder below `$XDG_CACHE_HOME` or `~/.cache`, which may be deleted; None without a home."""
+    return _user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def _user_folder(variable: str, usual: str) -> Path | None:
+    named = Path(os.environ.get(variable, ""))
     try:
-        return (named if named.is_absolute() else Path.home() / ".local" / "state") / "lightkit"
+        return (named if named.is_absolute() else Path.home() / usual) / "lightkit"
     except RuntimeError:  # this user has no home
         return None
 

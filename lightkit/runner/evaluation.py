@@ -137,13 +137,13 @@ def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo) -> tup
         The predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`.
     """
     collected, model = (
-        Predictions(info.task, info.class_names, info.target_scale),
+        Predictions(info.task, info.class_names, info.in_unit),
         trained.engine.unwrap(trained.network),
     )
     if not isinstance(model, Ensemble):
         pass_over(trained, loader, [collected])
         return collected, {}
-    each = MemberOutputs(info.task, model.weights, info.target_scale)
+    each = MemberOutputs(info.task, model.weights, info.target_scale, info.undo)
     with model.observed(each):
         pass_over(trained, loader, [collected])
     return collected, each.columns(collected.outputs())

@@ -148,7 +148,10 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
     rows = torch.linspace(0, len(source) - 1, max(2, min(len(source), _ROWS))).long()
     inputs = torch.cat([*read_inputs(source, rows, LoaderOptions(len(rows)), purpose="export")])
     reader = known.reader
-    columns = {name: reader.kinds.get(name, []) for name in reader.features} if isinstance(reader, TableReader) else {}
+    own: dict[str, Any] = {"columns": {}, "encodings": {}, "filled": []}
+    if isinstance(reader, TableReader):
+        own["columns"] = {name: reader.kinds.get(name, []) for name in reader.features}
+        own |= {"encodings": dict(reader.others), "filled": list(reader.filled)}
     about = {
         "task": info.task,
         "unit": info.target_scale,
@@ -157,8 +160,7 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "input_shape": raw_shape(known),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "vocabulary": list(info.vocabulary),
-        "columns": columns,
-        "filled": list(reader.filled) if isinstance(reader, TableReader) else [],
+        **own,
         "missing": sorted({*MISSING, *(sign + word for sign in ("", "+", "-") for word in _NOT_FINITE)}),
         "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},
     }

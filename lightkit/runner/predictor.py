@@ -234,7 +234,7 @@ class Predictor:
         values = values[:, 0] if values.shape[1:] == (1,) and info.task != "multilabel" else values
         try:
             if info.task not in ("multiclass", "binary"):
-                return torch.as_tensor(values.astype(np.float32)) / info.target_scale
+                return info.transform(torch.as_tensor(values.astype(np.float32)) / info.target_scale)
             places = {str(name): place for place, name in enumerate(self.classes)}
             if values.dtype.kind in NUMBERS:
                 values = values.astype(np.int64)

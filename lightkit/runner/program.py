@@ -87,7 +87,7 @@ class Whole(nn.Module):
     def __init__(self, network: nn.Module, known: Preprocessing) -> None:
         super().__init__()
         self.network, self.task, scaling = network, known.info.task, known.normalizer
-        self.unit = known.info.target_scale if self.task == "regression" else 1.0
+        self.unit, self.undo = known.info.target_scale if self.task == "regression" else 1.0, known.info.undo
         self.fill = nn.Identity() if known.filling is None else Fill(known.filling, raw_shape(known)[0])
         self.is_scaled = scaling is not None
         if scaling is not None:
@@ -104,6 +104,7 @@ class Whole(nn.Module):
         if self.task in WITHOUT_PROBABILITIES:
             return outputs
         found = as_probabilities(outputs, self.task)
+        found = self.undo(found)
         return found * self.unit if self.unit != 1 else found
 
 

@@ -187,9 +187,11 @@ class Runner:
         with self.trained(checkpoint, members) as learner:
             collected, columns = predict_rows(learner, rows_of(learner, split), learner.data.info)
             rows = collected.rows(learner.data.rows[split])
-            names = getattr(getattr(learner.data.source, "base", None), "row_names", None)
+            source = learner.data.source
+            names = getattr(getattr(source, "base", source), "row_names", None)
+            column = getattr(source, "row_column", "file")
             if names is not None:
-                rows = [{"row": row["row"], "file": str(names[row["row"]]), **row} for row in rows]
+                rows = [{"row": row["row"], column: str(names[row["row"]]), **row} for row in rows]
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
     @contextmanager

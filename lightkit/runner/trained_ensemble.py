@@ -50,13 +50,12 @@ class TrainedEnsemble:
     def predict(self, x: Tensor | np.ndarray) -> Tensor | np.ndarray:
         """Return the probabilities of inputs `(N, ...)`, in regression the values, `(N, C)`: a tensor for a tensor.
 
-        Values are in the unit from before `data.dataset.target_scale`, as in the files of `lightkit predict`.
+        Values are in the unit of the data, as in the files of `lightkit predict`.
 
         Raises:
             UserError: The inputs are of another shape than those of the run.
         """
-        unit = self.info.target_scale if self.info.task == "regression" else 1.0
-        found = as_probabilities(self._predictor.outputs(x), self.info.task) * unit
+        found = self.info.in_unit(as_probabilities(self._predictor.outputs(x), self.info.task)).float()
         return found.to(x.device) if isinstance(x, Tensor) else found.numpy()
 
     def evaluate(self, x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:

@@ -135,27 +135,19 @@ def task_of(task: str, class_names: tuple[str, ...], outputs: Tensor, targets: T
     return "multiclass" if task == "custom" and is_class and outputs.shape[1] == len(class_names) else task
 
 
-def in_unit(values: Tensor, unit: float) -> Tensor:
-    """Multiply values by what they were divided by, to the seven digits that single precision has: 35 is 35 again."""
-    if unit == 1:
-        return values
-    wide = values.double() * unit
-    places = 10 ** (6 - wide.abs().clamp_min(1e-30).log10().floor())
-    return torch.where(wide.isfinite(), (wide * places).round() / places, wide)
-
-
 class Predictions:
     """Collects what a task hands to the metrics, for every sample, as rows of a table.
 
     Args:
         task: Kind of target, as in `DataInfo`.
         class_names: Names of the classes or labels; numbers where empty.
-        unit: What rows of numbers are multiplied by: targets were divided by it.
+        in_unit: Turns learnt numbers into those of the data, see `DataInfo.in_unit`.
     """
 
-    def __init__(self, task: str, class_names: tuple[str, ...], unit: float = 1.0) -> None:
-        self._task, self._names = task, class_names
-        self._unit = unit if task == "regression" else 1.0
+    def __init__(
+        self, task: str, class_names: tuple[str, ...], in_unit: Callable[[Tensor], Tensor] = torch.Tensor.detach
+    ) -> None:
+        self._task, self._names, self._in_unit = task, class_names, in_unit
         self._preds: list[Tensor] = []
         self._targets: list[Any] = []
         self._texts: list[str] = []
@@ -207,8 +199,8 @@ class Predictions:
                 for row, own in zip(rows, head.rows(numbers), strict=True):
                     row |= {f"{name}/{key}": cell for key, cell in own.items() if key != "row"}
             return rows
-        outputs = in_unit(self.outputs(), self._unit)
-        known = in_unit(torch.cat(self._targets), self._unit) if self._targets else None
+        outputs = self._in_unit(self.outputs())
+        known = self._in_unit(torch.cat(self._targets)) if self._targets else None
         targets = [None] * len(outputs) if known is None else known.tolist()
         task = task_of(self._task, self._names, outputs, known)
         if task == "multiclass" and self._names:
@@ -225,7 +217,7 @@ class Predictions:
             heads = ((name, head.columns(outputs[name])) for name, head in self._heads.items())
             return {f"{name}/{key}": cells for name, own in heads for key, cells in own.items()}
         known = torch.zeros(len(outputs), dtype=torch.int64) if self._task == "custom" else None
-        return self._named(in_unit(outputs, self._unit), task_of(self._task, self._names, outputs, known))
+        return self._named(self._in_unit(outputs), task_of(self._task, self._names, outputs, known))
 
     def _named(self, outputs: Tensor, task: str) -> dict[str, list[Any]]:
         """Turn outputs `(N, ...)` into predictions, and probabilities where there are some."""

@@ -28,7 +28,7 @@ CELLS: dict[str, tuple[Any, str]] = {
     "clock": (lambda row: f"{row % 12 + 1}:30 PM", "holds dates or times … features=[height]"),
     "time": (lambda row: f"2020-01-01T12:00:{row:02d}Z", "holds dates or times … features=[height]"),
     "id": (lambda row: f"p-{row:05d}", "as an id does … features=[height]"),
-    "free text": (lambda row: f"the {row} quick brown foxes", "holds free text … data=text"),
+    "free text": (lambda row: f"the {row} quick brown foxes", "holds free text … data.dataset.text=[x]"),
     "unit": (lambda row: f"{row} kg", "with a unit or a sign … name of the column"),
     "percent": (lambda row: f"{row}%", "with a unit or a sign … name of the column"),
     "money": (lambda row: f"$ {row}.5", "with a unit or a sign … name of the column"),

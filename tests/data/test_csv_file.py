@@ -155,7 +155,7 @@ def test_bad_files(write: Write, tmp_path: Path) -> None:
     refused(lambda: csv(other, "y", split_column="part"), "test.csv, line 5: not a split")
     (tmp_path / "raw.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
     refused(lambda: table(str(tmp_path / "raw.csv")), "not written in utf-8 … data.dataset.encoding=cp1252")
-    refused(lambda: table(str(tmp_path)), "path: a folder, not a file … choices: … raw.csv")
+    refused(lambda: table(str(tmp_path)), "raw.csv … test.csv has other columns than raw.csv: lacks height, width")
 
 
 @pytest.mark.parametrize(("mark", "typed"), [(";", ";"), ("\t", "\\t"), ("|", "|")])

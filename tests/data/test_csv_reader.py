@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.csv_lines import open_csv
 from lightkit.common.text import is_number
 from lightkit.data import csv_reader
 from lightkit.data.csv_columns import NumberColumn, is_missing
 from lightkit.data.csv_file import csv
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.table_columns import Table, read_table
+from lightkit.data.table_sources import open_table
 from tests.conftest import Outcome
 from tests.refused import refused
 
@@ -56,7 +56,12 @@ FILES = {
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two ways to read a file, and none but that."""
     if request.param == "parse_any":
-        monkeypatch.setattr(csv_reader, "parse_plain", csv_reader.parse_any)
+        monkeypatch.setattr(csv_reader, "parse_plain", refuse)
+
+
+def refuse(*args: Any) -> Any:
+    """Stand for the fast parser where it is not to read."""
+    raise csv_reader.NotPlainError
 
 
 def cells_of(
@@ -80,7 +85,7 @@ def number(cell: str) -> float:
 def check(path: Path, *, delimiter: str = ",", encoding: str = "utf-8") -> None:
     """A file is read as the csv module and `float` read it, whatever its columns are taken for."""
     lines, columns = cells_of(path, delimiter=delimiter, encoding="utf-8-sig" if encoding == "utf-8" else encoding)
-    file = open_csv(path, delimiter=delimiter, encoding=encoding)
+    file = open_table(path, delimiter=delimiter, encoding=encoding)
     assert file.names == tuple(columns)
     as_numbers = read_table(file, numbers=list(columns), names=[])
     as_names = read_table(file, numbers=[], names=list(columns))
@@ -95,11 +100,11 @@ def check(path: Path, *, delimiter: str = ",", encoding: str = "utf-8") -> None:
             bad = [i for i, cell in enumerate(cells) if not is_missing(cell) and not is_number(cell)]
             assert numbers.text.nonzero()[0].tolist() == bad
             if bad:
-                assert as_numbers.cell(bad[0], name) == (lines[bad[0]], cells[bad[0]])
+                assert as_numbers.cell(bad[0], name) == (f"{path}, line {lines[bad[0]]}", cells[bad[0]])
 
 
 def read_all(path: Path) -> Table:
-    file = open_csv(path, delimiter=",")
+    file = open_table(path)
     return read_table(file, numbers=file.names, names=[])
 
 
@@ -187,7 +192,7 @@ def test_a_file_that_can_be_read_once(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x\n1\noops\n")
-    table = read_table(open_csv(path, delimiter=","), numbers=["x"], names=[])
+    table = read_table(open_table(path), numbers=["x"], names=[])
     path.write_text("x\n1\n")
     place = int(table.numbers("x").text.argmax())
     refused(lambda: table.cell(place, "x"), "path: the file was changed while it was being read")

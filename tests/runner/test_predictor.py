@@ -206,7 +206,7 @@ def test_rows_that_cannot_be_used_are_named_by_line(people: Path, tmp_path: Path
 REFUSED = {
     "nowhere.csv": "there is no such file",
     "a.png": "this run predicts from tables",
-    "": "this run predicts from tables",
+    "": "the file has no rows",
     "empty.csv": "the file has no rows",
     "head.csv": "the file has no rows",
     "new.parquet": "the file cannot be read",

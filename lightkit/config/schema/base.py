@@ -28,6 +28,7 @@ SIZES = (
     "vocab_size",
     "context_length",
     "task",
+    "cardinalities",
 )
 """Arguments a model, a loss or a metric may take without naming them: they come from the data set."""
 LAYER_LABELS = ("@linear", "@conv", "@embedding", "@attention", "@blocks")

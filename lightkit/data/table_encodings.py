@@ -1,0 +1,216 @@
+"""How the cells of a column become features: one 0/1 feature a name, numbers of names, parts of dates, hashed words.
+
+Shapes: N rows, K different cells, W features of a column, F features of all columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lightkit.data.csv_columns import NameColumn, NumberColumn, is_missing
+
+_AT_ONCE = 1 << 16
+"""Rows that are encoded at once."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Features of a column by its different cells; derive a class for another way."""
+
+    kind: ClassVar[str]
+    """Under what name a run keeps it."""
+    unit: ClassVar[str] = ""
+    """What its cells are, where not all cells are such."""
+
+    @property
+    def parts(self) -> list[str]:
+        """Return what each feature is called, after the name of the column; `W` of them."""
+        raise NotImplementedError
+
+    @property
+    def cardinality(self) -> int:
+        """Return how many numbers its one feature has, where that is the number of a name; 0 for other features."""
+        return 0
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return the features of cells, `(K, W)` float32."""
+        raise NotImplementedError
+
+    def is_wrong(self, cell: str) -> bool:
+        """Tell whether a cell cannot be encoded."""
+        del cell
+        return False
+
+    def wrong(self, column: NameColumn) -> np.ndarray:
+        """Return which rows hold a cell that cannot be encoded, `(N,)`."""
+        if not self.unit:
+            return np.zeros(len(column.codes), dtype=bool)
+        found = [code for cell, code in column.found().items() if not is_missing(cell) and self.is_wrong(cell)]
+        return np.isin(column.codes, found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run keeps of it, in plain values."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class OneHot(Encoding):
+    """One 0/1 feature a name; another name is none of them.
+
+    Args:
+        names: The names, in order.
+    """
+
+    names: Sequence[str]
+    kind = "categorical"
+
+    @property
+    def parts(self) -> list[str]:
+        """Return the names."""
+        return [f"={name}" for name in self.names]
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return 1 in the place of the name; see `Encoding.features`."""
+        return (np.arange(1, len(self.names) + 1) == _places(self.names, cells)[:, None]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Codes(OneHot):
+    """The number of the name from 1, for a model that learns a vector for each; another name is 0."""
+
+    kind = "embedded"
+
+    @property
+    def parts(self) -> list[str]:
+        """Return one part, without a name."""
+        return [""]
+
+    @property
+    def cardinality(self) -> int:
+        """Return the number of names, and one for all others."""
+        return len(self.names) + 1
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return the numbers; see `Encoding.features`."""
+        return _places(self.names, cells)[:, None].astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Dates(Encoding):
+    """Year, month, day, weekday (Monday is 0) and hour of a date, and points on a circle for all but the year.
+
+    Args:
+        format: How dates are written, as for `datetime.strptime`; empty for ISO 8601, such as `2026-01-31 12:30`.
+    """
+
+    format: str = ""
+    kind = "dates"
+    unit = "date"
+
+    @property
+    def parts(self) -> list[str]:
+        """Return the names of the parts, those on circles as sine and cosine."""
+        circles = [f".{part}.{way}" for part in _CIRCLES for way in ("sin", "cos")]
+        return [".year", *(f".{part}" for part in _CIRCLES), *circles]
+
+    def parsed(self, cell: str) -> datetime:
+        """Return the date of a cell.
+
+        Raises:
+            ValueError: It is none.
+        """
+        return datetime.strptime(cell, self.format) if self.format else datetime.fromisoformat(cell)
+
+    def is_wrong(self, cell: str) -> bool:
+        """Tell whether a cell is no date."""
+        try:
+            self.parsed(cell)
+        except ValueError:
+            return True
+        return False
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return parts and points; see `Encoding.features`. Cells that are no dates have none."""
+        found = np.full((len(cells), len(self.parts)), np.nan, dtype=np.float32)
+        for row, cell in enumerate(cells):
+            if not is_missing(cell) and not self.is_wrong(cell):
+                date = self.parsed(cell)
+                values = (date.month, date.day, date.weekday(), date.hour)
+                turns = [math.tau * value / size for value, size in zip(values, _CIRCLES.values(), strict=True)]
+                found[row] = [date.year, *values, *(point for t in turns for point in (math.sin(t), math.cos(t)))]
+        return found
+
+
+_CIRCLES = {"month": 12, "day": 31, "weekday": 7, "hour": 24}
+"""Parts of a date that begin again, with how many values they have."""
+
+
+@dataclass(frozen=True)
+class Words(Encoding):
+    """Counts of words and pairs of words, hashed to a fixed number of features, rows of length 1.
+
+    By scikit-learn's `HashingVectorizer`, which has nothing to fit (Weinberger et al. 2009,
+    https://arxiv.org/abs/0902.2206); `data.normalize` then weighs rare words more, as it is fitted on training rows.
+
+    Args:
+        size: Number of features.
+    """
+
+    size: int = 256
+    kind = "text"
+
+    @property
+    def parts(self) -> list[str]:
+        """Return the numbers of the features."""
+        return [f"#{number}" for number in range(self.size)]
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return the counts; see `Encoding.features`."""
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        hashed = HashingVectorizer(n_features=self.size, ngram_range=(1, 2), dtype=np.float32).transform(cells)
+        return np.asarray(hashed.toarray())
+
+
+ENCODINGS: dict[str, type[Encoding]] = {kind.kind: kind for kind in (OneHot, Codes, Dates, Words)}
+"""The encodings that are built again from what a run keeps of them."""
+
+
+def _places(names: Sequence[str], cells: Sequence[str]) -> np.ndarray:
+    """Return the place of each cell among names, from 1; 0 for those that are none of them."""
+    places = {name: place for place, name in enumerate(names, 1)}
+    return np.array([places.get(cell, 0) for cell in cells], dtype=np.int64)
+
+
+def encode(
+    columns: Mapping[str, NumberColumn | NameColumn], names: Sequence[str], encodings: Mapping[str, Encoding]
+) -> np.ndarray:
+    """Make features `(N, F)` of columns, in the order of the columns; NaN for missing values.
+
+    Args:
+        columns: The columns by name.
+        names: Which of them, in order.
+        encodings: How columns of names are encoded; the others are numbers.
+    """
+    widths = [len(encodings[name].parts) if name in encodings else 1 for name in names]
+    x = np.empty((len(next(iter(columns.values()))), sum(widths)), dtype=np.float32)
+    for name, features in zip(names, np.split(x, np.cumsum(widths)[:-1], axis=1), strict=True):
+        column = columns[name]
+        if name not in encodings:
+            features[:, 0] = (column.numbers if isinstance(column, NameColumn) else column).values
+            continue
+        assert isinstance(column, NameColumn), "it was read as names"
+        for first in range(0, len(x), _AT_ONCE):
+            part = column.take(np.arange(first, min(first + _AT_ONCE, len(x))))
+            used = part.found()
+            by_code = np.zeros(len(part.kinds), dtype=np.int64)
+            by_code[[*used.values()]] = np.arange(len(used))
+            features[first : first + _AT_ONCE] = encodings[name].features([*used])[by_code[part.codes]]
+            features[first : first + _AT_ONCE][part.missing] = np.nan
+    return x
