@@ -102,7 +102,7 @@ BUDGETS = {
     "monitor": 850,
     "models": 900,
     "finders": 650,
-    "gallery": 700,
+    "gallery": 650,
     "processes": 300,
     "losses": 115,
     "sklearn": 150,

@@ -161,7 +161,7 @@ def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
         found["filling"] = facts["filling"]
     if facts.get("inputs", {}).get("transform") and as_before(data, folder, ("dataset.target_transform",)):
         with suppress(LookupError, TypeError, ValueError):
-            found["transform"] = TargetTransform.restored(facts["inputs"]["transform"])
+            found["transform"] = TargetTransform(**facts["inputs"]["transform"])
     if facts.get("scaling") and as_before(data, folder, _SCALED):
         with suppress(LookupError, TypeError, ValueError):  # somebody has edited it
             found["normalize"] = Normalizer(*(torch.tensor(facts["scaling"][name]) for name in ("shift", "scale")))

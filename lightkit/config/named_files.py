@@ -65,7 +65,8 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
     there = [
         name
         for name, kind in wanted.items()
-        if _is_pattern(node.get(name)) or _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
+        if has_magic(str(node.get(name)))
+        or _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
     for name in there if node["_target_"] == _IMAGES else ():
         if not Path(node[name]).expanduser().is_dir():
@@ -75,10 +76,6 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
         for error in _judged(node, there)[0]:
             error.put_under(dotted(key))
             report.take(error)
-
-
-def _is_pattern(value: Any) -> bool:
-    return isinstance(value, str) and has_magic(value)
 
 
 def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
@@ -160,7 +157,8 @@ def _table_problems(
         about: Path, time and size of each file: others are judged anew.
         is_large: Whether only the targets are looked at.
     """
-    from lightkit.data.csv_table import TableSpec, find_task, read_tables
+    from lightkit.data.csv_table import find_task, read_tables
+    from lightkit.data.table_spec import TableSpec
 
     problems, task = Problems(), None
     with suppress(TypeError, ValueError, AttributeError), problems.noted():  # of values that are wrong by themselves

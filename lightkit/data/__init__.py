@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightkit.data.build import Data, build_data
-    from lightkit.data.csv_file import table
     from lightkit.data.loaders import Loader
     from lightkit.data.splits import SplitSpec
+    from lightkit.data.table_spec import table
     from lightkit.data.tensors import DataInfo, TensorData
 
 __all__ = ["Data", "DataInfo", "Loader", "SplitSpec", "TensorData", "build_data", "table"]
@@ -23,7 +23,7 @@ _PLACES = {
     "SplitSpec": "splits",
     "TensorData": "tensors",
     "build_data": "build",
-    "table": "csv_file",
+    "table": "table_spec",
 }
 
 

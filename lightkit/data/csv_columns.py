@@ -154,6 +154,11 @@ def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
     return NumberColumn(values, missing, text, next((piece.padded for piece in pieces if piece.padded), ""))
 
 
+def join(pieces: Sequence[Any]) -> NumberColumn | NameColumn:
+    """Join pieces of a column: of numbers, or of names from `parse_names`."""
+    return join_numbers(pieces) if isinstance(pieces[0], NumberColumn) else join_names(pieces)
+
+
 def parse_names(cells: Any) -> Any:
     """Strip the cells of an Arrow array of strings and return it as a dictionary array."""
     return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
@@ -161,9 +166,9 @@ def parse_names(cells: Any) -> Any:
 
 def join_names(pieces: Sequence[Any]) -> NameColumn:
     """Join pieces of a column of names, which come from `parse_names`."""
-    whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
-    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return NameColumn(view(whole.indices, np.int32), whole.dictionary)
+    joined = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
+    joined = joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
+    return NameColumn(view(joined.indices, np.int32), joined.dictionary)
 
 
 def parse_numbers(cells: Any) -> NumberColumn:
@@ -262,14 +267,14 @@ def strings(cells: Sequence[str]) -> Any:
     return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
 
 
-def float_array(values: np.ndarray) -> Any:
-    """View float32 numbers as an Arrow array."""
-    return pa.Array.from_buffers(pa.float32(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+def array(values: np.ndarray, kind: Any) -> Any:
+    """View numbers as an Arrow array of a type."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def int_array(values: np.ndarray) -> Any:
-    """View whole numbers as an Arrow array of int32."""
-    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32, copy=False))])
+def whole(cells: Any) -> Any:
+    """Return an Arrow array of one that may have chunks."""
+    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
 
 
 def view(values: Any, kind: type[np.generic]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,100 +10,25 @@ import torch
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.data.csv_table import Tables, TableSpec, read_tables
+from lightkit.data.csv_table import Tables, read_tables
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.missing import MissingPolicy
 from lightkit.data.table_columns import class_words
 from lightkit.data.table_encodings import Codes, Encoding, OneHot, encode
 from lightkit.data.table_reader import TableReader
+from lightkit.data.table_spec import TableSpec, table
 from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo, TensorData, check_scale
 
 
-def table(
-    path: str | None = None,
-    target: str | Sequence[str] = (),
-    features: Sequence[str] | None = None,
-    *,
-    frame: Any = None,
-    task: str | None = None,
-    categorical: Sequence[str] = (),
-    embedded: Sequence[str] = (),
-    dates: Sequence[str] = (),
-    date_format: str = "",
-    text: Sequence[str] = (),
-    text_features: int = 256,
-    delimiter: str = ",",
-    encoding: str = "utf-8",
-    decimal: str = ".",
-    thousands: str = "",
-    missing: str | Mapping[str, str] = "error",
-    fill_value: float | str | Mapping[str, Any] | None = None,
-    add_indicator: bool = False,
-    val_path: str | None = None,
-    test_path: str | None = None,
-    split_column: str | None = None,
-    group_column: str | None = None,
-    time_column: str | None = None,
-    weight_column: str | None = None,
-    id_column: str | None = None,
-    target_scale: float = 1.0,
-    target_transform: str = "none",
-    max_categories: int = 100,
-    cache: bool = True,
-) -> TensorData:
-    """Read a table by the names of its columns: a file, several files with the same columns, or a data frame.
-
-    Categorical columns become one 0/1 feature per value found in `path`; a value found in the other files only is none
-    of them. Classes are numbered in the order of their names (of their values, if they are numbers).
-
-    Args:
-        path: A `.csv`, `.tsv`, `.parquet`, `.feather`, `.arrow` or `.jsonl` file, a folder or pattern of such files;
-            other endings are read as CSV. With `test_path` or `val_path` its rows are the training part.
-        target: Column to predict; several for `multilabel` (0/1) or several regression targets.
-        features: Columns to predict from; None takes all others.
-        frame: A data frame of pandas, polars or Arrow in place of `path`; in a configuration a function that makes it.
-        task: `multiclass`, `binary` (one output), `multilabel` or `regression`; None finds out: text and up to 20 whole
-            numbers are classes, several columns of 0 and 1 are labels.
-        categorical: Feature columns that hold names.
-        embedded: Feature columns that hold names, for a model that learns a vector for each name (`model=tabular`).
-        dates: Feature columns that hold dates: year, month, day, weekday and hour are features, and points on a circle
-            for all but the year.
-        date_format: How dates are written, as for `datetime.strptime`; empty for ISO 8601.
-        text: Feature columns that hold texts: words and pairs of words are counted, hashed to `text_features` features.
-        text_features: Features of a column of texts.
-        delimiter: What stands between two cells, such as `;`.
-        encoding: How the text is written down, such as `utf-8`, `latin-1` or `cp1252`.
-        decimal: What stands before the fraction of a number, `.` or `,`.
-        thousands: What stands between groups of three digits, such as `,` in `1,234.5`; empty for nothing.
-        missing: What to do about a missing value: `error`, `drop` its row, or fill in the `mean`, `median` or
-            `most_frequent` value of the column in the training rows, or a `constant`, as scikit-learn's `SimpleImputer`
-            does. A mapping says it by name pattern of columns (`{"*": mean, colour: most_frequent}`; the later win,
-            what none fits is an error). Targets are never filled in. Infinite numbers count as missing.
-        fill_value: What `constant` fills in, for all such columns or by name; None is 0, in columns of names a kind
-            of its own, `missing_value`.
-        add_indicator: Add a 0/1 feature for each column that lacks values in training rows, after the others.
-        val_path: File of the validation rows.
-        test_path: File of the test rows.
-        split_column: Column that says `train`, `val` or `test`, or another name of these (`validation`, `dev`).
-        group_column: Column that says what a row belongs to, such as a patient. Rows of a group stay together in splits
-            and folds. It is no feature unless `features` names it.
-        time_column: Column with the time of a row, a number or a date such as `2024-01-31`, for splits by time. It is
-            no feature unless `features` names it.
-        weight_column: Column that says how much a row counts, 0 or more: the loss is a weighted mean. It is no feature
-            unless `features` names it.
-        id_column: Column that names each row. Predictions show it, and it is no feature unless `features` names it.
-        target_scale: Regression targets are divided by this.
-        target_transform: What a network learns of regression targets: `none`, `standardize`, `log` or `quantile`,
-            fitted on training rows. Predictions and metrics stay in the unit of the table.
-        max_categories: Different names that a categorical column may hold: each becomes a feature.
-        cache: Keep a decoded copy of large files in the user's cache folder, for the next start.
+def build_table(spec: TableSpec) -> TensorData:
+    """Read a table; see `table`.
 
     Raises:
         UserError: A file, columns or cells are wrong; lines are named, and all that is wrong is in one report.
     """
-    spec, scale = TableSpec(**locals()), check_scale(target_scale)
-    check_range("text_features", text_features, low=1, what="too few")
+    scale = check_scale(spec.target_scale)
+    check_range("text_features", spec.text_features, low=1, what="too few")
     tables = read_tables(spec)
     y, names = torch.from_numpy(tables.y), tables.features
     y = y / scale if tables.task == "regression" else y
@@ -111,9 +36,10 @@ def table(
     x = parts[0] if len(parts) == 1 else torch.cat(parts)
     count = y.shape[1] if y.ndim > 1 else len(tables.classes) if tables.task == "multiclass" else 1
     own = [tables.encodings.get(name) for name in names]
-    sizes = [size for kind in own for size in ([0] if kind is None else [kind.cardinality] * len(kind.parts))]
+    widths = [len(kind.parts) if kind else 1 for kind in own]
+    sizes = [len(kind.names) + 1 if isinstance(kind, Codes) else 0 for kind, n in zip(own, widths) for _ in range(n)]
     about: dict[str, Any] = {"target_scale": scale, "cardinalities": tuple(sizes) if any(sizes) else ()}
-    about |= {"transform": TargetTransform(target_transform)} if tables.task == "regression" else {}
+    about |= {"transform": TargetTransform(spec.target_transform)} if tables.task == "regression" else {}
     data = TensorData(
         x,
         y,
@@ -121,16 +47,16 @@ def table(
         splits={name: torch.from_numpy(rows) for name, rows in tables.splits.items()},
         strata=y.to(torch.int64) if tables.task == "binary" else None,
         name=tables.parts["train"].path,
-        imputer=_imputer(names, tables.encodings, tables.policy, add_indicator=add_indicator),
+        imputer=_imputer(names, tables.encodings, tables.policy, add_indicator=spec.add_indicator),
         notes=tables.notes,
         feature_names=[f"{name}{part}" for name, kind in zip(names, own) for part in (kind.parts if kind else [""])],
         groups=tables.groups,
-        times=_cells(tables, time_column),
-        weights=_cells(tables, weight_column),
+        times=_cells(tables, spec.time_column),
+        weights=_cells(tables, spec.weight_column),
         reader=_reader(tables, spec),
     )
-    ids = _cells(tables, id_column)
-    data.row_names, data.row_column = None if ids is None else ids.tolist(), id_column or ""
+    ids = _cells(tables, spec.id_column)
+    data.row_names, data.row_column = None if ids is None else ids.tolist(), spec.id_column or ""
     return data
 
 
@@ -179,10 +105,9 @@ def _imputer(
             found.append(Gaps(name, policy.ways[name], first, kinds, constant, 1 if own is None else len(own.parts)))
         first += 1 if own is None else len(own.parts)
     if add_indicator and not found:
-        raise UserError(
+        what, fix = (
             "there is nothing to indicate where nothing is filled in",
-            argument="add_indicator",
-            received=add_indicator,
-            fix="data.dataset.missing=median, or another way to fill values in",
+            "data.dataset.missing=median, or another way",
         )
+        raise UserError(what, argument="add_indicator", received=add_indicator, fix=f"{fix} to fill values in")
     return Imputer(found, add_indicator=add_indicator) if found else None

@@ -5,7 +5,7 @@ Without PyTorch, so that a table is judged before it is imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
-from lightkit.data.csv_columns import NameColumn, Spelling, is_missing
+from lightkit.data.csv_columns import NameColumn, is_missing
 from lightkit.data.csv_faults import doubts, encoding_problem, names_problem, target_problem, text_problems
 from lightkit.data.missing import MissingPolicy
 from lightkit.data.table_columns import Table, class_words, read_table
 from lightkit.data.table_encodings import Codes, Dates, Encoding, OneHot, Words
 from lightkit.data.table_sources import TableSource, open_table
+from lightkit.data.table_spec import TableSpec
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
 _NUMBERS = ("multilabel", "regression")
@@ -53,67 +54,6 @@ class Tables:
     splits: dict[str, np.ndarray]
     groups: list[str] | None
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """What a data set is made of; the arguments are those of `lightkit.data.table`."""
-
-    path: str | None
-    target: str | Sequence[str]
-    features: Sequence[str] | None = None
-    frame: Any = None
-    task: str | None = None
-    categorical: Sequence[str] = ()
-    embedded: Sequence[str] = ()
-    dates: Sequence[str] = ()
-    date_format: str = ""
-    text: Sequence[str] = ()
-    text_features: int = 256
-    delimiter: str = ","
-    encoding: str = "utf-8"
-    decimal: str = "."
-    thousands: str = ""
-    missing: str | Mapping[str, str] = "error"
-    fill_value: float | str | Mapping[str, Any] | None = None
-    add_indicator: bool = False
-    val_path: str | None = None
-    test_path: str | None = None
-    split_column: str | None = None
-    group_column: str | None = None
-    time_column: str | None = None
-    weight_column: str | None = None
-    id_column: str | None = None
-    target_scale: float = 1.0
-    target_transform: str = "none"
-    max_categories: int = 100
-    cache: bool = True
-
-    @property
-    def targets(self) -> list[str]:
-        """Return the columns to predict."""
-        return [self.target] if isinstance(self.target, str) else list(self.target)
-
-    @property
-    def marks(self) -> dict[str, str]:
-        """Return the columns that tell something of a row and are no features, by their argument."""
-        arguments = ("split_column", "group_column", "time_column", "weight_column", "id_column")
-        return {argument: getattr(self, argument) for argument in arguments if getattr(self, argument) is not None}
-
-    @property
-    def kinds(self) -> dict[str, Sequence[str]]:
-        """Return the columns that hold no numbers, by the argument that names them."""
-        return {name: getattr(self, name) for name in ("categorical", "embedded", "dates", "text")}
-
-    @property
-    def too_many(self) -> bool:
-        """Tell whether there are several targets and classes of one column are wanted."""
-        return self.task in ("multiclass", "binary") and len(self.targets) > 1
-
-    @property
-    def spelling(self) -> Spelling:
-        """Return how numbers are written."""
-        return Spelling(self.decimal, self.thousands)
 
 
 def read_tables(spec: TableSpec) -> Tables:
@@ -294,14 +234,8 @@ class _Reading:
         self.problems += wrong
         kept, left_out = self.policy.applied(table)
         self.problems += self.policy.problems(kept)
-        self.problems += text_problems(
-            kept,
-            [name for name in numbers if name not in self.targets or spec.task in _NUMBERS],
-            features=self.chosen,
-            categorical=spec.categorical,
-            most=spec.max_categories,
-            unsure=spec.features is None and self.targets != spec.targets,
-        )
+        wanted = [name for name in numbers if name not in self.targets or spec.task in _NUMBERS]
+        self.problems += text_problems(kept, wanted, self.chosen, spec)
         return kept, left_out
 
     def _targets(self, tables: dict[str, Table]) -> tuple[str, np.ndarray, tuple[str, ...]]:
@@ -350,13 +284,9 @@ def read_targets(tables: list[Table], targets: list[str], *, task: str) -> tuple
 def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     names = class_words(tables[0], target)
     if len(names) == 1:
-        raise UserError(
-            f"column {target!r} holds one class only",
-            argument="target",
-            expected="2 classes or more",
-            received=names[0],
-            choices=[name for name in tables[0].source.names if name != target],
-        )
+        what, choices = f"column {target!r} holds one class only", [*tables[0].source.names]
+        choices.remove(target)
+        raise UserError(what, argument="target", expected="2 classes or more", received=names[0], choices=choices)
     if binary and len(names) != 2:
         raise UserError("binary needs a target of two values", argument="task", received=names[:5])
     y = np.concatenate([_numbered(table, target, names, "a class that the training rows lack") for table in tables])
@@ -368,14 +298,8 @@ def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argum
     numbers = table.names(name).numbered({cell: i for i, cell in enumerate(known)})
     unknown = np.flatnonzero(numbers < 0)
     if len(unknown):
-        place, cell = table.cell(int(unknown[0]), name)
-        raise UserError(
-            f"{place}: {problem}",
-            argument=argument,
-            received=cell,
-            choices=known,
-            family="data-unreadable",
-        )
+        facts = {"argument": argument, "choices": known, "family": "data-unreadable"}
+        raise table.fault(int(unknown[0]), name, problem, **facts)
     return numbers
 
 
@@ -385,15 +309,9 @@ def read_groups(tables: Sequence[Table], column: str) -> list[str]:
     for table in tables:
         own = table.names(column)
         if own.missing.any():
-            place, cell = table.cell(int(own.missing.argmax()), column)
-            raise UserError(
-                f"{place}: the row belongs to no group",
-                argument="group_column",
-                expected=f"a name in column {column!r}",
-                received=repr(cell),
-                fix="give such a row a group of its own, or leave it out",
-                family="data-unreadable",
-            )
+            fix, expected = "give such a row a group of its own, or leave it out", f"a name in column {column!r}"
+            facts = {"argument": "group_column", "expected": expected, "fix": fix, "family": "data-unreadable"}
+            raise table.fault(int(own.missing.argmax()), column, "the row belongs to no group", **facts)
         names = {code: name for name, code in own.found().items()}
         found += [names[code] for code in own.codes.tolist()]
     return found

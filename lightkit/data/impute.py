@@ -51,12 +51,9 @@ class Gaps:
         values = x[:, self.features]
         seen = values[~values[:, :1].isnan().any(1)].to(torch.float64)
         if not seen.numel():
-            raise UserError(
-                f"column {self.name!r} has no value in any of the {len(x):,} training rows",
-                argument="dataset.missing",
-                received=self.strategy,
-                fix="leave it out of data.dataset.features, or fill it with a constant",
-            )
+            what = f"column {self.name!r} has no value in any of the {len(x):,} training rows"
+            fix = "leave it out of data.dataset.features, or fill it with a constant"
+            raise UserError(what, argument="dataset.missing", received=self.strategy, fix=fix)
         if self.strategy == "mean":
             found = seen.mean(0)
         elif self.strategy == "median":
@@ -111,12 +108,10 @@ class Imputer:
         values, indicators = state["values"], state["indicators"]
         own = {gaps.name: gaps.features.stop - gaps.first for gaps in self.columns}
         if own != {name: len(filled) for name, filled in values.items()} or not {*indicators} <= {*own}:
-            raise UserError(
-                "the columns to fill are not those that the run was trained with",
-                argument="dataset.missing",
-                expected=", ".join(f"{name} ({len(filled)} features)" for name, filled in values.items()) or "none",
-                received=", ".join(f"{name} ({count} features)" for name, count in own.items()),
-            )
+            what = "the columns to fill are not those that the run was trained with"
+            expected = ", ".join(f"{name} ({len(filled)} features)" for name, filled in values.items()) or "none"
+            received = ", ".join(f"{name} ({count} features)" for name, count in own.items())
+            raise UserError(what, argument="dataset.missing", expected=expected, received=received)
         return Filling(self.columns, values, indicators)
 
 

@@ -55,9 +55,8 @@ class MissingPolicy:
             fitting = Pattern(pattern, argument="missing")
             found = [name for name in self.ways if fitting.fits(name)]
             if not found:
-                raise UserError(
-                    "the pattern matches nothing", argument="missing", received=pattern, choices=list(self.ways)
-                )
+                what = "the pattern matches nothing"
+                raise UserError(what, argument="missing", received=pattern, choices=list(self.ways))
             self.ways |= {name: way for name in found if not (name in self.targets and way in STRATEGIES)}
         self._check_fill_value()
 
@@ -71,13 +70,10 @@ class MissingPolicy:
             raise self._no_number(name)
 
     def _no_number(self, name: str) -> UserError:
-        return UserError(
-            f"column {name!r} holds names, which have no {self.ways[name]}",
-            argument="missing",
-            received=self.ways[name],
-            choices=("error", "drop", "most_frequent", "constant"),
-            fix=f'"data.dataset.missing={{*: {self.ways[name]}, {name}: most_frequent}}"',
-        )
+        way, choices = self.ways[name], ("error", "drop", "most_frequent", "constant")
+        what = f"column {name!r} holds names, which have no {way}"
+        fix = f'"data.dataset.missing={{*: {way}, {name}: most_frequent}}"'
+        return UserError(what, argument="missing", received=way, choices=choices, fix=fix)
 
     def _check_fill_value(self) -> None:
         if self.fill_value is None:
@@ -85,13 +81,8 @@ class MissingPolicy:
         filled = [name for name, way in self.ways.items() if way == "constant"]
         names = list(self.fill_value) if isinstance(self.fill_value, Mapping) else filled[:1]
         if not names or not {*names} <= {*filled}:
-            raise UserError(
-                "this is for columns that are filled with a constant",
-                argument="fill_value",
-                received=self.fill_value,
-                choices=filled,
-                fix="data.dataset.missing=constant",
-            )
+            what, fix = "this is for columns that are filled with a constant", "data.dataset.missing=constant"
+            raise UserError(what, argument="fill_value", received=self.fill_value, choices=filled, fix=fix)
 
     def filled(self, name: str) -> bool:
         """Tell whether missing values of a column are filled in."""
@@ -123,12 +114,9 @@ class MissingPolicy:
         lacking = _lacking(table, [name for name, way in self.ways.items() if way == "drop"])
         rows = _any(table, lacking)
         if rows.all():
-            raise UserError(
-                f"{table.path}: every row lacks a value",
-                argument="missing",
-                received=", ".join(lacking),
-                fix="leave such columns out of data.dataset.features, or fill the values in",
-            )
+            fix = "leave such columns out of data.dataset.features, or fill the values in"
+            what, received = f"{table.path}: every row lacks a value", ", ".join(lacking)
+            raise UserError(what, argument="missing", received=received, fix=fix)
         if not lacking:
             return table, []
         told = f"{rows.sum():,} of the {len(table):,} rows of {table.path} are left out, they lack values in: "
@@ -139,11 +127,8 @@ class MissingPolicy:
         wrong = _lacking(table, [name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
         yield from (self._no_number(name) for name in wrong if self._unsuited(name))
         for is_target in (False, True):
-            own = {
-                name: rows
-                for name, rows in wrong.items()
-                if not self._unsuited(name) and (name in self.targets) == is_target
-            }
+            suited = {name: rows for name, rows in wrong.items() if not self._unsuited(name)}
+            own = {name: rows for name, rows in suited.items() if (name in self.targets) == is_target}
             if own:
                 yield self._refused(table, own, is_target=is_target)
 
@@ -164,13 +149,9 @@ class MissingPolicy:
         more = f"; rows without a value: {_counted(holes)}" if len(holes) > 1 else ""
         others = _any(table, _lacking(table, list(self.ways))).sum()
         fill = "" if is_target else "; mean, median, most_frequent or constant fill the values in"
-        return UserError(
-            f"{place}: column {name!r} {problem}{more}",
-            argument=table.source.argument,
-            expected="a finite number or a name",
-            received=cell,
-            fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",
-        )
+        what, expected = f"{place}: column {name!r} {problem}{more}", "a finite number or a name"
+        fix = f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}"
+        return UserError(what, argument=table.source.argument, expected=expected, received=cell, fix=fix)
 
 
 def _lacking(table: Table, names: Sequence[str]) -> dict[str, np.ndarray]:

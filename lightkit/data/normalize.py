@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,17 +99,12 @@ def _fit_range(batches: Iterable[Tensor]) -> Normalizer:
 def _as_rows(batch: Tensor, *, per_channel: bool) -> Tensor:
     """Return `(rows, features)` in float64; for `per_channel` every pixel is a row and every channel a feature."""
     if not batch.is_floating_point():
-        raise UserError(
-            "these inputs are not numbers to scale", argument="normalize", expected="none", received=str(batch.dtype)
-        )
+        what = "these inputs are not numbers to scale"
+        raise UserError(what, argument="normalize", expected="none", received=str(batch.dtype))
     if not per_channel:
         return batch.to(torch.float64)
     if batch.dim() != 4:
-        raise UserError(
-            "these inputs are not images",
-            argument="normalize",
-            expected="(channels, height, width)",
-            received=tuple(batch.shape[1:]),
-            fix="data.normalize=standard",
-        )
+        expected, fix = "(channels, height, width)", "data.normalize=standard"
+        facts: dict[str, Any] = {"expected": expected, "received": tuple(batch.shape[1:]), "fix": fix}
+        raise UserError("these inputs are not images", argument="normalize", **facts)
     return batch.to(torch.float64).transpose(0, 1).flatten(1).T

@@ -69,9 +69,7 @@ class Preprocessing:
                 new: tuple(facts.get(old) or ()) for new, old in (("class_names", "classes"), ("vocabulary",) * 2)
             }
             inputs["input_shape"] = tuple(map(int, inputs["input_shape"]))
-            inputs["cardinalities"] = tuple(inputs.get("cardinalities", ()))
-            if "transform" in inputs:
-                inputs["transform"] = TargetTransform.restored(inputs["transform"])
+            inputs["transform"] = TargetTransform(**inputs.get("transform", {}))
             info = DataInfo(**inputs, **names, fingerprint=str(facts["data"]))
             filling = Filling.restored(facts["filling"]) if facts.get("filling") else None
             scaling = facts["scaling"]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightkit.data.csv_columns import NameColumn, NumberColumn, float_array, int_array, view
+from lightkit.data.csv_columns import NameColumn, NumberColumn, array, view
 from lightkit.processes.files import replacing, user_cache
 
 _LEAST = 16 * 2**20
@@ -82,12 +82,7 @@ class Cache:
         numbers = [column for column in columns.values() if isinstance(column, NumberColumn)]
         if self.path is None or any(column.text.any() for column in numbers):
             return
-        arrays = [
-            float_array(column.values)
-            if isinstance(column, NumberColumn)
-            else pa.DictionaryArray.from_arrays(int_array(column.codes), column.kinds)
-            for column in columns.values()
-        ]
+        arrays = [*map(_arrow, columns.values())]
         padded = {name: getattr(column, "padded", "") for name, column in columns.items()}
         facts = json.dumps({"mark": self.mark, "sums": [_sum(column) for column in arrays], "padded": padded})
         fields = [pa.field(name, column.type) for name, column in zip(columns, arrays, strict=True)]
@@ -99,6 +94,12 @@ class Cache:
             for other in self.path.parent.glob("*.arrow"):
                 if time.time() - other.stat().st_mtime > _KEPT:
                     other.unlink(missing_ok=True)
+
+
+def _arrow(column: NumberColumn | NameColumn) -> Any:
+    if isinstance(column, NumberColumn):
+        return array(column.values, pa.float32())
+    return pa.DictionaryArray.from_arrays(array(column.codes, pa.int32()), column.kinds)
 
 
 def _column(cells: Any, padded: str) -> NumberColumn | NameColumn:

@@ -11,17 +11,7 @@ import numpy as np
 from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.text import is_number
-from lightkit.data.csv_columns import (
-    PLAIN,
-    NameColumn,
-    NumberColumn,
-    Spelling,
-    join_names,
-    join_numbers,
-    number_column,
-    parse_names,
-    texts,
-)
+from lightkit.data.csv_columns import PLAIN, NameColumn, NumberColumn, Spelling, join, number_column, parse_names, texts
 from lightkit.data.table_cache import Cache
 from lightkit.data.table_sources import TableSource
 
@@ -70,6 +60,11 @@ class Table:
     def cell(self, row: int, name: str) -> tuple[str, str]:
         """Return file and line of a row, or its number, and its cell in a column; reads the table again."""
         return self.source.cell(int(self.rows[row]), name)
+
+    def fault(self, row: int, name: str, what: str, **facts: Any) -> UserError:
+        """Return the error of a cell: where it is, what is wrong, and further facts as of `UserError`."""
+        place, cell = self.cell(row, name)
+        return UserError(f"{place}: {what}", **{"received": cell, **facts})
 
 
 def class_words(table: Table, target: str) -> list[str]:
@@ -120,9 +115,7 @@ def read_table(
         problems.raise_any()
     if wrong is None:
         problems.raise_any()
-    columns: Columns = {
-        name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()
-    }
+    columns: Columns = {name: join(found) for name, found in pieces.items()}
     if not problems:
         cache.save(columns)
     (wrong if wrong is not None else []).extend(problems)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -33,26 +34,13 @@ class Encoding:
         """Return what each feature is called, after the name of the column; `W` of them."""
         raise NotImplementedError
 
-    @property
-    def cardinality(self) -> int:
-        """Return how many numbers its one feature has, where that is the number of a name; 0 for other features."""
-        return 0
-
     def features(self, cells: Sequence[str]) -> np.ndarray:
         """Return the features of cells, `(K, W)` float32."""
         raise NotImplementedError
 
-    def is_wrong(self, cell: str) -> bool:
-        """Tell whether a cell cannot be encoded."""
-        del cell
-        return False
-
     def wrong(self, column: NameColumn) -> np.ndarray:
         """Return which rows hold a cell that cannot be encoded, `(N,)`."""
-        if not self.unit:
-            return np.zeros(len(column.codes), dtype=bool)
-        found = [code for cell, code in column.found().items() if not is_missing(cell) and self.is_wrong(cell)]
-        return np.isin(column.codes, found)
+        return np.zeros(len(column), dtype=bool)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run keeps of it, in plain values."""
@@ -91,11 +79,6 @@ class Codes(OneHot):
         """Return one part, without a name."""
         return [""]
 
-    @property
-    def cardinality(self) -> int:
-        """Return the number of names, and one for all others."""
-        return len(self.names) + 1
-
     def features(self, cells: Sequence[str]) -> np.ndarray:
         """Return the numbers; see `Encoding.features`."""
         return _places(self.names, cells)[:, None].astype(np.float32)
@@ -119,28 +102,22 @@ class Dates(Encoding):
         circles = [f".{part}.{way}" for part in _CIRCLES for way in ("sin", "cos")]
         return [".year", *(f".{part}" for part in _CIRCLES), *circles]
 
-    def parsed(self, cell: str) -> datetime:
-        """Return the date of a cell.
+    def parsed(self, cell: str) -> datetime | None:
+        """Return the date of a cell; None where it is none."""
+        with suppress(ValueError):
+            return datetime.strptime(cell, self.format) if self.format else datetime.fromisoformat(cell)
+        return None
 
-        Raises:
-            ValueError: It is none.
-        """
-        return datetime.strptime(cell, self.format) if self.format else datetime.fromisoformat(cell)
-
-    def is_wrong(self, cell: str) -> bool:
-        """Tell whether a cell is no date."""
-        try:
-            self.parsed(cell)
-        except ValueError:
-            return True
-        return False
+    def wrong(self, column: NameColumn) -> np.ndarray:
+        """Return which rows hold something else than a date, `(N,)`."""
+        found = [code for cell, code in column.found().items() if not is_missing(cell) and self.parsed(cell) is None]
+        return np.isin(column.codes, found)
 
     def features(self, cells: Sequence[str]) -> np.ndarray:
         """Return parts and points; see `Encoding.features`. Cells that are no dates have none."""
         found = np.full((len(cells), len(self.parts)), np.nan, dtype=np.float32)
         for row, cell in enumerate(cells):
-            if not is_missing(cell) and not self.is_wrong(cell):
-                date = self.parsed(cell)
+            if date := self.parsed(cell):
                 values = (date.month, date.day, date.weekday(), date.hour)
                 turns = [math.tau * value / size for value, size in zip(values, _CIRCLES.values(), strict=True)]
                 found[row] = [date.year, *values, *(point for t in turns for point in (math.sin(t), math.cos(t)))]
@@ -206,11 +183,10 @@ def encode(
             features[:, 0] = (column.numbers if isinstance(column, NameColumn) else column).values
             continue
         assert isinstance(column, NameColumn), "it was read as names"
-        for first in range(0, len(x), _AT_ONCE):
-            part = column.take(np.arange(first, min(first + _AT_ONCE, len(x))))
-            used = part.found()
-            by_code = np.zeros(len(part.kinds), dtype=np.int64)
+        for rows in np.split(np.arange(len(x)), range(_AT_ONCE, len(x), _AT_ONCE)):
+            part = column.take(rows)
+            used, by_code = part.found(), np.zeros(len(part.kinds), dtype=np.int64)
             by_code[[*used.values()]] = np.arange(len(used))
-            features[first : first + _AT_ONCE] = encodings[name].features([*used])[by_code[part.codes]]
-            features[first : first + _AT_ONCE][part.missing] = np.nan
+            features[rows] = encodings[name].features([*used])[by_code[part.codes]]
+        features[column.missing] = np.nan
     return x

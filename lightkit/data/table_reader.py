@@ -89,25 +89,20 @@ class TableReader(Reader):
         """Open what was given."""
         what = "this run predicts from tables"
         if not isinstance(given, (str, Path)):
-            try:
-                return frame_source(given, "")
-            except UserError as error:
-                if hasattr(given, "columns"):
-                    raise
+            if not hasattr(given, "columns"):
                 expected = "a data frame, the path of a file with its columns, or an array of numbers"
-                raise UserError(what, argument="", expected=expected, received=called(given)) from error
+                raise UserError(what, argument="", expected=expected, received=called(given))
+            return frame_source(given, "")
         path = Path(given).expanduser()
         if path.suffix.lower() in SUFFIXES:
             expected = f"{EXPECTED}; or - for the standard input"
             raise UserError(what, argument="", expected=expected, received=str(given), family="data-setting")
         if str(given) != "-" and not path.exists() and not has_magic(str(given)):
             raise UserError("there is no such file", argument="", received=str(given), family="data-not-found")
-        how: dict[str, Any] = {"delimiter": ",", "encoding": "utf-8", **self.spelling}
-        how = {"delimiter": how["delimiter"], "encoding": how["encoding"], "argument": ""}
+        how = {name: self.spelling[name] for name in ("delimiter", "encoding") if name in self.spelling}
+        content = sys.stdin.buffer.read() if str(given) == "-" else None
         try:
-            if str(given) == "-":
-                return open_table("standard input", content=sys.stdin.buffer.read(), **how)
-            return open_table(given, **how)
+            return open_table("standard input" if content is not None else given, argument="", content=content, **how)
         except UserError as error:
             error.argument = ""  # none of a data set: what was given is at fault
             raise

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from glob import has_magic
 from itertools import islice, takewhile
 from pathlib import Path
@@ -15,13 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightkit.common.csv_lines import CsvFile, open_csv
+from lightkit.common.csv_lines import open_csv
 from lightkit.common.errors import Problems, UserError
-from lightkit.data.csv_columns import strings, texts
+from lightkit.data.csv_columns import strings, texts, whole
 from lightkit.data.csv_reader import Block, csv_blocks
 
 _BLOCK_ROWS = 2**13
-_BATCH_ROWS = 2**17
 _SHOWN = 5
 _PARQUET, _ARROW, _JSON = (".parquet", ".pq"), (".feather", ".arrow", ".ipc"), (".jsonl", ".ndjson")
 _CSV = (".csv", ".tsv", ".txt", ".tab", ".data", ".dat")
@@ -31,15 +31,16 @@ EXPECTED = "a .csv, .tsv, .parquet, .feather, .arrow or .jsonl file, a folder or
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table that is read block by block; this one comes in batches of Arrow.
+    """A table that is read block by block.
 
     Args:
         label: How messages call it.
         names: Names of its columns.
-        batches: Reads columns from the beginning: record batches, or arrays by name.
+        blocks: Reads columns by their names, from the beginning.
         argument: Argument that gives it, for errors.
         files: What it is read from; empty for what is in memory.
         spelling: What else decides how files are read.
+        find: Tells where rows stand by their numbers; None where the numbers say it.
 
     Raises:
         UserError: Two columns have one name.
@@ -47,10 +48,11 @@ class TableSource:
 
     label: str
     names: tuple[str, ...]
-    batches: Callable[[Sequence[str]], Iterable[Any]] = field(repr=False)
+    blocks: Callable[[Sequence[str]], Iterator[Block]] = field(repr=False)
     argument: str = "path"
     files: tuple[Path, ...] = ()
     spelling: str = ""
+    find: Callable[[Sequence[int]], list[str]] | None = None
 
     def __post_init__(self) -> None:
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
@@ -58,23 +60,9 @@ class TableSource:
             what = f"{self.label} names a column twice"
             raise UserError(what, argument=self.argument, received=twice[0], family="data-unreadable")
 
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """Yield the rows with the columns that are wanted.
-
-        Raises:
-            UserError: The table cannot be read.
-        """
-        first = 0
-        for batch in self.batches(wanted):
-            size = len(batch[wanted[0]] if isinstance(batch, dict) else batch)
-            columns = {name: _whole(batch[name]) for name in wanted}
-            if size:
-                yield Block(np.arange(first, first + size), columns, size)
-            first += size
-
     def places(self, numbers: Sequence[int]) -> list[str]:
         """Tell where rows stand, by their numbers."""
-        return [f"{self.label}, row {number}" for number in numbers]
+        return self.find(numbers) if self.find else [f"{self.label}, row {number}" for number in numbers]
 
     def unknown(self, names: Sequence[str], *, argument: str) -> Iterator[UserError]:
         """Yield the error of every name that is no column, of many of the first few."""
@@ -94,73 +82,40 @@ class TableSource:
             at = int(np.searchsorted(block.numbers, number))
             if at < len(block.numbers) and block.numbers[at] == number:
                 return self.places([number])[0], str(texts(block.columns[name].slice(at, 1))[0]).strip()
-        raise UserError(
-            "the file was changed while it was being read",
-            argument=self.argument,
-            received=self.label,
-            family="data-unreadable",
-        )
+        what = "the file was changed while it was being read"
+        raise UserError(what, argument=self.argument, received=self.label, family="data-unreadable")
 
 
-@dataclass(frozen=True)
-class CsvTable(TableSource):
-    """The rows of a CSV file; messages name its lines.
-
-    Args:
-        file: The file.
-    """
-
-    file: CsvFile = field(kw_only=True)
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """Yield the rows; see `TableSource.blocks`."""
-        return csv_blocks(self.file, wanted)
-
-    def places(self, numbers: Sequence[int]) -> list[str]:
-        """Tell the lines of rows."""
-        return _lines(self.label, numbers, (line for line, _ in islice(self.file.lines(), 1, None)))
+def _arrow_blocks(batches: Callable[[Sequence[str]], Iterable[Any]], wanted: Sequence[str]) -> Iterator[Block]:
+    """Yield record batches of Arrow, tables, or arrays by name as blocks."""
+    first = 0
+    for batch in batches(wanted):
+        columns = {name: whole(batch[name]) for name in wanted}
+        size = len(columns[wanted[0]])
+        if size:
+            yield Block(np.arange(first, first + size), columns, size)
+        first += size
 
 
-@dataclass(frozen=True)
-class JsonTable(TableSource):
-    """The rows of a file with an object of JSON in each line; messages name the lines."""
+def _joined(label: str, parts: Sequence[TableSource], argument: str) -> TableSource:
+    """Return the rows of several files with the same columns, one after the other."""
+    starts = list[int]()
 
-    def places(self, numbers: Sequence[int]) -> list[str]:
-        """Tell the lines of rows."""
-        with self.files[0].open("rb") as file:
-            return _lines(self.label, numbers, (line for line, text in enumerate(file, 1) if text.strip()))
-
-
-@dataclass(frozen=True)
-class ManyTables(TableSource):
-    """The rows of several files with the same columns, one after the other.
-
-    Args:
-        parts: The files.
-    """
-
-    parts: Sequence[TableSource] = field(kw_only=True)
-    _starts: list[int] = field(default_factory=list, init=False, compare=False)
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """Yield the rows of all files; see `TableSource.blocks`."""
-        self._starts[:], end = [], 0
-        for part in self.parts:
+    def blocks(wanted: Sequence[str]) -> Iterator[Block]:
+        starts[:], end = [], 0
+        for part in parts:
             start = end
-            self._starts.append(start)
+            starts.append(start)
             for block in part.blocks(wanted):
                 end += block.size
                 yield block._replace(numbers=block.numbers + start)
 
-    def places(self, numbers: Sequence[int]) -> list[str]:
-        """Tell the files of rows, and where they stand in these."""
-        at = [bisect_right(self._starts, number) - 1 for number in numbers]
-        pairs = zip(at, numbers, strict=True)
-        return [self.parts[part].places([number - self._starts[part]])[0] for part, number in pairs]
+    def find(numbers: Sequence[int]) -> list[str]:
+        pairs = [(bisect_right(starts, number) - 1, number) for number in numbers]
+        return [parts[at].places([number - starts[at]])[0] for at, number in pairs]
 
-
-def _whole(cells: Any) -> Any:
-    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    files = tuple(path for part in parts for path in part.files)
+    return TableSource(label, parts[0].names, blocks, argument, files, parts[0].spelling, find)
 
 
 def _lines(label: str, numbers: Sequence[int], lines: Iterable[int]) -> list[str]:
@@ -171,43 +126,35 @@ def _lines(label: str, numbers: Sequence[int], lines: Iterable[int]) -> list[str
 
 def table_files(path: str | Path) -> list[Path]:
     """Return the files that a path stands for: those of a folder or pattern in the order of their names, or itself."""
-    whole = Path(path).expanduser()
-    if whole.is_dir():
-        return sorted(one for one in whole.iterdir() if one.is_file() and not one.name.startswith((".", "_")))
-    plain = [*takewhile(lambda part: not has_magic(part), whole.parts)]
-    if len(plain) < len(whole.parts) and not whole.exists():
-        return sorted(one for one in Path(*plain).glob(str(Path(*whole.parts[len(plain) :]))) if one.is_file())
-    return [whole]
+    given = Path(path).expanduser()
+    if given.is_dir():
+        return sorted(one for one in given.iterdir() if one.is_file() and not one.name.startswith((".", "_")))
+    plain = [*takewhile(lambda part: not has_magic(part), given.parts)]
+    if len(plain) < len(given.parts) and not given.exists():
+        return sorted(one for one in Path(*plain).glob(str(Path(*given.parts[len(plain) :]))) if one.is_file())
+    return [given]
 
 
-def open_table(
-    given: Any,
-    *,
-    argument: str = "path",
-    delimiter: str = ",",
-    encoding: str = "utf-8",
-    content: bytes | None = None,
-) -> TableSource:
+def open_table(given: Any, *, argument: str = "path", content: bytes | None = None, **how: str) -> TableSource:
     """Open a table by the ending of its file; other endings are those of CSV files.
 
     Args:
         given: A file, folder or pattern of files; or a data frame of pandas, polars or Arrow.
         argument: Argument that gives it, for errors.
-        delimiter: What stands between two cells of a CSV file; in one that ends in `.tsv` a tab stands for a comma.
-        encoding: How its text is written down.
         content: All of a CSV file, where it was read already.
+        **how: How a CSV file is written: `delimiter` (in one that ends in `.tsv` a tab stands for a comma), `encoding`.
 
     Raises:
         UserError: It is no table, cannot be read, has no rows, or files differ in their columns.
     """
     if not isinstance(given, (str, Path)):
         return frame_source(given, argument)
-    how: dict[str, Any] = {"argument": argument, "delimiter": delimiter, "encoding": encoding}
+    how = {"argument": argument, "delimiter": ",", "encoding": "utf-8", **how}
     if content is not None:
         return _csv(Path(given), content=content, **how)
     files, parts, problems = table_files(given), list[TableSource](), Problems()
     if [Path(given).expanduser()] == files:
-        return _file(files[0], **how)
+        return _file(files[0], known=False, **how)
     if not files:
         what = "there are no tables"
         raise UserError(what, argument=argument, expected=EXPECTED, received=str(given), family="data-not-found")
@@ -221,26 +168,22 @@ def open_table(
                 raise UserError(told, argument=argument, received=str(given), family="data-unreadable")
     del problems[_SHOWN:]
     problems.raise_any()
-    return ManyTables(
-        str(given), parts[0].names, parts[0].batches, argument, tuple(files), parts[0].spelling, parts=parts
-    )
+    return _joined(str(given), parts, argument)
 
 
 def _missing(one: TableSource, other: TableSource) -> str:
     return ", ".join([name for name in one.names if name not in other.names][:_SHOWN])
 
 
-def _file(path: Path, *, known: bool = False, argument: str, **how: Any) -> TableSource:
+def _file(path: Path, *, known: bool, argument: str, **how: Any) -> TableSource:
     """Open one file; `known` wants an ending that is one of a table."""
     ending = path.suffix.lower()
     if ending in _OTHERS or (known and ending not in (*_PARQUET, *_ARROW, *_JSON, *_CSV)):
         what, fix = f"{path}: no table can be read from such a file", "a pattern such as 'FOLDER/*.csv' leaves it out"
         facts: dict[str, Any] = {"expected": EXPECTED, "received": path.name, "fix": fix if known else None}
         raise UserError(what, argument=argument, **facts, family="data-unreadable")
-    if ending in _PARQUET:
-        return _parquet(path, argument)
-    if ending in _ARROW:
-        return _arrow(path, argument)
+    if ending in (*_PARQUET, *_ARROW):
+        return _columnar(path, argument, "parquet" if ending in _PARQUET else "ipc")
     return _json(path, argument) if ending in _JSON else _csv(path, argument=argument, **how)
 
 
@@ -248,11 +191,13 @@ def _csv(path: Path, *, argument: str, delimiter: str, encoding: str, content: b
     delimiter = "\t" if (path.suffix.lower(), delimiter) == (".tsv", ",") else delimiter
     file = open_csv(path, delimiter=delimiter, encoding=encoding, argument=argument, content=content)
     files = (file.path,) if file.content is None else ()
-    return CsvTable(str(file.path), file.names, _nothing, argument, files, f"{file.delimiter}{file.codec}", file=file)
 
+    def find(numbers: Sequence[int]) -> list[str]:
+        return _lines(str(path), numbers, (line for line, _ in islice(file.lines(), 1, None)))
 
-def _nothing(wanted: Sequence[str]) -> Iterable[Any]:
-    return ()
+    return TableSource(
+        str(file.path), file.names, partial(csv_blocks, file), argument, files, f"{file.delimiter}{file.codec}", find
+    )
 
 
 @contextmanager
@@ -262,40 +207,26 @@ def _readable(path: Path, argument: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         what, expected = f"the file cannot be read: {str(error).splitlines()[0]}", f"a {path.suffix[1:]} file"
-        raise UserError(
-            what, argument=argument, expected=expected, received=str(path), family="data-unreadable"
-        ) from error
+        facts = {"expected": expected, "received": str(path), "family": "data-unreadable"}
+        raise UserError(what, argument=argument, **facts) from error  # type: ignore[arg-type]
 
 
-def _parquet(path: Path, argument: str) -> TableSource:
-    from pyarrow import parquet
+def _columnar(path: Path, argument: str, kind: str) -> TableSource:
+    """Open a Parquet file, or one of Arrow in the form for random access, which Feather has too, or as a stream."""
+    from pyarrow import dataset
 
-    def batches(wanted: Sequence[str]) -> Iterator[Any]:
-        with _readable(path, argument), parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=[*wanted], use_threads=False)
-
-    with _readable(path, argument), parquet.ParquetFile(path) as file:
-        return TableSource(str(path), tuple(file.schema_arrow.names), batches, argument, (path,))
-
-
-def _arrow(path: Path, argument: str) -> TableSource:
-    def opened() -> tuple[tuple[str, ...], Iterable[Any]]:
-        """Open the file in the form for random access, which Feather has too, or as a stream."""
-        mapped = pa.memory_map(str(path))
-        try:
-            file = pa.ipc.open_file(mapped)
-            return tuple(file.schema.names), map(file.get_batch, range(file.num_record_batches))
-        except pa.ArrowInvalid:
-            mapped.seek(0)
-            stream = pa.ipc.open_stream(mapped)
-            return tuple(stream.schema.names), stream
+    def opened() -> Any:
+        with path.open("rb") as file:
+            if kind == "parquet" or file.read(6) == b"ARROW1":
+                return dataset.dataset(str(path), format=kind)
+        return dataset.dataset(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
 
     def batches(wanted: Sequence[str]) -> Iterator[Any]:
         with _readable(path, argument):
-            yield from (batch.select([*wanted]) for batch in opened()[1])
+            yield from opened().to_batches(columns=[*wanted], batch_readahead=0, use_threads=False)
 
     with _readable(path, argument):
-        return TableSource(str(path), opened()[0], batches, argument, (path,))
+        return TableSource(str(path), tuple(opened().schema.names), partial(_arrow_blocks, batches), argument, (path,))
 
 
 def _json(path: Path, argument: str) -> TableSource:
@@ -309,7 +240,13 @@ def _json(path: Path, argument: str) -> TableSource:
             table = _json_by_python(path, argument)
     if not table.num_rows:
         raise UserError("the file has no rows", argument=argument, received=str(path), family="data-unreadable")
-    return JsonTable(str(path), tuple(table.column_names), lambda wanted: [table.select([*wanted])], argument, (path,))
+
+    def find(numbers: Sequence[int]) -> list[str]:
+        with path.open("rb") as file:
+            return _lines(str(path), numbers, (line for line, text in enumerate(file, 1) if text.strip()))
+
+    blocks = partial(_arrow_blocks, lambda wanted: [table])
+    return TableSource(str(path), tuple(table.column_names), blocks, argument, (path,), find=find)
 
 
 def _json_by_python(path: Path, argument: str) -> Any:
@@ -347,20 +284,20 @@ def frame_source(frame: Any, argument: str = "frame") -> TableSource:
     if hasattr(frame, "to_arrow"):
         frame = frame.to_arrow()
     if isinstance(frame, pa.Table):
-        named = [(name, _whole(column)) for name, column in zip(frame.column_names, frame.columns)]
+        named = [(name, whole(column)) for name, column in zip(frame.column_names, frame.columns)]
     elif hasattr(frame, "columns") and hasattr(frame, "iloc"):
         named = [(str(name), _array(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
         expected = "a data frame of pandas, polars or Arrow"
         raise UserError("this is no table", argument=argument, expected=expected, received=type(given).__name__)
-    columns = dict(named)
-    return TableSource("the table", tuple(name for name, _ in named), lambda wanted: [columns], argument)
+    blocks = partial(_arrow_blocks, lambda wanted: [dict(named)])
+    return TableSource("the table", tuple(name for name, _ in named), blocks, argument)
 
 
 def _array(series: Any) -> Any:
     """Make an Arrow array of a column of pandas; of one that holds all kinds of things their texts."""
     try:
-        return _whole(pa.array(series, from_pandas=True))
+        return whole(pa.array(series, from_pandas=True))
     except (pa.ArrowException, TypeError, ValueError):
         there = series.notna()
         return pa.array([str(cell) if known else None for cell, known in zip(series, there)], pa.string())

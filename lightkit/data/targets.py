@@ -5,13 +5,13 @@ Shapes: N rows, T targets, K knots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
 
 KINDS = ("none", "standardize", "log", "quantile")
@@ -33,14 +33,11 @@ class TargetTransform:
     """
 
     kind: str = "none"
-    knots: tuple[tuple[float, ...], ...] = ()
-    scores: tuple[tuple[float, ...], ...] = ()
+    knots: Sequence[Sequence[float]] = ()
+    scores: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(
-                "not a transform of targets", argument="target_transform", received=self.kind, choices=KINDS
-            )
+        check_choice("target_transform", self.kind, KINDS)
 
     def fit(self, y: Tensor) -> TargetTransform:
         """Fit it to the training targets `(N,)` or `(N, T)`.
@@ -53,18 +50,10 @@ class TargetTransform:
         columns = y.double().reshape(len(y), -1)
         if self.kind == "log" and bool((columns <= -1).any()):
             what, fix = "log takes log(1 + y), and a target is not above -1", "data.dataset.target_transform=quantile"
-            received = float(columns.min())
-            raise UserError(what, argument="dataset.target_transform", received=received, fix=fix)
+            raise UserError(what, argument="dataset.target_transform", received=float(columns.min()), fix=fix)
         columns = columns.log1p() if self.kind == "log" else columns
         fitted = [(_quantiles if self.kind == "quantile" else _moments)(column) for column in columns.T]
-        knots, scores = zip(*fitted, strict=True)
-        return TargetTransform(self.kind, knots, scores)
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> TargetTransform:
-        """Build it again from plain values."""
-        knots, scores = (tuple(map(tuple, state[name])) for name in ("knots", "scores"))
-        return cls(state["kind"], knots, scores)
+        return TargetTransform(self.kind, *zip(*fitted, strict=True))
 
     def __call__(self, y: Tensor) -> Tensor:
         """Return what is learnt of targets `(N,)` or `(N, T)`, in single precision."""

@@ -137,7 +137,7 @@ TABLE, PICTURES, TEXT = (
         (TABLE | {"path": "t.csv"}, ["data.dataset.path: the file is not written in utf-8", "encoding=cp1252"]),
         (TABLE | {"path": "t.csv", "encoding": "latin-1"}, ["data.dataset.delimiter: t.csv has one column"]),
         (TABLE | {"path": "empty.csv"}, ["data.dataset.path: the file has no rows"]),
-        (TABLE | {"path": "."}, ["data.dataset.path: a folder, not a file", "empty.csv"]),
+        (TABLE | {"path": "."}, ["data.dataset.path: the file has no rows", "empty.csv"]),
         (TABLE | {"path": " "}, ["data.dataset.path: an empty path"]),
         (TABLE | {"path": "empty.cvs"}, ["data.dataset.path: there is no such file or folder", "nearest: empty.csv"]),
         (TABLE | {"path": "~/no-such-table.csv"}, ["data.dataset.path: there is no such file or folder"]),

@@ -153,7 +153,8 @@ def test_a_table_is_judged_without_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from lightkit.common.errors import Problems
-from lightkit.data.csv_table import TableSpec, read_tables
+from lightkit.data.csv_table import read_tables
+from lightkit.data.table_spec import TableSpec
 problems = Problems()
 with problems.noted():
     read_tables(TableSpec({str(tmp_path / "t.csv")!r}, 'kind', split_column='part'))
