@@ -79,11 +79,11 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6600,
+    "config": 6680,
     "runner": 5400,
     "doctor": 4150,
     "cli": 4200,
-    "data": 5400,
+    "data": 5850,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
@@ -100,7 +100,7 @@ BUDGETS = {
     "detached": 900,
     "compare": 950,
     "monitor": 850,
-    "models": 900,
+    "models": 940,
     "finders": 650,
     "gallery": 650,
     "processes": 300,
