@@ -79,11 +79,11 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6680,
+    "config": 6650,
     "runner": 5400,
     "doctor": 4150,
     "cli": 4200,
-    "data": 5850,
+    "data": 5750,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
