@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,20 @@ from lightkit.assembly.parts import (
 )
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common.argument_checks import IN_ORDER
-from lightkit.common.errors import keys_under
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
-from lightkit.device.stepping import FLAGS
+from lightkit.device.stepping import FLAGS, ClipNorm
 from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
+from lightkit.optim.several import Part, Several
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
-from lightkit.trainer.step import check_closure
+from lightkit.trainer.step import check_closure, check_parts
 from lightkit.trainer.tasks import Distillation, Task
 
 
@@ -135,7 +137,8 @@ def build_learner(
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg.optim, made, timetable, engine)
     check_closure(optimizer, engine)
-    scheduler = build_scheduler(cfg.scheduler, optimizer, timetable, mode=mode)
+    check_parts(task, optimizer, engine)
+    scheduler = build_schedules(cfg, optimizer, timetable)
     rehearse(
         data, model, task, criterion, engine, to_plain(cfg.model)
     )  # a model of which this process holds a part only is let pass
@@ -222,16 +225,14 @@ def build(
 
 
 def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
-    """Build the optimizer from its node, over named groups in which every parameter that ever trains stands once.
-
-    How it steps goes by the device, unless the node says so itself.
-    """
+    """Build the optimizer from its node, over named groups in which every parameter that ever trains stands once."""
     given = to_plain(node)
     settings: dict[str, Any] = {
         **{name: given.get(name) for name in ("lr", "weight_decay", "layer_decay")},
         "rules": given.get("rules") or [],
         "no_decay": given.get("no_decay", False),
         "depths": made.depths,
+        "parts": given.get("parts"),
     }
     options, prepared = made.tuning, made.prepared
     if options is not None and prepared is not None:
@@ -245,23 +246,48 @@ def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engin
         }
     with keys_under("optim"):
         groups = parameter_groups(made.model, **settings)
-    own = any(given.get(flag) is not None for flag in FLAGS)
+    parts = {}
+    for name, part in node.get("parts", {}).items():
+        own = [group for group in groups if group["part"] == name]
+        clip = part.clip_norm and ClipNorm(part.clip_norm)
+        parts[name] = Part(_optimizer(part, made, engine, key=f"optim.parts.{name}", params=own), part.every, clip)
+    optimizer = _optimizer(node, made, engine, params=groups, parts=parts)
+    if parts and not isinstance(optimizer, Several):
+        raise UserError("there are several", key="optim.parts", received=given["_target_"], fix="optim=several")
+    return optimizer
+
+
+def _optimizer(node: DictConfig, made: Network, engine: Engine, *, key: str = "optim", **given: Any) -> Optimizer:
+    """Build one optimizer, which steps as the device does it best unless its node says so itself."""
+    own = any(node.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
-        steps = {} if own else engine.implementation(made.model, given["_target_"].rpartition(".")[2])
-    return instantiate(node, key="optim", expected=Optimizer, params=groups, model=made.model, **steps)
+        steps = {} if own else engine.implementation(made.model, node["_target_"].rpartition(".")[2])
+    return instantiate(node, key=key, expected=Optimizer, model=made.model, **given, **steps)
 
 
-def build_scheduler(node: DictConfig, optimizer: Optimizer, timetable: Timetable, *, mode: str) -> Schedule:
-    """Build the schedule of the learning rates from its node."""
+def build_scheduler(
+    node: DictConfig, optimizer: Optimizer, timetable: Timetable, *, mode: str, key: str = "scheduler"
+) -> Schedule:
+    """Build a schedule of the learning rates from its node."""
     return instantiate(
         node,
-        key="scheduler",
+        key=key,
         optimizer=optimizer,
         total_steps=timetable.total_steps,
         steps_per_epoch=timetable.steps_per_epoch,
         mode=mode,
         expected=Schedule,
     )
+
+
+def build_schedules(cfg: DictConfig, optimizer: Any, timetable: Timetable) -> Schedule:
+    """Build the schedule of the learning rates, and those of single ones of several optimizers."""
+    schedule = build_scheduler(cfg.scheduler, optimizer, timetable, mode=cfg.metrics.mode)
+    for name, part in cfg.optim.get("parts", {}).items():
+        own = {"timetable": timetable, "mode": cfg.metrics.mode, "key": f"optim.parts.{name}.schedule"}
+        if part.schedule is not None:
+            schedule.leave(partial(build_scheduler, part.schedule, **own), name)
+    return schedule
 
 
 def build_task(

@@ -36,14 +36,15 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("loss",): SIZES,
     ("metrics",): SIZES,
     ("data", "augment"): SIZES,
-    ("optim",): ("params", "model"),  # the parameter groups, and the network for those that look at its layers
+    # The parameter groups, the network, several optimizers by name; and what their schedules get.
+    ("optim",): ("params", "model", "parts", "optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
     ("data", "sampler"): ("targets", "num_samples", "data_source", "shards"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""
-FILLED = frozenset({"params", "model", "optimizer"})
+FILLED = frozenset({"params", "model", "optimizer", "parts"})
 """Those of them that a configuration cannot give, wherever they are."""
 _OF_STRATEGY: Key = ("device", "parallel")
 _CALLED_LATER: frozenset[Key] = frozenset({("data", "collate")})
@@ -53,6 +54,8 @@ _CALLED_LATER: frozenset[Key] = frozenset({("data", "collate")})
 KINDS: dict[Key, tuple[str, ...]] = {
     ("model",): ("torch.nn.Module",),
     ("optim",): ("torch.optim.Optimizer",),
+    ("optim", "parts", "*"): ("torch.optim.Optimizer",),
+    ("optim", "parts", "*", "schedule"): ("lightkit.optim.schedulers.Schedule",),
     ("scheduler",): ("lightkit.optim.schedulers.Schedule",),
     ("metrics", "*", "*"): ("torchmetrics.Metric", "torchmetrics.MetricCollection"),
     ("trainer", "task"): ("lightkit.trainer.tasks.Task",),

@@ -298,9 +298,9 @@ def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fill(node: Any, kind: Any) -> None:
     """Write out the defaults of a node and of those below it, but for nodes that an interpolation gives."""
-    if typing.get_origin(kind) is list and OmegaConf.is_list(node):
-        for index in range(len(node)):
-            _fill(node._get_node(index), typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (list, dict) and OmegaConf.is_config(node):
+        for place in range(len(node)) if OmegaConf.is_list(node) else node:
+            _fill(node._get_node(place), typing.get_args(kind)[-1])
     if not OmegaConf.is_dict(node) or not dataclasses.is_dataclass(kind):
         return
     for field in dataclasses.fields(kind):

@@ -61,10 +61,12 @@ def class_in(kind: Any) -> type | None:
 
 def class_at(key: Key) -> type | None:
     """Return the schema class of the node at a key; None where the schema has none."""
-    kind: type | None = Config
+    found: Any = Config
     for part in key:
-        kind = class_in(field_types(kind).get(str(part))) if kind is not None else None
-    return kind
+        kind = class_in(found)
+        named = typing.get_origin(found) in (list, dict)
+        found = typing.get_args(found)[-1] if named else field_types(kind).get(str(part)) if kind is not None else None
+    return class_in(found)
 
 
 @cache

@@ -14,10 +14,6 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 from lightkit.common.modules import fields_of, rebuilt, shape_of, tensors
 
 
-class UnlikeSamplesError(ValueError):
-    """Samples of one batch hold other things."""
-
-
 class _OfDataclass(type):
     """Makes `isinstance` true of the objects of dataclasses, as PyTorch looks classes of samples up by it."""
 
@@ -38,17 +34,17 @@ def _dataclass(samples: Sequence[Any], *, collate_fn_map: Any) -> Any:
     return made
 
 
-def _none(_samples: Sequence[None], **_options: Any) -> None:
-    """Make nothing of what no sample has."""
-
-
 def _stacked(samples: Sequence[Tensor], **options: Any) -> Any:
     first = samples[0]
     plain = first.layout == torch.strided and not first.is_nested
     return torch.stack(tuple(samples)) if plain else collate_tensor_fn(samples, **options)
 
 
-WITH_DATACLASSES: dict[Any, Any] = {**default_collate_fn_map, AnyDataclass: _dataclass, type(None): _none}
+WITH_DATACLASSES: dict[Any, Any] = {
+    **default_collate_fn_map,
+    AnyDataclass: _dataclass,
+    type(None): lambda _samples, **_options: None,
+}
 """How PyTorch makes a batch of each kind of value, and of dataclasses; what all samples lack is None."""
 IN_OWN_MEMORY: dict[Any, Any] = {**WITH_DATACLASSES, Tensor: _stacked}
 """The same without memory that worker processes share."""
@@ -97,11 +93,11 @@ def one_structure(samples: Sequence[Any], *, deep: bool = True) -> Sequence[Any]
         deep: Compare what their parts hold, too.
 
     Raises:
-        UnlikeSamplesError: One has other names, another number of parts, or tensors of other dimensions.
+        ValueError: One has other names, another number of parts, or tensors of other dimensions.
     """
     first = _structure(samples[0], deep)
     if any(_structure(sample, deep) != first for sample in samples):
-        raise UnlikeSamplesError("they do not hold the same things")
+        raise ValueError("they do not hold the same things")
     return samples
 
 

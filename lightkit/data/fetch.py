@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.modules import mapped, shape_of
 from lightkit.common.randomness import mix
-from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, UnlikeSamplesError, one_structure, unlike
+from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, one_structure, unlike
 from lightkit.data.prepare import Prepare
 from lightkit.data.sources import read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
@@ -138,7 +138,7 @@ class Fetch:
             facts = {"origin": user_frame(error), "fix": DEBUG}
         first = read_sample(self.base, 0)
         odd = unlike(samples, first)
-        if odd is not None and (self.collate is None or isinstance(error, (LookupError, UnlikeSamplesError))):
+        if odd is not None and (self.collate is None or isinstance(error, (LookupError, ValueError))):
             what = f"{what}; sample {rows[odd]} is not like sample 0"
             facts |= {"expected": shape_of(first), "received": shape_of(samples[odd])}
         key = "data.collate" if self._collate_name == "data.collate" else "data.dataset"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -229,12 +228,7 @@ def small_batch(loader: Loader) -> Any:
     """
     plain: dict[str, Any] = {"shuffle": False, "drop_last": False, "epoch_batches": None}
     options = replace(loader.options, num_workers=0, pin_memory=False, **plain)
-    source = loader.source
-    if isinstance(source, SampleData):
-        # A data set that opens its files at the first sample must not hand them on to worker processes open.
-        with suppress(Exception):  # it may refuse to be copied
-            source = copy.copy(source)
-            source.base = copy.copy(source.base)
+    source = loader.source.reopened() if isinstance(loader.source, SampleData) else loader.source
     return next(iter(Loader(source, _rows(loader, 2), options, prepare=loader.prepare, mixup=loader.mixup).epoch(0)))
 
 

@@ -162,11 +162,7 @@ class Mixup:
 
     def mixed(self, batches: Iterable[Any], *, epoch: int, start: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Mix batches; what is drawn depends on the epoch and the position of a batch's first sample."""
-        for batch in batches:
-            if not is_pair(batch) or not isinstance(batch[1], Tensor):
-                what, fix = "only pairs of tensors can be mixed", "data.mixup.alpha=null data.mixup.cutmix_alpha=null"
-                raise UserError(what, key="data.mixup", received=shape_of(batch)[:200], fix=fix, family="data-setting")
-            x, y = batch
+        for x, y in batches:
             if self.info.task == "multiclass":
                 y = torch.nn.functional.one_hot(y, self.info.num_classes).to(torch.float32)
             random, size = np.random.default_rng(mix(self.seed, "mixup", epoch, start)), len(x)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,14 @@ class SampleData:
 
     def __getitem__(self, row: int) -> Any:
         return self.base[row]
+
+    def reopened(self) -> SampleData:
+        """Return a copy: what opens its files at the first sample must not hand them on to worker processes open."""
+        with suppress(Exception):  # it may refuse to be copied
+            other = copy.copy(self)
+            other.base = copy.copy(self.base)
+            return other
+        return self
 
     def check(self, batch: Any, rows: list[int]) -> None:
         """Refuse NaN, infinity and labels out of range in a batch of `rows`; only pairs (input, target) are looked at.

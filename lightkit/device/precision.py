@@ -84,6 +84,10 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients back to their true size; here they have it."""
 
+    def beside(self, name: str) -> Precision:
+        """Return what steps a further optimizer of that name: the same, where there is no loss scale."""
+        return self
+
     def true_size(self, gradient: Tensor) -> Tensor:
         """Return a gradient that `unscale` has not seen yet in its true size."""
         return gradient
@@ -162,6 +166,11 @@ class Fp16(Bf16):
         super().__init__(device)
         self.scaler = torch.amp.GradScaler(device.type)
         self._skipped = torch.zeros((), device=device)
+        self._beside: dict[str, Fp16] = {}
+
+    def beside(self, name: str) -> Fp16:
+        """Return what steps a further optimizer of that name, with a loss scale of its own."""
+        return self._beside.setdefault(name, Fp16(self.device))
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the scaled loss."""
@@ -189,17 +198,22 @@ class Fp16(Bf16):
 
     def vitals(self) -> dict[str, float]:
         """Return the loss scale and the steps left out so far."""
-        return {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
+        own = {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
+        return own | {f"amp/scale_{name}": one.scaler.get_scale() for name, one in self._beside.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale, how long it has held, and the steps left out."""
-        return {**self.scaler.state_dict(), "skipped": self.skipped()}
+        beside = {name: one.state_dict() for name, one in self._beside.items()}
+        return {**self.scaler.state_dict(), "skipped": self.skipped(), **({"beside": beside} if beside else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a saved scale."""
         if state:
-            self.scaler.load_state_dict({name: value for name, value in state.items() if name != "skipped"})
+            own = ("skipped", "beside")
+            self.scaler.load_state_dict({name: value for name, value in state.items() if name not in own})
             self._skipped.fill_(state.get("skipped", 0))
+            for name, saved in state.get("beside", {}).items():
+                self.beside(name).load_state_dict(saved)
 
 
 class Bf16True(Precision):

@@ -8,6 +8,7 @@ from lightkit.optim.groups import parameter_groups
 from lightkit.optim.lasting import InverseSquareRoot, WarmupStableDecay
 from lightkit.optim.layers import depth_of, layer_depths
 from lightkit.optim.schedulers import Constant, Schedule
+from lightkit.optim.several import Several
 from lightkit.optim.wrapped import Torch, rates
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Plateau",
     "Sam",
     "Schedule",
+    "Several",
     "SparseAdam",
     "Step",
     "Torch",

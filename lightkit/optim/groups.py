@@ -15,6 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.patterns import Matched
 from lightkit.optim.layers import LayerRates, layer_depths, without_decay
 from lightkit.optim.rules import Settings, check_decay, check_rate, matched, read_rules, targets
+from lightkit.optim.several import divided
 
 
 def parameter_groups(
@@ -33,6 +34,7 @@ def parameter_groups(
     labels: Mapping[str, str] | None = None,
     aliases: Mapping[str, str] | None = None,
     first_steps: Mapping[str, int] | None = None,
+    parts: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Sort the parameters of a model into groups for a `torch.optim` optimizer.
 
@@ -61,11 +63,12 @@ def parameter_groups(
         aliases: Further name of some parameters, such as the one before something was put into the model. Rules may
             match it, `depths` and `no_weight_decay()` may speak of it.
         first_steps: Optimizer step some parameters first train at, from which their warm-up counts; 0 for all others.
+        parts: Settings of several optimizers by name; `lr` and `weight_decay` are theirs then, and so are the groups.
 
     Returns:
         Groups in the order of their first parameter: `params`, `param_names`, a unique `name`, `rules` (the
         configuration keys that made it), `lr` and `weight_decay` where known, and for a group with a warm-up of its own
-        `warmup_steps`, `first_step` and `warmup_key`.
+        `warmup_steps`, `first_step` and `warmup_key`. `part` names the optimizer, where there are several.
 
     Raises:
         UserError: A rule is not understood or matches nothing, a rate is 0 or below, or there is nothing to train.
@@ -73,16 +76,26 @@ def parameter_groups(
     """
     layers = LayerRates(layer_decay, tuple(slices), decay_key=layer_key, slices_key=slices_key)
     checked = read_rules(rules)
-    check_rate(lr, "lr")
+    rates = [part.get("lr") for part in parts.values()] if parts else [lr]
+    for rate in rates:
+        check_rate(rate, "lr")
     check_decay(weight_decay, "weight_decay")
-    if lr is None and (layers.asked or any(rule.scales for rule in checked)):
+    if None in rates and (layers.asked or any(rule.scales for rule in checked)):
         asking = "layer_decay, slices, lr_scale and lr_ratio"
         raise UserError(f"{asking} need a learning rate to scale", argument="lr", fix="set optim.lr")
     aliases, labels, first_steps = aliases or {}, labels or {}, first_steps or {}
     known = _known(model, names, aliases)
+    owners = divided(known, parts or {}) if parts else dict.fromkeys(known, "")
+    own = {"": {"lr": lr, "weight_decay": weight_decay}, **(parts or {})}
     settings = {
-        name: Settings(lr, weight_decay, label=labels.get(name, ""), first_step=first_steps.get(name, 0))
-        for name in known
+        name: Settings(
+            own[part].get("lr"),
+            own[part].get("weight_decay"),
+            label=".".join(filter(None, (part, labels.get(name)))),
+            first_step=first_steps.get(name, 0),
+            keys=(f"optim.parts.{part}" if part else "optim",),
+        )
+        for name, part in owners.items()
     }
     if no_decay:
         spared = without_decay(model, aliases)
@@ -91,7 +104,8 @@ def parameter_groups(
         settings = layers.applied(settings, depths or layer_depths(model), aliases)
     for rule in checked:
         settings |= {name: settings[name].under(rule) for name in targets(rule, known)}
-    return _as_groups(model, settings)
+    groups = _as_groups(model, settings)
+    return [{**group, "part": owners[group["param_names"][0]]} for group in groups] if parts else groups
 
 
 def matched_rules(

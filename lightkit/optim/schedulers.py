@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import typing
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch.optim import Optimizer
@@ -65,6 +66,7 @@ class Schedule:
         self.warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
         self.count, self._applied = 0, math.nan
         self.rate_scale = 1.0
+        self.beside: dict[int, tuple[Schedule, int]] = {}
         self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.own_settings = [{key: group[key] for key in _SETTINGS if key in group} for group in optimizer.param_groups]
         own = "warmup_steps" in optimizer.defaults  # then it warms up each group by itself, as schedule-free ones do
@@ -102,8 +104,22 @@ class Schedule:
         """Move to the next step; call it after every optimizer step."""
         self.count += 1
         factor = self.factor(self.count)
-        if factor != self._applied or self.count <= self._last_warm:
+        if factor != self._applied or self.count <= self._last_warm or self.beside:
             self._apply(factor)
+
+    def leave(self, make: Callable[[Any], Schedule], part: str) -> None:
+        """Leave the groups of one of several optimizers to a schedule of its own, which is a function of the step.
+
+        Args:
+            make: Makes it for an optimizer.
+            part: Name of that optimizer.
+        """
+        numbers = [number for number, group in enumerate(self.optimizer.param_groups) if group["part"] == part]
+        for number in numbers:
+            set_rate(self.optimizer.param_groups[number], self.own_rates[number])
+        own = make(self.optimizer.parts[part])  # type: ignore[attr-defined]
+        self.beside |= {number: (own, at) for at, number in enumerate(numbers)}
+        self.refresh()
 
     def rates(self, step: int) -> list[float]:
         """Return each group's rate in this step, from what is known now; change nothing."""
@@ -141,10 +157,13 @@ class Schedule:
 
     def _rates(self, step: int, factor: float) -> list[float]:
         rates = [rate * factor * self.rate_scale for rate in self.own_rates]
-        if step > self._last_warm:
-            return rates
-        done = [min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0 for first, steps in self.warmups]
-        return [rate * share for rate, share in zip(rates, done)]
+        if step <= self._last_warm:
+            done = [min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0 for first, steps in self.warmups]
+            rates = [rate * share for rate, share in zip(rates, done)]
+        for number, (own, at) in self.beside.items():
+            own.total_steps = self.total_steps  # a resumed run may be made longer
+            rates[number] = own.rates(step)[at] * self.rate_scale
+        return rates
 
     def _apply(self, factor: float) -> None:
         self._applied = factor

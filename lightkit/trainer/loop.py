@@ -266,7 +266,8 @@ class Trainer:
             self._call("on_before_update")
         self._rescue.begin_update()
         self._norm = self.stepper.update(usable=usable, want_norm=logged)
-        self._rates = rates_of(self.optimizer) if logged else {}  # of this step: the schedule sets those of the next
+        # Of this step: the schedule sets the rates of the next.
+        self._rates = {**rates_of(self.optimizer), **getattr(self.stepper, "norms", {})} if logged else {}
         state.step += 1
         state.samples_done += window
         with self._span("optimizer"):

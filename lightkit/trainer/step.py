@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +21,7 @@ from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.tasks import StepOutput, loss_weight
+from lightkit.trainer.tasks import StepOutput, Task, loss_weight
 
 
 class Stepper(Protocol):
@@ -71,6 +74,7 @@ class PlainStepper:
 
     def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
         self._learner, self._guard, self._span = learner, guard, spans.span
+        self._precision = learner.engine.precision
         self.loss, self.samples, self.outputs = torch.zeros(()), 1, None  # type: Tensor, int, Any
         self._results: list[Any] = []
 
@@ -102,15 +106,20 @@ class PlainStepper:
         with engine.accumulating(learner.network, more):
             engine.seed(learner.state.epoch, position + first)
             with self._span("forward"), engine.autocast():
-                step = learner.task.step(learner.network, batch, learner.criterion)
+                step = self._step(batch)
             with self._span("checks"):
                 fine = self._guard.passes(step.loss)
             if not fine:
                 engine.waste(step.loss)
                 return step, False
             with self._span("backward"):
-                engine.backward(step.loss if share == 1.0 else step.loss * share)
+                self._precision.backward(step.loss if share == 1.0 else step.loss * share)
         return step, True
+
+    def _step(self, batch: Any) -> StepOutput:
+        """Compute the loss of a batch."""
+        learner = self._learner
+        return learner.task.step(learner.network, batch, learner.criterion)
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:
         """See `Stepper.update`."""
@@ -204,6 +213,77 @@ class ClosureStepper(PlainStepper):
             learner.engine.precision.discard(learner.optimizer)
 
 
+class PartsStepper(ClosureStepper):
+    """Steps of several optimizers by name, each by the loss that the task has for it, one after the other.
+
+    The first one steps by the batches of the window as they come. They are kept on the device, and the others compute
+    their losses of them at the weights that it has left, with the same random numbers. While the loss of one is
+    computed, the parameters of the others need no gradient. The loss of the run is that of the first; all of them are
+    logged as `loss_NAME`.
+    """
+
+    norms: Mapping[str, float] = MappingProxyType({})
+    """Norms of the gradients of the other optimizers in the newest step, by the names they are logged under."""
+
+    def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
+        super().__init__(learner, guard, spans)
+        self._parts: Mapping[str, Any] = learner.optimizer.named  # type: ignore[attr-defined]
+        self._first = self._name = next(iter(self._parts))
+
+    def micro(self, batch: Any, **place: Any) -> bool:
+        """See `Stepper.micro`."""
+        with self._alone(self._first):
+            return super().micro(batch, **place)
+
+    def _step(self, batch: Any) -> StepOutput:
+        learner, name = self._learner, self._name
+        step = learner.task.part(name, learner.network, batch, learner.criterion)
+        return step._replace(log={**(step.log or {}), f"loss_{name}": step.loss})
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Let the parameters of one optimizer need gradients, and no others."""
+        groups = [group["params"] for group in self._learner.optimizer.param_groups if group["part"] != name]
+        resting = [each for params in groups for each in params if each.requires_grad]
+        precision = self._learner.engine.precision
+        self._name, self._precision = name, precision if name == self._first else precision.beside(name)
+        for each in resting:
+            each.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for each in resting:
+                each.requires_grad_(True)
+
+    def _take(self, *, want_norm: bool) -> Tensor | None:
+        """Let each optimizer step that is due; returns the norm of the gradients of the first one."""
+        learner, norms = self._learner, dict[str, Any]()
+
+        def one(name: str) -> None:
+            part = self._parts[name]
+            if (learner.state.step + 1) % part.every == 0:
+                with self._alone(name):
+                    if name != self._first:
+                        self._compute_again()
+                    clip = part.clip or learner.engine.clip
+                    norms[name] = self._precision.step(part.optimizer, clip=clip, want_norm=want_norm)
+
+        learner.optimizer.step(one)  # type: ignore[arg-type]
+        learner.engine.compiler.next_step()
+        first = norms.pop(self._first)
+        self.norms = {f"grad/norm_{name}": float(norm) for name, norm in norms.items() if norm is not None}
+        return first
+
+    def _compute_again(self) -> None:
+        """Compute the loss of the window for another optimizer; one that is not finite is the guard's."""
+        for batch, place in self._window:
+            step, fine = self._compute(batch, **place)
+            if not fine:
+                self._guard.refuse(self._learner, batch, place["position"])
+            log = mapped(torch.Tensor.detach, step.log)
+            self._learner.metrics["train"].update(None, None, step.loss.detach(), self.samples, None, 0, log)
+
+
 def make_stepper(learner: Learner, guard: Guard, spans: NoSpans) -> Stepper:
     """Make what steps over one model in the way that its optimizer wants.
 
@@ -212,7 +292,25 @@ def make_stepper(learner: Learner, guard: Guard, spans: NoSpans) -> Stepper:
         guard: Tells whether a loss may be used.
         spans: Names the stretches of time.
     """
-    return (ClosureStepper if needs_closure(learner.optimizer) else PlainStepper)(learner, guard, spans)
+    usual = ClosureStepper if needs_closure(learner.optimizer) else PlainStepper
+    return (PartsStepper if learner.task.parts else usual)(learner, guard, spans)
+
+
+def check_parts(task: Task, optimizer: Optimizer, engine: Engine) -> None:
+    """Refuse several optimizers that the task has no losses for, and what does not go with those losses.
+
+    Raises:
+        UserError: The names differ, or the model is wrapped for several devices.
+    """
+    named, strategy = [*getattr(optimizer, "named", ())], engine.parallel.strategy
+    if sorted(named) != sorted(task.parts):
+        what = f"{type(task).__name__} has losses for other optimizers"
+        expected = ", ".join(task.parts) or "one optimizer; a task of your own has losses for several (Task.part)"
+        facts: dict[str, Any] = {"received": ", ".join(named) or type(optimizer).__name__, "family": "contradiction"}
+        raise UserError(what, key="optim.parts", expected=expected, fix="optim=several, with these names", **facts)
+    if named and (strategy.several_gpus or engine.ranks.size > 1):
+        what, fix = "losses of several optimizers are computed on one device", "device.parallel=none device.nproc=1"
+        raise UserError(what, key="device.parallel", received=strategy.name, fix=fix, family="contradiction")
 
 
 def check_closure(optimizer: Optimizer, engine: Engine) -> None:

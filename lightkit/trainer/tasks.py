@@ -6,7 +6,7 @@ Shapes: B samples, C classes or labels, T positions, V vocabulary size, `...` fu
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +49,20 @@ class Task:
 
     Name the subclass in the configuration: `trainer.task._target_: my_project.tasks.Siamese`.
     """
+
+    parts: Sequence[str] = ()
+    """Names of the optimizers that step by losses of their own, in `optim.parts`; empty where there is one loss."""
+
+    def part(self, name: str, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        """Compute the loss of one batch that one of several optimizers steps by, in training.
+
+        Args:
+            name: One of `parts`; only the parameters of this optimizer need gradients.
+            model: See `step`.
+            batch: See `step`.
+            criterion: See `step`.
+        """
+        raise NotImplementedError
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute the loss of one batch; the same method serves training, validation and test.

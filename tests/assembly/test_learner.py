@@ -42,6 +42,14 @@ BIGRAMS = [
     "model.num_embeddings=99",
     "model.embedding_dim=99",
 ]
+GAN = ["data=custom", "data.dataset._target_=experiments.gan_ring.ring.Ring", "model=custom", "loss=bce_with_logits"]
+GAN += [
+    "model._target_=experiments.gan_ring.ring.Networks",
+    "trainer.task._target_=experiments.gan_ring.gan.Adversarial",
+]
+GAN += ["trainer.task.latent=8", "metrics=none", "metrics.monitor=val/loss"]
+GAN += ["optim.parts={discriminator: {_target_: torch.optim.Adam, match: discriminator}, "
+        "generator: {_target_: torch.optim.Adam, match: generator}}"]  # fmt: skip
 NEEDS = {
     "data=torchvision": ["data.dataset.name=FakeData", FAKE, "model=cnn"],
     "data=text": [*TOKENS[1:], "model=transformer_lm"],
@@ -53,6 +61,7 @@ NEEDS = {
     "metrics=regression": ["data=diabetes"],
     "metrics=multilabel": ["data=digits_multilabel"],
     "metrics=language_modeling": [*TOKENS, "model=lstm_lm"],
+    "optim=several": GAN,
     "optim=sparse_adam": [*TOKENS, "model=custom", *BIGRAMS],
     "finetune=adapter": ["model=cnn"],
     "finetune=prefix": ["model=transformer"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Union
 
 from lightkit.common.argument_checks import Range
 from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, number
@@ -131,6 +131,21 @@ class LossConfig(Target):
 
 
 @dataclass
+class PartConfig(Target):
+    """One of several optimizers."""
+
+    match: Union[str, list[str]] = field(metadata={"patterns": ()}, kw_only=True)
+    """Pattern or list of patterns of the parameters that it trains, or of modules with all parameters in them. Each
+    parameter that trains has to be in one optimizer."""
+    every: int = field(default=1, metadata={"range": Range(low=1)}, kw_only=True)
+    """It steps after each so many windows of batches; the first optimizer steps after each."""
+    clip_norm: Optional[float] = field(default=None, metadata={"range": Range(above=0)}, kw_only=True)
+    """Largest total norm of its gradients; null takes `trainer.clip_norm` or `trainer.clip_value`."""
+    schedule: Optional[Target] = field(default=None, kw_only=True)
+    """Its learning rate over time, a function of the step such as `lightkit.optim.Cosine`; null takes `scheduler`."""
+
+
+@dataclass
 class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
@@ -141,6 +156,8 @@ class OptimConfig(Target):
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
     layer_decay: Optional[float] = number(None, above=0, high=1)
     """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
+    parts: dict[str, PartConfig] = field(default_factory=dict)
+    """Several optimizers by name, for `optim=several`: `{g: {_target_: torch.optim.Adam, match: g, lr: 0.1}}`."""
 
 
 @dataclass

@@ -5,7 +5,6 @@ Shapes in this file: N rows read, D numbers that describe a row.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Collection
@@ -178,11 +177,7 @@ class DataSample:
         changes |= {"batch_size": batch_size, "shuffle": False, "drop_last": False, "replica": 0, "replicas": 1}
         options = replace(train.options, split=split, **changes)
         source = self.data.source
-        if isinstance(source, SampleData):
-            # A data set that opens its files at the first sample must not hand them on to worker processes open.
-            with suppress(Exception):  # it may refuse to be copied
-                source = copy.copy(source)
-                source.base = copy.copy(source.base)
+        source = source.reopened() if isinstance(source, SampleData) else source
         return Loader(source, rows, options, prepare=replace(train.prepare, augment=()))
 
     def _sampled(self, split: str) -> SplitSample:

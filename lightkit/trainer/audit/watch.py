@@ -211,7 +211,8 @@ class Watcher(NoWatch):
         """Compare everything with how it was at the look before, and what moves with how it was some steps ago."""
         now, learner = WatchedMoment(seen, record.steps), seen.learner
         faults: Faults = {"": [*_step_faults(now, last), *_differing_ranks(learner, now)]}
-        began, enough = self._phase_start(), now.taken - before.taken >= ENOUGH_STEPS
+        longest = max((part.every for part in getattr(learner.optimizer, "named", {}).values()), default=1)
+        began, enough = self._phase_start(), now.taken - before.taken >= ENOUGH_STEPS * longest
         mixed = began > before.step or (now.trains != before.trains and began < before.step)
         if not mixed:
             gradients = record.gradients if enough else None
