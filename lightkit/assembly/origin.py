@@ -168,6 +168,18 @@ def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
     return found
 
 
+def pinned_before(data: DictConfig, folder: Path | None) -> dict[str, Any]:
+    """Return what a data set took when a run began, such as a commit, as its argument `pinned`; nothing for new runs.
+
+    Args:
+        data: The node of the data at hand; where it names another data set, nothing is pinned.
+        folder: That of the run.
+    """
+    kept = _facts(folder).get("pinned")
+    same = folder is not None and as_before(data, folder, [f"dataset.{name}" for name in ("path", "name", "revision")])
+    return {"pinned": kept} if kept and same else {}
+
+
 def as_before(data: DictConfig, run: Path, keys: Iterable[str]) -> bool:
     """Tell whether these keys of the node of the data have the values that they have in the configuration of a run."""
     return all(OmegaConf.select(data, key) == written(run, f"data.{key}") for key in keys)
@@ -211,6 +223,7 @@ def facts_of(data: Data) -> dict[str, Any]:
     found |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
     found |= {"classes": info.class_names} if info.class_names else {}
     found |= {"filling": data.filling.state_dict()} if data.filling else {}
+    found["pinned"] = getattr(getattr(data.source, "base", None), "pinned", None)
     state = data.normalizer.state_dict() if data.normalizer else None
     return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
 

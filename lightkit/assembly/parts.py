@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
-from lightkit.assembly.origin import check_same_classes, fitted_before, scaling_of_base
+from lightkit.assembly.origin import check_same_classes, fitted_before, pinned_before, scaling_of_base
 from lightkit.assembly.run_rows import known_rows
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
@@ -116,7 +116,8 @@ def build_splits(
         UserError: The data cannot be loaded, or a setting does not suit it.
     """
     options, override = to_plain(cfg.data), tuple(cfg.resume.override)
-    dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized)
+    pinned = pinned_before(cfg.data, folder or within)
+    dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized, **pinned)
     del options["dataset"]
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
     options["augment"] = [

@@ -25,7 +25,7 @@ def installed(
     Args:
         module: The module.
         fix: The command that installs its package.
-        what: What is said where it is missing; empty names the package.
+        what: What is said where it is missing, with `{}` for the error; empty names the package.
         argument: The argument that asks for it.
         received: The value of that argument.
 
@@ -35,7 +35,7 @@ def installed(
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        what, family = what or f"{module.partition('.')[0]} is not installed", "package-missing"
+        what, family = what.format(error) or f"{module.partition('.')[0]} is not installed", "package-missing"
         raise UserError(what, argument=argument, received=received, fix=fix, family=family) from error
 
 

@@ -80,12 +80,8 @@ class _Images:
             self.targets = torch.cat([targets for targets in found if targets is not None])
         first, target = self[0]
         if not isinstance(target, int):
-            raise UserError(
-                f"{name} is no classification data set",
-                argument="name",
-                received=name,
-                fix="wrap it in a data set class of your own: data=custom",
-            )
+            fix = "wrap it in a data set class of your own: data=custom"
+            raise UserError(f"{name} is no classification data set", argument="name", received=name, fix=fix)
         count = len(self.classes) or int(getattr(self.parts[0], "num_classes", 0))
         if count:
             names = self.classes or tuple(map(str, range(count)))
@@ -132,12 +128,8 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
         with _no_empty_folders(Path(str(options.get("root", "")))):
             return make(**options)
     except TypeError as error:
-        raise UserError(
-            f"{make.__name__} does not take these arguments: {error}",
-            argument="options",
-            received=sorted(options),
-            choices=inspect.signature(make).parameters,
-        ) from error
+        what, choices = f"{make.__name__} does not take these arguments: {error}", inspect.signature(make).parameters
+        raise UserError(what, argument="options", received=sorted(options), choices=choices) from error
     except (RuntimeError, OSError, ValueError) as error:
         wanted = options.get("download", False)
         # The last line: above it torchvision lists every server it tried, and why it failed.

@@ -131,12 +131,8 @@ def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> di
         from lightkit.finetune.peft.peft_bridge import inject_peft
 
         if targets["lora"]:
-            raise UserError(
-                "LoRA twice",
-                key="finetune.peft and finetune.lora.match",
-                fix="finetune.lora.match=[]",
-                family="contradiction",
-            )
+            fix = "finetune.lora.match=[]"
+            raise UserError("LoRA twice", key="finetune.peft and finetune.lora.match", fix=fix, family="contradiction")
         new["peft"] = inject_peft(model, options["peft"])
     if targets["lora"]:
         chosen = {name: lora[name] for name in ("alpha", "dropout", "rslora", "impl")}

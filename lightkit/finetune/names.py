@@ -164,14 +164,9 @@ class NetworkNames:
                 )
             chosen |= fitting
         if patterns and not chosen:
-            raise UserError(
-                "this matches no module",
-                argument=argument,
-                received=", ".join(patterns),
-                choices=list(filter(None, usable)),
-                fix=self._fix_for_labels(patterns, argument),
-                family="pattern",
-            )
+            what, received = "this matches no module", ", ".join(patterns)
+            choices, fix = list(filter(None, usable)), self._fix_for_labels(patterns, argument)
+            raise UserError(what, argument=argument, received=received, choices=choices, fix=fix, family="pattern")
         return [path for path in self._modules if path in chosen]
 
     def match_modules(self, pattern: str, *, argument: str) -> set[str]:
@@ -266,13 +261,8 @@ class NetworkNames:
             return set(self._head_parts)
         if label not in LAYER_LABELS:
             choices = [*LAYER_LABELS, *self._groups, "@head"]
-            raise UserError(
-                "there is no such label of modules",
-                argument=argument,
-                received=label,
-                choices=choices,
-                family="pattern",
-            )
+            what = "there is no such label of modules"
+            raise UserError(what, argument=argument, received=label, choices=choices, family="pattern")
         return {
             path
             for path, module in self._modules.items()

@@ -291,13 +291,9 @@ def make_rules(
     for rule in rules:
         rule["names"] = [current_names.get(name, name) for name in rule["names"]]
         if not set(rule["names"]) & set(trained):
-            raise UserError(
-                "the rule is for parameters that never train",
-                key=rule["key"],
-                received=", ".join(rule["names"][:3]),
-                fix="leave it out, or let them train: finetune.train, finetune.schedule",
-                family="finetuning",
-            )
+            what, received = "the rule is for parameters that never train", ", ".join(rule["names"][:3])
+            fix = "leave it out, or let them train: finetune.train, finetune.schedule"
+            raise UserError(what, key=rule["key"], received=received, fix=fix, family="finetuning")
     return rules
 
 

@@ -95,9 +95,12 @@ def _by_name(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     first = args[0] if args else None
     if isinstance(first, Mapping):
         args, kwargs, first = (), {**first, **kwargs}, first.get("input_ids")
-    tokens = kwargs.get("input_ids") if first is None else first
+    elif isinstance(first, Tensor) and not first.is_floating_point() and module.config.pad_token_id is not None:
+        kwargs = {"attention_mask": (first != module.config.pad_token_id).long(), **kwargs}
+    tokens: Any = kwargs.get("input_ids") if first is None else first
     # On a GPU, a look would wait for all that it is at.
-    if isinstance(tokens, Tensor) and not tokens.is_floating_point() and tokens.device.type == "cpu":
+    plain = isinstance(tokens, Tensor) and tokens.device.type == "cpu" and not torch.compiler.is_compiling()
+    if plain and not tokens.is_floating_point():
         wrong = tokens[(tokens < 0) | (tokens >= module.config.vocab_size)]
         if len(wrong):
             what, expected = "a token is beyond the vocabulary of the model", f"0 to {module.config.vocab_size - 1}"

@@ -23,6 +23,7 @@ from lightkit.data.csv_columns import MISSING
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.sources import as_source
 from lightkit.data.table_reader import TableReader
+from lightkit.data.text_reader import TextReader
 from lightkit.processes.files import put_in_place, sync_file
 from lightkit.runner.predictor import Predictor, load
 from lightkit.runner.program import Format, Leaving, quiet, raw_shape, template
@@ -141,12 +142,13 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         UserError: The inputs are no arrays of one shape, or the data are not there.
     """
     known, info = model.preprocessing, model.info
-    if not info.input_shape:
+    if not info.input_shape and not isinstance(known.reader, TextReader):
         what, fix = "a file takes inputs of one shape: of this run, lightkit itself predicts", "lightkit predict RUN"
         raise UserError(what, key=str(model.folder), fix=fix)
     source = as_source(instantiate(dataset, key="data.dataset"))
     rows = torch.linspace(0, len(source) - 1, max(2, min(len(source), _ROWS))).long()
-    inputs = torch.cat([*read_inputs(source, rows, LoaderOptions(len(rows)), purpose="export")])
+    found: list[Any] = [*read_inputs(source, rows, LoaderOptions(len(rows)), purpose="export")]
+    inputs = found[0]["input_ids"] if isinstance(found[0], Mapping) else torch.cat(found)
     reader = known.reader
     own: dict[str, Any] = {"columns": {}, "encodings": {}, "filled": []}
     if isinstance(reader, TableReader):
@@ -160,6 +162,7 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "input_shape": raw_shape(known),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "vocabulary": list(info.vocabulary),
+        "padding": info.more.get("pad_token_id"),
         **own,
         "missing": sorted({*MISSING, *(sign + word for sign in ("", "+", "-") for word in _NOT_FINITE)}),
         "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightkit.checkpoint.export import write_safetensors
 from lightkit.common.errors import UserError
+from lightkit.data.text_reader import TextReader
 from lightkit.finetune.peft.merging import merged_state
 from lightkit.runner.program import Format, Leaving, template
 
@@ -28,5 +29,7 @@ class Pretrained(Format):
             fix = "a file in place of the folder: model.pt2 or model.onnx"
             raise UserError(what, key="lightkit export", received=kind, fix=fix, family="wrong-value")
         save(path, state_dict=merged_state(network))
+        if isinstance(known.reader, TextReader):
+            known.reader.loaded.save_pretrained(path)
         if known.normalizer is not None:
             write_safetensors(known.normalizer.state_dict(), path / "scaling.safetensors")

@@ -110,8 +110,8 @@ class Whole(nn.Module):
 
 def raw_shape(known: Preprocessing) -> list[int]:
     """Return the shape of an input before indicators of missing values are added to a table's features."""
-    first, *others = known.info.input_shape
-    return [first - len(known.filling.indicators if known.filling is not None else ()), *others]
+    added = len(known.filling.indicators) if known.filling is not None else 0
+    return [size - added * (place == 0) for place, size in enumerate(known.info.input_shape)]
 
 
 @dataclass(frozen=True)

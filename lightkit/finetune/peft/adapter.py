@@ -244,10 +244,6 @@ def _adapter_sizes(
     bottleneck = width if width is not None else (outputs // reduction if reduction >= 1 else 0)
     if not 1 <= bottleneck <= outputs:
         argument = "reduction" if width is None else "width"
-        raise UserError(
-            f"no width for the bottleneck in {path}, which is {outputs} wide",
-            argument=argument,
-            expected=f"1 to {outputs}",
-            received=reduction if width is None else width,
-        )
+        what, expected = f"no width for the bottleneck in {path}, which is {outputs} wide", f"1 to {outputs}"
+        raise UserError(what, argument=argument, expected=expected, received=reduction if width is None else width)
     return inputs, bottleneck, outputs

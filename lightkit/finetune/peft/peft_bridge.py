@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.hub import installed
 from lightkit.common.modules import inside, parameter_aliases, parent_of
 from lightkit.finetune.peft.injected import join_names
 from lightkit.finetune.peft.lowrank import CONVOLUTIONS
@@ -48,13 +49,8 @@ def inject_peft(model: nn.Module, config: Any) -> list[str]:
     Raises:
         UserError: peft is not installed or refuses the config, or its layers would not work in this network.
     """
-    try:
-        peft = importlib.import_module("peft")
-    except ImportError as error:
-        fix = "pip install 'lightkit[peft]'"
-        raise UserError(
-            f"peft cannot be imported: {error}", argument="peft", fix=fix, family="package-missing"
-        ) from error
+    fix, what = "pip install 'lightkit[peft]'", "peft cannot be imported: {}"
+    peft = installed("peft", fix, what, argument="peft")
     _check_config(peft, config)
     known = {id(parameter): parameter.requires_grad for parameter in model.parameters()}
     modes = {id(module): module.training for module in model.modules()}

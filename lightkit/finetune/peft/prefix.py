@@ -108,13 +108,9 @@ def inject_prefixes(
 def _check_attention(model: nn.Module, path: str, module: nn.Module) -> None:
     if not is_supported(module):
         known = attentions(model)
-        raise UserError(
-            f"{path} is no attention that can be given a prefix",
-            argument="match",
-            expected=KNOWN,
-            received=type(module).__name__,
-            choices=[each for each in known if inside(each, path)] or known,
-        )
+        what, expected = f"{path} is no attention that can be given a prefix", KNOWN
+        received, choices = type(module).__name__, [each for each in known if inside(each, path)] or known
+        raise UserError(what, argument="match", expected=expected, received=received, choices=choices)
 
 
 def _add_to_multihead(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Any, ...]) -> Any:

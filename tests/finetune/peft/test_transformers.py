@@ -39,11 +39,13 @@ Cli = Callable[..., Outcome]
 TOKENS, POSITIONS = 30, 6
 Options = Mapping[str, Mapping[str, Any]]
 _BERT = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+_DISTILBERT = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32, "vocab_size": TOKENS}
 _LLAMA = {**_BERT, "num_key_value_heads": 1, "vocab_size": TOKENS, "pad_token_id": 0}
 _GPT2 = {"n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 8, "vocab_size": TOKENS, "pad_token_id": 0}
 _GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "BertForSequenceClassification": ("BertConfig", {**_BERT, "vocab_size": TOKENS}),
+    "DistilBertForSequenceClassification": ("DistilBertConfig", _DISTILBERT),
     "GPT2ForSequenceClassification": ("GPT2Config", _GPT2),
     "LlamaForSequenceClassification": ("LlamaConfig", _LLAMA),
     "GPT2LMHeadModel": ("GPT2Config", _GPT2),
@@ -53,9 +55,21 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
 LANGUAGE = ("GPT2LMHeadModel", "LlamaForCausalLM")
 HEADS = dict.fromkeys(MODELS, "classifier") | dict.fromkeys(LANGUAGE, "lm_head")
 HEADS |= dict.fromkeys(("GPT2ForSequenceClassification", "LlamaForSequenceClassification"), "score")
-BLOCKS = {"Bert": "BertLayer", "GPT2": "GPT2Block", "Llama": "LlamaDecoderLayer", "ViT": "ViTLayer"}
-ATTENTIONS = {"Bert": "SelfAttention", "GPT2": "GPT2Attention", "Llama": "LlamaAttention", "ViT": "Attention"}
-LAYERS = {"Bert": 13, "GPT2": 8, "Llama": 14, "ViT": 12}
+BLOCKS = {
+    "Bert": "BertLayer",
+    "DistilBert": "TransformerBlock",
+    "GPT2": "GPT2Block",
+    "Llama": "LlamaDecoderLayer",
+    "ViT": "ViTLayer",
+}
+ATTENTIONS = {
+    "Bert": "SelfAttention",
+    "DistilBert": "SelfAttention",
+    "GPT2": "GPT2Attention",
+    "Llama": "LlamaAttention",
+    "ViT": "Attention",
+}
+LAYERS = {"Bert": 13, "DistilBert": 13, "GPT2": 8, "Llama": 14, "ViT": 12}
 WAYS: dict[str, Options] = {
     "lora": {"lora": {"match": ["@linear", "@attention"], "rank": 2}},
     "adapter": {"adapter": {"match": ["@blocks"]}},
