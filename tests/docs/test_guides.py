@@ -39,6 +39,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/heads.md",
+        "docs/guides/hugging-face.md",
         "docs/guides/hydra.md",
         "docs/guides/losses-and-optimizers.md",
         "docs/guides/new-data.md",
