@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.conftest import Outcome
 from tests.hub import LABEL, overrides, save_reviews, save_tokenizer, sentences
 
 datasets = pytest.importorskip("datasets")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 Cli = Callable[..., Outcome]
@@ -190,9 +191,19 @@ def test_a_run_is_predicted_from_new_texts(hub: Path, cli: Cli) -> None:
         ["0", "7", "good"],
         ["1", "8", "bad"],
     ]
+    assert cli("predict", "r", "--input", "new.jsonl", "--output", "same.csv").code == 0
+    assert (hub / "same.csv").read_text() == (hub / "found.csv").read_text()
     import lightkit
 
     model = lightkit.load("r")
     assert model.predict(["the good cat", "bad dog"]).tolist() == ["good", "bad"]
     one, two = model.predict_proba(["good"]), model.predict_proba(["good", "the bad dog sleeps fast"])
     assert torch.allclose(torch.tensor(one[0]), torch.tensor(two[0]), atol=1e-6)  # padding changes nothing
+    texts = ["the good cat", "bad"]
+    assert cli("export", "r", "out").code == 0
+    left = transformers.AutoModelForSequenceClassification.from_pretrained("out").eval()
+    outputs = left(**transformers.AutoTokenizer.from_pretrained("out")(texts, padding=True, return_tensors="pt"))
+    found = torch.tensor(model.predict_proba(texts), dtype=torch.float32)
+    assert torch.allclose(outputs.logits.softmax(-1), found, atol=1e-5)
+    assert torch.allclose(runpy.run_path("out/predict.py")["predict"](texts), found, atol=1e-5)
+    assert left.config.id2label == {0: "bad", 1: "good"}

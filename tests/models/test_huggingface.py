@@ -89,9 +89,7 @@ def test_what_does_not_suit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         huggingface_model("bert", pretrained=False, config={"hiden_size": 3}, info=TEXTS)
     with pytest.raises(UserError, match=r"(?s)no such task.*choices:.*causal_lm"):
         huggingface_model("bert", pretrained=False, task="translation", info=TEXTS)
-    with pytest.raises(
-        UserError, match=r"(?s)data.dataset.max_length: .*max_position_embeddings.*at most 4.*: *9"
-    ):
+    with pytest.raises(UserError, match=r"(?s)data.dataset.max_length: .*max_position_embeddings.*at most 4.*: *9"):
         huggingface_model("bert", pretrained=False, config={**BERT, "max_position_embeddings": 4}, info=TEXTS)
     with pytest.raises(UserError, match=r"(?s)data.dataset.tokenizer: .*vocab_size of the model.*at most 7"):
         huggingface_model("bert", pretrained=False, config={**BERT, "vocab_size": 7}, info=TEXTS)
