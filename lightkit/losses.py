@@ -183,6 +183,18 @@ class ByHead(nn.Module):
         return total
 
 
+class OfModel(nn.Module):
+    """Stands for a loss that the model computes itself, as torchvision's detectors do."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        """Refuse to compute one.
+
+        Raises:
+            UserError: A task has asked for it.
+        """
+        raise UserError("the model computes the loss, but the task asks for one", key="loss", fix="choose a loss")
+
+
 _OVER_WEIGHTS = (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward, TokenCrossEntropy.forward)
 _OVER_WEIGHTS_PLAIN = (F.cross_entropy, F.nll_loss)
 """Losses that divide by the weights of the classes that they counted. Taken here: `F.cross_entropy` may be replaced."""

@@ -9,7 +9,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.trainer.callbacks import Callback
 
 LOSS_TASKS = {
-    "torch.nn.CrossEntropyLoss": ("multiclass",),
+    "torch.nn.CrossEntropyLoss": ("multiclass", "segmentation"),
     "lightkit.losses.SupervisedContrastive": ("multiclass",),
     "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
     "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
@@ -36,6 +36,8 @@ OPTIONS = {
     "multilabel": ("bce_with_logits", "multilabel"),
     "regression": ("mse", "regression"),
     "language_modeling": ("token_cross_entropy", "language_modeling"),
+    "segmentation": ("cross_entropy", "segmentation"),
+    "detection": ("of_model", "detection"),
 }
 """The options of `loss` and `metrics` for each kind of target."""
 
@@ -81,7 +83,8 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
 
 
 def _needed(path: str, task: str) -> str:
-    return next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
+    needs = next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
+    return task if (needs, task) == ("multiclass", "segmentation") else needs  # they take a class for each pixel, too
 
 
 def check_monitor(monitor: str, *, has_val: bool) -> None:

@@ -106,7 +106,7 @@ def _predict_new(options: Namespace) -> int:
 
 def _write(options: Namespace, rows: Iterable[dict[str, Any]], usual: Path, where: str) -> int:
     """Write rows to where the user wants them, or the usual file."""
-    rows = _some(rows, where)
+    rows = _with_pictures(_some(rows, where), usual.with_suffix(""))
     if options.output == "-":
         _write_rows(sys.stdout, rows)
         return 0
@@ -115,6 +115,31 @@ def _write(options: Namespace, rows: Iterable[dict[str, Any]], usual: Path, wher
         count = _WRITERS[target.suffix](path, rows)
     say(f"{counted(count, 'row')} written to {target}")
     return 0
+
+
+def _with_pictures(rows: Iterable[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield rows of plain values: a mask goes to a PNG file in a folder, and each box of a picture is a row."""
+    from lightkit.common.drawing import COLOURS
+    from lightkit.data.placed import SIDES
+
+    for row in rows:
+        found, known = row["prediction"], {name: row[name] for name in row if name not in ("target", "prediction")}
+        if isinstance(found, dict):
+            boxes = zip(*found.values()) if found["boxes"] else [([None] * len(SIDES), None, None)]
+            yield from (
+                {**known, "class": label, "score": score, **dict(zip(SIDES, box))} for box, label, score in boxes
+            )
+        elif getattr(found, "ndim", 0) == 2:
+            from PIL import Image
+
+            folder.mkdir(parents=True, exist_ok=True)
+            path, image = folder / f"{row['row']}.png", Image.fromarray(found)
+            image.putpalette(bytes.fromhex("000000" + "".join(COLOURS).replace("#", "")))
+            with _unfinished(path) as unfinished:
+                image.save(unfinished, format="PNG")
+            yield {**known, "prediction": str(path)}
+        else:
+            yield row
 
 
 def _read(command: str, args: list[str], split: str = "test") -> Namespace:

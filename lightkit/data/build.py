@@ -90,7 +90,7 @@ class Data:
 
     def _together(self, rows: Tensor) -> Tensor | None:
         marks = None
-        if self.info.task != "custom":
+        if self.info.task not in ("detection", "custom"):
             marks = marks_of(read_inputs(self.source, rows, self.train.options, purpose="equal inputs"))
         if marks is None or len(marks.unique()) == len(rows.unique()):
             return self.groups

@@ -33,7 +33,25 @@ if TYPE_CHECKING:
 _ON_ERROR = ("error", "skip")
 
 
-class ImageFolder:
+class ImageFiles:
+    """Base of data sets whose rows are image files."""
+
+    draws = False
+
+    def _list(self, folder: Path, found: Mapping[str, Sequence[Path]], *facts: Any) -> str:
+        """Take the files of each split, below a folder; returns a fingerprint of them and of what else counts."""
+        self.files = [file for own in found.values() for file in own]
+        pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
+        self.splits = dict(zip(found, pieces, strict=True)) if len(found) > 1 else {}
+        listing = [(below(folder, file), file.stat().st_size) for file in self.files]
+        self.row_names = [name for name, _ in listing]
+        return fingerprint([*facts, listing])
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+class ImageFolder(ImageFiles):
     """Image files below `root`, the class of each named by its folder; read one by one.
 
     With folders `train` and `val` or `test` in `root`, or other names of these (`lightkit.data.row_sets.SPLIT_NAMES`),
@@ -55,8 +73,6 @@ class ImageFolder:
             folders of which it cannot be said whether they are splits or classes.
     """
 
-    draws = False
-
     def __init__(
         self,
         root: str,
@@ -70,24 +86,15 @@ class ImageFolder:
         check_image_size(size, channels)
         if on_error not in _ON_ERROR:
             raise UserError("unknown", argument="on_error", received=on_error, choices=_ON_ERROR)
-        folder, test = Path(root).expanduser(), None if test_root is None else Path(test_root).expanduser()
-        for argument, place in (("root", folder), ("test_root", test)):
-            if place is not None and not place.is_dir():
-                what = "there is no such folder"
-                raise UserError(what, argument=argument, received=str(place), family="data-not-found")
+        folder, test = existing(root), None if test_root is None else existing(test_root, "test_root")
         parts = find_splits(folder, split_folders)
         parts |= {} if test is None else {"test": test}
         self.size, self.channels, self.reader = size, channels, ImageReader(size, channels)
         self.classes, found = class_files(parts, {} if test is None else {"test": "test_root"})
         found = self._readable(found, folder, on_error)
-        pairs = [pair for own in found.values() for pair in own]
-        self.files, self._numbers = [file for file, _ in pairs], [number for _, number in pairs]
+        self._numbers = [number for own in found.values() for _, number in own]
         self.targets = torch.tensor(self._numbers)
-        pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
-        self.splits = {} if parts == {"train": folder} else dict(zip(found, pieces, strict=True))
-        listing = [(_below(folder, file), file.stat().st_size) for file in self.files]
-        self.row_names = [name for name, _ in listing]
-        mark = fingerprint([size, channels, listing])
+        mark = self._list(folder, {split: [file for file, _ in own] for split, own in found.items()}, size, channels)
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
 
     def _readable(
@@ -107,19 +114,28 @@ class ImageFolder:
             if not any(number == own for _, own in kept["train"]):
                 what = f"no image of class {name!r} can be read"
                 raise UserError(what, argument="root", received=str(folder), family="data-unreadable")
-        self.left_out = {_below(folder, file): fault for file, fault in faults.items()}
+        self.left_out = {below(folder, file): fault for file, fault in faults.items()}
         told = f"{len(faults):,} of {len(files):,} image files are left out, they cannot be read: "
         self.notes = (told + listed(faults),) if faults else ()
         return kept
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
         return read_image(self.files[row], size=self.size, channels=self.channels), self._numbers[row]
 
 
-def _below(folder: Path, file: Path) -> str:
+def existing(root: str, argument: str = "root") -> Path:
+    """Return the path of a folder.
+
+    Raises:
+        UserError: There is none.
+    """
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise UserError("there is no such folder", argument=argument, received=str(folder), family="data-not-found")
+    return folder
+
+
+def below(folder: Path, file: Path) -> str:
     """Name a file as seen from a folder; one that is elsewhere by its whole path."""
     return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()
 
@@ -132,7 +148,7 @@ def check_image_size(size: int, channels: int) -> None:
 
 
 def read_image(file: Path | IO[bytes], *, size: int | None, channels: int) -> Tensor:
-    """Read an image file as `(channels, size, size)` in [0, 1].
+    """Read an image file as `(channels, size, size)` in [0, 1]; `size` None keeps its own.
 
     Raises:
         UserError: The file is damaged or no image, or Pillow is not installed.
@@ -161,18 +177,22 @@ def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
     is_deep = image.mode.startswith("I")  # grey of 16 bits, which Pillow would cut off above 255
     if is_deep:
         image = Image.fromarray(np.asarray(image).astype(np.float32))
-    if size is not None:  # the middle square, scaled
-        width, height = image.size
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
+    if size is not None:
         # Palettes and 1-bit images cannot be interpolated.
-        image = image if is_deep or image.mode in ("RGB", "L") else image.convert("RGB")
-        image = image.resize((size, size), resample=2, box=(left, top, left + side, top + side))
+        image = middle(image if is_deep or image.mode in ("RGB", "L") else image.convert("RGB"), size)
     mode = image.mode if is_deep else "RGB" if channels == 3 else "L"
     levels = np.asarray(image if image.mode == mode else image.convert(mode))
     levels = levels.transpose(2, 0, 1) if levels.ndim == 3 else levels[None]
     pixels = np.empty((channels, *levels.shape[1:]), np.float32)
     return torch.from_numpy(np.divide(levels, np.float32(65535 if is_deep else 255), out=pixels, dtype=np.float32))
+
+
+def middle(image: Image, size: int, *, resample: int = 2) -> Image:
+    """Cut the middle square out of a Pillow image, and scale it."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return image.resize((size, size), resample=resample, box=(left, top, left + side, top + side))
 
 
 MOST_VERIFIED = 20_000
@@ -197,13 +217,14 @@ def unreadable(files: Sequence[Path]) -> dict[Path, str]:
         return {file: fault for file, fault in zip(files, found, strict=True) if fault}
 
 
-def refuse_unreadable(faults: dict[Path, str], count: int, *, choice: str) -> None:
+def refuse_unreadable(faults: dict[Path, str], count: int, *, choice: str, cannot: str = "cannot be read") -> None:
     """Raise the error of files that cannot be read, all in one.
 
     Args:
         faults: Why each of them cannot be read.
         count: All files.
         choice: What leaves them out.
+        cannot: What is wrong with them in a word.
 
     Raises:
         UserError: There are some.
@@ -211,9 +232,9 @@ def refuse_unreadable(faults: dict[Path, str], count: int, *, choice: str) -> No
     if not faults:
         return
     first = next(iter(faults))
-    what = f"the image cannot be read: {faults[first]}"
+    what = f"the image {cannot}: {faults[first]}"
     if len(faults) > 1:
-        what = f"{len(faults):,} of {count:,} image files cannot be read: {listed(faults)}"
+        what = f"{len(faults):,} of {count:,} image files {cannot}: {listed(faults)}"
     raise UserError(
         what,
         argument="root",
@@ -270,11 +291,11 @@ class ImageReader(Reader):
     """Reads image files as `lightkit.data.images.ImageFolder` does: scaled, cut to the middle square, in [0, 1].
 
     Args:
-        size: Pixels a side.
+        size: Pixels a side; None keeps sizes, and so reads one image at a time.
         channels: 3 for colour, 1 for grey.
     """
 
-    size: int
+    size: int | None
     channels: int
     kind = "images"
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from lightkit.common.modules import shape_of
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.normalize import Normalizer
 from lightkit.data.orders import NEWEST
+from lightkit.data.placed import lies_within, marked, plain, unmarked
 from lightkit.data.sources import kept_generators, seed_generators
 from lightkit.data.tensors import DataInfo
 
@@ -91,8 +93,15 @@ class Prepare:
             x = self.normalizer(x)
         if self.augment:
             random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x)))
+            within = lies_within(x, y)
             for transform in self.augment:
-                x = transform(x, random)
+                if not within:
+                    x = transform(x, random)
+                elif isinstance(transform, PerSample):
+                    x, y = transform(x, random, y)
+                else:
+                    what = f"{type(transform).__name__} changes pictures, and not the masks or boxes in them"
+                    raise UserError(what, key="data.augment", fix="one of torchvision.transforms.v2, which move both")
         return x, y
 
 
@@ -149,7 +158,7 @@ class Mixup:
         if not alpha > 0:
             what, expected = "not a parameter of Beta(alpha, alpha)", "above 0, or null"
             raise UserError(what, argument=name, expected=expected, received=alpha)
-        if self.info.task in ("language_modeling", "custom"):
+        if self.info.task not in ("multiclass", "binary", "multilabel", "regression"):
             what = f"{self.info.task} targets cannot be mixed"
             raise UserError(what, argument=name, received=alpha, fix=f"data.{name}=null")
 
@@ -218,8 +227,17 @@ class PerSample(SampleWise):
         chain.steps = (*self.steps, *other.steps)
         return chain
 
-    def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Return a changed copy of inputs `(B, ...)`.
+    def __call__(self, x: Any, random: SampleRandom, y: Any = None) -> Any:
+        """Return a changed copy of inputs `(B, ...)`; with masks or boxes that lie in them, inputs and these.
+
+        Each transform then takes the pair of a sample as the transforms of `torchvision.transforms.v2` do, which move
+        both: a picture with a mask, or with a mapping of boxes, labels and the like. What is left of a box may be less
+        than a pixel wide or high; such boxes are dropped.
+
+        Args:
+            x: Inputs; pictures may be a list.
+            random: Tells the place of each sample in the epoch.
+            y: Masks `(B, H, W)`, or a list of mappings; None leaves targets alone.
 
         Raises:
             UserError: The transform raises, or gives no tensors of one shape.
@@ -227,33 +245,42 @@ class PerSample(SampleWise):
         shapes: list[set[tuple[int, ...]]] = [set() for _ in self.steps]
         changed = []
         with kept_generators():
-            for item, at in zip(x, random.positions.tolist()):
+            for item, at in zip(x if y is None else map(marked, x, y), random.positions.tolist()):
                 for (transform, key), seen in zip(self.steps, shapes):
                     seed_generators(mix(random.key, key, at))
                     item = _changed(transform, item, key)
-                    seen.add(tuple(item.shape))
+                    seen.add(tuple(item.shape if y is None else item[0].shape))
                 changed.append(item)
         for (_, key), seen in zip(self.steps, shapes):
-            if len(seen) > 1:
+            if len(seen) > 1 and isinstance(x, Tensor):
                 found = " and ".join(map(str, sorted(seen)[:2]))
                 what = "the samples of a batch come out with different shapes"
                 raise UserError(what, key=key, expected="one shape for all", received=found)
-        return torch.stack(changed)
+        if y is None:
+            return torch.stack(changed)
+        parts = (list(part) for part in zip(*starmap(unmarked, changed)))
+        return tuple(torch.stack(part) if isinstance(x, Tensor) else part for part in parts)
 
 
-def _changed(transform: Callable[[Tensor], Tensor], sample: Tensor, key: str) -> Tensor:
+def _changed(transform: Callable[[Any], Any], sample: Any, key: str) -> Any:
     """Apply a transform to a sample; the result is contiguous as in a batch, on which its last bits may depend."""
-    name = type(transform).__name__
+    name, paired = type(transform).__name__, isinstance(sample, tuple)
     try:
         changed: Any = transform(sample)
     except Exception as error:
         if isinstance(error, UserError) or is_out_of_memory(error) or is_dead_worker(error):
             raise
-        what = f"{name} failed on a sample {tuple(sample.shape)} {str(sample.dtype)[6:]}: {in_short(error)}"
-        raise UserError(what, key=key, origin=user_frame(error), fix=DEBUG) from error
-    if not isinstance(changed, Tensor):
-        raise UserError(f"{name} gives no tensor", key=key, received=type(changed).__name__)
-    return changed.as_subclass(Tensor).contiguous()
+        x, pairs = (
+            (sample[0], "torchvision.transforms.v2 takes pairs of picture and target") if paired else (sample, "")
+        )
+        what = f"{name} failed on a sample {tuple(x.shape)} {str(x.dtype)[6:]}: {in_short(error)}"
+        raise UserError(what, key=key, origin=user_frame(error), fix=pairs or DEBUG) from error
+    if paired and isinstance(changed, (tuple, list)) and len(changed) == 2:
+        return tuple(changed)
+    if paired or not isinstance(changed, Tensor):
+        what = f"{name} gives no {'pair of picture and target' if paired else 'tensor'}"
+        raise UserError(what, key=key, received=type(changed).__name__)
+    return plain(changed)
 
 
 def as_transforms(transforms: Sequence[Any]) -> tuple[Transform, ...]:

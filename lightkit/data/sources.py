@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
+from lightkit.data.placed import box_fault, is_dense
 from lightkit.data.tensors import DataInfo, Taker, TensorData, check_classes, check_inputs, check_targets, fingerprint
 
 _SCAN_LIMIT = 10_000
@@ -76,10 +77,16 @@ class SampleData:
         Raises:
             UserError: A sample is wrong; its row in the data set is named.
         """
-        pair = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+        name = type(self.base).__name__
+        names: Any = getattr(self.base, "row_names", None)
+        rows = rows if names is None else [names[row] for row in rows]
+        pair = isinstance(batch, tuple) and len(batch) == 2
+        for row, target in zip(rows, batch[1]) if pair and self.info.task == "detection" else ():
+            if fault := box_fault(target, self.info.num_classes):
+                raise UserError(f"{name}: row {row} has {fault}", argument="")
+        pair = pair and all(isinstance(part, Tensor) for part in batch)
         if self.info.task == "custom" or not pair or len(batch[0]) != len(rows):
             return
-        name = type(self.base).__name__
         check_inputs(batch[0], name=name, rows=rows)
         check_targets(batch[1], self.info, name=name, rows=rows)
 
@@ -138,27 +145,32 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     shape = tuple(sample[0].shape)
     given = sample[1]
     is_nested = isinstance(given, (list, tuple)) and not all(isinstance(item, (int, float)) for item in given)
+    if isinstance(given, Mapping) and "boxes" in given:
+        return DataInfo("detection", (), len(names), names, fingerprint=mark)
     if is_nested or not isinstance(given, (Tensor, np.ndarray, np.generic, int, float, list, tuple)):
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     target = torch.as_tensor(given)
     if target.is_floating_point():
         return DataInfo("regression", shape, target.numel(), fingerprint=mark)
-    if target.dim():
+    if target.dim() and not is_dense(shape, target.shape):
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
+    ignored = getattr(base, "ignore_index", None)
     if not names:
-        names = tuple(map(str, range(int((_read_targets(base) if targets is None else targets).max()) + 1)))
-    return DataInfo("multiclass", shape, len(names), names, fingerprint=mark)
+        names = tuple(map(str, range((_highest(base, ignored) if targets is None else int(targets.max())) + 1)))
+    task = "segmentation" if target.dim() else "multiclass"
+    return DataInfo(task, shape, len(names), names, fingerprint=mark, ignore_index=ignored)
 
 
-def _read_targets(base: Any) -> Tensor:
-    """Read the targets of all samples, where these are not too many."""
+def _highest(base: Any, ignored: int | None) -> int:
+    """Read the targets of all samples, where these are not too many, and return the highest."""
     if len(base) > _SCAN_LIMIT:
         raise UserError(
             f"the number of classes is unknown, and {len(base)} samples are too many to read for it",
             argument="",
             fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
         )
-    return torch.tensor([int(read_sample(base, row)[1]) for row in range(len(base))])
+    found = (torch.as_tensor(read_sample(base, row)[1]) for row in range(len(base)))
+    return max(int(target.masked_fill(target == (-1 if ignored is None else ignored), 0).max()) for target in found)
 
 
 def read_sample(base: Any, row: int) -> Any:

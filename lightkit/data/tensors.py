@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.impute import Imputer
+from lightkit.data.placed import PLACED, is_dense
 from lightkit.data.targets import AS_IT_IS, TargetTransform
 
 
@@ -166,7 +167,8 @@ def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInf
         return DataInfo("regression", tuple(x.shape[1:]), math.prod(y.shape[1:]))
     count = len(class_names) or (int(y.max()) + 1 if len(y) else 0)
     names = tuple(class_names) or tuple(map(str, range(count)))
-    return DataInfo("multiclass", tuple(x.shape[1:]), count, names)
+    task = "segmentation" if is_dense(x.shape[1:], y.shape[1:]) else "multiclass"
+    return DataInfo(task, tuple(x.shape[1:]), count, names)
 
 
 def check_classes(info: DataInfo) -> None:
@@ -204,8 +206,8 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
     """Refuse targets that do not fit the task, naming the first row."""
     if y.is_floating_point():
         _check_finite(y, what="targets", name=name, rows=rows)
-    if info.task == "multiclass":
-        if y.is_floating_point() or y.dim() != 1:
+    if info.task in ("multiclass", "segmentation"):
+        if y.is_floating_point() or (y.dim() != 1 and info.task == "multiclass"):
             raise UserError(
                 f"{name}: classes are whole numbers, one a row",
                 argument="",
@@ -213,14 +215,17 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
                 received=f"{y.dtype} {tuple(y.shape)}",
             )
         wrong = (y < 0) | (y >= info.num_classes)
+        if info.ignore_index is not None:
+            wrong &= y != info.ignore_index
         if wrong.any():
             row = _first_row(wrong)
             raise UserError(
                 f"{name}: the label of row {_named(row, rows)} is out of range",
                 argument="",
                 expected=f"0 to {info.num_classes - 1}",
-                received=int(y[row]),
-                fix="number the classes from 0 without gaps, or state the number of classes",
+                received=int(y[row][wrong[row]].reshape(-1)[0]),
+                fix="number the classes from 0 without gaps, or state the number of classes"
+                + "; pixels that count for nothing: ignore_index=255" * (info.task == "segmentation"),
             )
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
@@ -273,8 +278,9 @@ def _first_row(wrong: Tensor) -> int:
     return int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
 
 
-TASKS = ("multiclass", "binary", "multilabel", "regression", "language_modeling", "custom")
-"""Kinds of target. `custom`: samples that are not (input, target) pairs; a task class of the user's knows them."""
+TASKS = ("multiclass", "binary", "multilabel", "regression", "language_modeling", *PLACED, "custom")
+"""Kinds of target. `segmentation`: a class for each pixel. `detection`: mappings with `boxes` and `labels`, the class 0
+being the background. `custom`: samples that are not (input, target) pairs; a task class of the user's knows them."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +301,7 @@ class DataInfo:
         cardinalities: For each feature of a table whose values are numbers of names, how many there are; 0 for others.
         decode: Makes a text of token numbers; None where the data set has no such method.
         more: Further facts, in plain values, for models that take an argument `info`.
+        ignore_index: Label of pixels that count for nothing; None where there are none.
     """
 
     task: str
@@ -310,6 +317,7 @@ class DataInfo:
     cardinalities: tuple[int, ...] = ()
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
     more: Mapping[str, Any] = field(default_factory=dict)
+    ignore_index: int | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -337,7 +345,7 @@ class DataInfo:
         if self.input_shape and self.vocab_size is None:
             found |= {"in_channels": self.input_shape[0], "in_features": math.prod(self.input_shape)}
         found |= {"cardinalities": self.cardinalities} if self.cardinalities else {}
-        optional = {"vocab_size": self.vocab_size, "context_length": self.context_length}
+        optional = {name: getattr(self, name) for name in ("vocab_size", "context_length", "ignore_index")}
         return found | {name: value for name, value in optional.items() if value is not None}
 
 

@@ -90,7 +90,7 @@ def targets_chart(found: Mapping[str, tuple[Tensor, Tensor]], data: Data) -> Fig
     _beside(axes.barh, {split: values[list(order)] for split, values in shares.items()})
     axes.set_yticks(range(len(order)), [short(names[number], 28) for number in order])
     axes.invert_yaxis()
-    axes.set_xlabel("percent of the rows")
+    axes.set_xlabel(f"percent of the {'pixels' if info.task == 'segmentation' else 'rows'}")
     add_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -104,9 +104,9 @@ def _beside(bars: Callable[..., Any], shares: Mapping[str, Tensor]) -> None:
 
 
 def _shares(y: Tensor, classes: int) -> Tensor:
-    if y.ndim > 1:
+    if y.ndim == 2:
         return y.float().mean(0)
-    return torch.bincount(y.long().flatten(), minlength=classes)[:classes] / max(1, len(y))
+    return torch.bincount(y.long().flatten(), minlength=classes)[:classes] / max(1, y.numel())
 
 
 def inputs_chart(found: Mapping[str, tuple[Tensor, Tensor]], view: InputView) -> Figure | None:

@@ -17,7 +17,8 @@ from lightkit.common.drawing import png, render
 from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.data.collates import apart
-from lightkit.gallery.views import InputView, TableView, TextView, view_of
+from lightkit.data.placed import PLACED, found_in, lies_within
+from lightkit.gallery.views import InputView, PlacedView, TableView, TextView, view_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Sample:
     row: int
     """Its row in the data set."""
     x: Any
-    """Its input."""
+    """Its input; of a picture in which something lies a tuple of it and this, and later what was found."""
     y: Tensor | None
     """Its target; None where the samples are no pairs of an input and a target."""
     target: str
@@ -109,6 +110,8 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
     parts = parts[: len(rows)]
     view = view_of(data, parts[0][0] if parts else None)
     view.look([x for x, _ in parts])
+    if isinstance(view, PlacedView):
+        parts = [((x, y), y) for x, y in parts]
     decode = view.decode if isinstance(view, TextView) else None
     samples = [
         Sample(row, x, y, "" if y is None else target_words(y, data.info, decode), file_of(data, row))
@@ -119,9 +122,9 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
 
 def _apart(batch: Any, size: int) -> list[tuple[Any, Tensor | None]]:
     """Take a batch apart into samples, each as input and target."""
-    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
-    if pair:
-        return list(zip(batch[0].unbind(), batch[1].unbind()))
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if pair and (all(isinstance(part, Tensor) for part in batch) or lies_within(*batch)):
+        return list(zip(*batch))
     return [(sample, None) for sample in apart(batch, size)]
 
 
@@ -183,6 +186,10 @@ def target_words(target: Tensor, info: DataInfo, decode: Callable[[Tensor], str]
         info: What the data is.
         decode: Makes text of tokens; None shows their numbers.
     """
+    if info.task in PLACED:
+        labels = found_in(target)
+        labels = (labels if isinstance(labels, Tensor) else labels["labels"]).unique()
+        return ", ".join(_named(info, int(label)) for label in labels if label) or "none"
     if info.task == "language_modeling":
         return decode(target) if decode else _numbers(target)
     if info.task == "binary":
@@ -204,6 +211,8 @@ def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callab
         info: What the data is.
         decode: Makes text of tokens; None shows their numbers.
     """
+    if info.task in PLACED:
+        return Prediction(target_words(output, info))
     if info.task == "multiclass" and output.ndim == 1:
         chosen = int(output.argmax())
         right = None if target is None or target.ndim else chosen == int(target)

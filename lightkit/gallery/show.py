@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import mapped
 from lightkit.data import Data, Loader
 from lightkit.gallery.charts import (
     inputs_chart,
@@ -32,7 +33,7 @@ from lightkit.gallery.samples import (
     target_words,
     variants,
 )
-from lightkit.gallery.views import InputView, TextView
+from lightkit.gallery.views import InputView, PlacedView, TextView
 from lightkit.runner.evaluation import pass_over
 from lightkit.trainer.evaluate import task_of
 from lightkit.trainer.learner import Learner
@@ -168,12 +169,14 @@ class SampleOutputs:
     """Keeps the output of every sample, and its target."""
 
     def __init__(self) -> None:
-        self.preds, self.targets = list[Tensor](), list[Tensor]()
+        self.preds, self.targets = list[Any](), list[Any]()
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+    def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
         """Take in one batch; see `lightkit.trainer.evaluate.Meter`."""
         for value, kept in ((preds, self.preds), (target, self.targets)):
-            if isinstance(value, Tensor) and len(value) == size:
+            if isinstance(value, list) and len(value) == size:
+                kept += mapped(lambda tensor: tensor.detach().cpu(), value)
+            elif isinstance(value, Tensor) and len(value) == size:
                 kept += (value.detach().float() if value.is_floating_point() else value.detach()).cpu().unbind()
 
 
@@ -284,6 +287,8 @@ def answered(learner: Learner, loader: Loader) -> tuple[list[Sample], InputView]
             outputs, targets = torch.stack(kept.preds), torch.stack(kept.targets)
             info = replace(info, task=task_of(info.task, info.class_names, outputs, targets))
         samples = [replace(sample, y=y, target=target_words(y, info)) for sample, y in zip(samples, kept.targets)]
+    if isinstance(view, PlacedView):
+        samples = [replace(sample, x=(*sample.x, output)) for sample, output in zip(samples, kept.preds)]
     pairs = zip(samples, kept.preds)
     return [replace(sample, answer=answer(output, sample.y, info, decode)) for sample, output in pairs], view
 

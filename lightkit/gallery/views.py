@@ -17,6 +17,7 @@ from torch import Tensor
 from lightkit.common.drawing import BLUE, COLOURS, FAINT, INK, short, style
 from lightkit.common.modules import shape_of
 from lightkit.data import Data
+from lightkit.data.placed import PLACED, found_in, overlaid
 
 _SMALLEST = 96
 """Pixels below which an image on the page is enlarged, each of its pixels staying a square."""
@@ -107,6 +108,18 @@ class ImageView(InputView):
         """Draw an image without axes."""
         axes.imshow(self.pixels(x), interpolation="nearest")
         axes.set_axis_off()
+
+
+class PlacedView(ImageView):
+    """Pictures beside copies with what lies in them: tuples of an image, and masks or boxes."""
+
+    wide = True
+
+    def pixels(self, x: Any) -> Any:
+        """Return the copies side by side as an array `(H, W, 3)` of bytes."""
+        image, names = torch.from_numpy(super().pixels(x[0])).permute(2, 0, 1), self.data.info.class_names
+        shown = [overlaid(image, target, names) for target in (None, *map(found_in, x[1:]))]
+        return torch.cat(shown, 2).permute(1, 2, 0).numpy()
 
 
 class TableView(InputView):
@@ -206,7 +219,7 @@ def view_of(data: Data, x: Any) -> InputView:
         return TextView(data)
     numbers = x.numel() > 0 and x.dtype != torch.bool and not x.is_complex()
     if numbers and x.ndim == 3 and x.shape[0] <= 16:
-        return ImageView(data)
+        return (PlacedView if data.info.task in PLACED else ImageView)(data)
     if numbers and x.ndim in (1, 2):
         return TableView(data) if x.ndim == 1 else CurveView(data)
     return InputView(data)

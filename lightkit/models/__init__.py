@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.models.cnn import CNN
+from lightkit.models.cnn import CNN, UNet
 from lightkit.models.huggingface import huggingface_model
 from lightkit.models.mlp import MLP, Heads
 from lightkit.models.recurrent import RecurrentLM
@@ -24,6 +24,7 @@ __all__ = [
     "Tabular",
     "TransformerClassifier",
     "TransformerLM",
+    "UNet",
     "huggingface_model",
     "timm_model",
     "torchvision_model",

@@ -1,4 +1,4 @@
-"""Small convolutional network for images of any size.
+"""Small convolutional networks for images of any size.
 
 Shapes: B samples, C channels, H rows, W columns.
 """
@@ -6,10 +6,13 @@ Shapes: B samples, C channels, H rows, W columns.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_choice
@@ -93,6 +96,42 @@ class CNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
         return self.head(self.dropout(self.pool(self.stages(x)).flatten(1)))
+
+
+class UNet(nn.Module):
+    """A path of stages that halve the image, and one back up that sees each of them again.
+
+    After https://arxiv.org/abs/1505.04597, with batch norm, padding and nearest enlargement in place of transposed
+    convolutions. Parameters are named `down.0.conv0.weight`, …, `up.0.conv0.weight`, …, `head.weight`.
+
+    Args:
+        in_channels: Channels of the images, C.
+        num_classes: Outputs for each pixel, K.
+        channels: Channels of each stage, from the full size down.
+        depth: Convolutions per stage.
+
+    Raises:
+        UserError: An argument is out of its range.
+    """
+
+    def __init__(
+        self, in_channels: int, num_classes: int, channels: Sequence[int] = (16, 32, 64), depth: int = 2
+    ) -> None:
+        super().__init__()
+        check_sizes(in_channels=in_channels, num_classes=num_classes, channels=channels, depth=depth)
+        stage = functools.partial(_stage, depth=depth, kernel_size=3, activation="relu", dropout=0.0)
+        below = [*itertools.pairwise(channels)]
+        deeper = (stage(wide, deep, pool="max") for wide, deep in below)
+        self.down = nn.ModuleList([stage(in_channels, channels[0], pool=None), *deeper])
+        self.up = nn.ModuleList(stage(wide + deep, wide, pool=None) for wide, deep in reversed(below))
+        self.head = nn.Conv2d(channels[0], num_classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute outputs `(B, num_classes, H, W)` of images `(B, C, H, W)`."""
+        seen = [x := part(x) for part in self.down]
+        for part, beside in zip(self.up, reversed(seen[:-1])):
+            x = part(torch.cat([F.interpolate(x, beside.shape[-2:]), beside], 1))
+        return self.head(x)
 
 
 def _stage(

@@ -23,8 +23,10 @@ from lightkit.models.parts import check_sizes
 
 _LOADING = re.compile(r"pretrained|checkpoint|weights(_|$)|cache_dir$")
 """Options of the two packages that name files or addresses to load; their names begin so."""
-_MOBILENET_OPTIONS = ("width_mult", "reduced_tail", "dilated")
+_MOBILENET_OPTIONS = ["width_mult", "reduced_tail", "dilated"]
 """Options that torchvision's MobileNetV3 takes before its class is called."""
+_OF_DENSE_HEADS = re.compile(r"classifier|predictor|classification_head")
+"""In the names of the heads of models of segmentation and detection, which have several."""
 
 
 def torchvision_model(
@@ -35,7 +37,10 @@ def torchvision_model(
     in_channels: int = 3,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """Build a classification model of torchvision (https://pytorch.org/vision/stable/models.html).
+    """Build a model of torchvision (https://pytorch.org/vision/stable/models.html) by name.
+
+    It is one of classification, of segmentation such as `deeplabv3_resnet50`, or of detection such as
+    `fasterrcnn_resnet50_fpn`, which count the background as the first class.
 
     Pretrained weights are loaded into everything that fits; a head for another number of classes starts new, and the
     first convolution is adapted to another number of channels.
@@ -55,7 +60,8 @@ def torchvision_model(
     _refuse_loading(options, own="model.weights")
     models = _package("torchvision.models", "torchvision")
     names = models.list_models(module=models)
-    check_choice("name", name, names, "torchvision has no such model")
+    dense = [own for part in (models.segmentation, models.detection) for own in models.list_models(module=part)]
+    check_choice("name", name, [*names, *dense], "torchvision has no such model")
     chosen = None
     if weights is not None:
         entries = models.get_model_weights(name)
@@ -65,9 +71,12 @@ def torchvision_model(
     settings = dict(options or {})
     if name in ("googlenet", "inception_v3"):  # no auxiliary heads: with them outputs in training are tuples
         settings = {"aux_logits": False, "init_weights": True, "transform_input": chosen is not None, **settings}
+    if name in dense:  # by default the weights of their backbones are downloaded
+        settings |= {"weights_backbone": None}
     model = _call(models.get_model, name, settings, num_classes=num_classes)
     # Some models of torchvision take any keyword and ignore it.
-    accepted = [*inspect.signature(type(model)).parameters, *_MOBILENET_OPTIONS]
+    takers = type(model), models.get_model_builder(name)
+    accepted = [argument for taker in takers for argument in inspect.signature(taker).parameters] + _MOBILENET_OPTIONS
     for option in options or ():
         check_choice("options", option, accepted, f"{name} has no such option")
     if in_channels != 3:
@@ -189,7 +198,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
             fitting[name] = value
     missing = [name for name in own if name not in fitting]
     heads = {name.rpartition(".")[0] for name in missing}
-    if len(heads) > 1:
+    if len(heads) > 1 and not all(map(_OF_DENSE_HEADS.search, heads)):
         raise UserError("the weights do not fit the model", argument="weights", received=missing, family="weights")
     model.load_state_dict(fitting, strict=False)
     return tuple(missing)

@@ -120,7 +120,8 @@ class Predictor:
     def outputs(self, given: Any, *, skip_bad: bool = False) -> Any:
         """Return what the network puts out for new inputs, `(N, ...)` float32 on the CPU: logits, or values learnt.
 
-        Of a model with several outputs by name it is such a tensor for each of them.
+        Of a model with several outputs by name it is such a tensor for each of them, of segmentation the class of each
+        pixel, of detection a list with the boxes of each picture.
 
         Args:
             given: See the class.
@@ -132,6 +133,8 @@ class Predictor:
         found = [collected.outputs() for _, collected, _ in self._outputs(given, Faults(skip=skip_bad))]
         if found and isinstance(found[0], dict):
             return {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
+        if self.info.task == "detection":
+            return [one for each in found for one in each]
         wide = self.info.task in ("multiclass", "multilabel")
         return torch.cat(found) if found else torch.zeros(0, *([self.info.num_classes] if wide else []))
 
@@ -293,6 +296,9 @@ class Predictor:
             yield from self._array_rows(torch.as_tensor(given).cpu(), faults)
             return
         size, reader = self._batch_size, self.preprocessing.reader
+        if self.info.task == "detection":  # pictures of other sizes
+            yield from reader.read(given, 1, faults)
+            return
         if isinstance(reader, TableReader):
             reader, size = reader.spelt(to_plain(self._cfg.data.dataset)), -(-_AT_ONCE // size) * size
         yield from in_pieces(reader.read(given, size, faults), size)

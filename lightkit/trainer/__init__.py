@@ -6,11 +6,12 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
 from lightkit.trainer.state import State, Timetable
-from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task, TwoViews
+from lightkit.trainer.tasks import Detection, Retrieval, StepOutput, Supervised, Task, TwoViews
 
 __all__ = [
     "ByName",
     "Callback",
+    "Detection",
     "EarlyStopping",
     "Ema",
     "NoAverage",

@@ -150,7 +150,7 @@ class Predictions:
         self._task, self._names, self._in_unit = task, class_names, in_unit
         self._preds: list[Tensor] = []
         self._targets: list[Any] = []
-        self._texts: list[str] = []
+        self._texts: list[Any] = []
         self._heads: dict[str, Predictions] = {}
 
     def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
@@ -167,18 +167,29 @@ class Predictions:
                 "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
             )
         if not isinstance(preds, Tensor):
-            self._texts += map(str, preds)
+            self._texts += [self._boxes(one) if isinstance(one, Mapping) else str(one) for one in preds]
             self._targets += [None] * size if target is None else target
+            return
+        if self._task == "segmentation":  # the outputs of a split would fill the memory
+            self._preds.append(preds.detach().argmax(1).to(torch.uint8).cpu())
             return
         self._preds.append(preds.detach().float().cpu())
         if target is not None:
             self._targets.append(target.detach().cpu())
 
+    def _boxes(self, found: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+        """Return the boxes of a picture in plain values, with the names of their classes."""
+        values = {name: found[name].tolist() for name in ("boxes", "labels", "scores")}
+        return {**values, "labels": [self._names[label] for label in values["labels"]]}
+
     def outputs(self) -> Any:
-        """Return the outputs of all samples, `(N, ...)` float32; of several those of each by name."""
+        """Return the outputs of all samples, `(N, ...)` float32; of several those of each by name.
+
+        Of segmentation they are classes `(N, H, W)`, of detection a list with the boxes of each picture.
+        """
         if self._heads:
             return {name: head.outputs() for name, head in self._heads.items()}
-        return torch.cat(self._preds)
+        return torch.cat(self._preds) if self._preds else self._texts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return the outputs of all samples, `(N, ...)` float32, and their targets."""
@@ -216,6 +227,8 @@ class Predictions:
         if self._heads:
             heads = ((name, head.columns(outputs[name])) for name, head in self._heads.items())
             return {f"{name}/{key}": cells for name, own in heads for key, cells in own.items()}
+        if not isinstance(outputs, Tensor):
+            return {"prediction": outputs}
         known = torch.zeros(len(outputs), dtype=torch.int64) if self._task == "custom" else None
         return self._named(self._in_unit(outputs), task_of(self._task, self._names, outputs, known))
 
@@ -226,6 +239,8 @@ class Predictions:
             return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
         if task == "language_modeling":
             return {"prediction": outputs.argmax(-1).tolist()}
+        if task == "segmentation":
+            return {"prediction": [*outputs.numpy()]}
         if task not in ("multiclass", "multilabel") or outputs.ndim != 2:
             return {"prediction": outputs.tolist()}
         names = self._names or tuple(map(str, range(outputs.shape[1])))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory
+from lightkit.common.modules import is_norm
 from lightkit.losses import mean_weight
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -86,11 +87,12 @@ class Supervised(Task):
 
     A model may give a mapping of tensors in the place of one, by these names; any other is not looked at:
 
-    - `logits`: its outputs, as with the models of transformers;
+    - `logits`: its outputs, as with the models of transformers; or `out`, as with torchvision's of segmentation;
     - `members`, in training only: the outputs of K networks in one, `(B, K, ...)`. The training loss is the mean of
       their losses in the place of the loss of `logits`. A loss that compares samples with each other says so by an
       attribute `compares_samples`, and is computed for one member after the other;
-    - `penalty`, in training only: a number that is added to the training loss; of several numbers their mean is.
+    - `penalty`, in training only: a number that is added to the training loss; of several numbers their mean is;
+    - `aux`, in training only: outputs of a further head, whose loss counts half, as in torchvision's references.
     """
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
@@ -111,6 +113,7 @@ class Supervised(Task):
         preds = fit_shape(logits(output), y)
         named = output if model.training and isinstance(output, Mapping) else {}
         loss = _loss_of_members(criterion, named["members"], y) if "members" in named else criterion(preds, y)
+        loss = loss + 0.5 * criterion(named["aux"], y) if "aux" in named else loss
         return StepOutput(loss + named["penalty"].mean() if "penalty" in named else loss, preds, y)
 
 
@@ -181,6 +184,41 @@ class Weighted(Supervised):
         return super().step(model, (x, y), weighed)._replace(weight=weight.sum())
 
 
+class Detection(Task):
+    """Finds boxes by a model that computes its losses itself.
+
+    Batches are lists of images and of targets; a target has `boxes` `(N, 4)`, left, top, right, bottom in pixels, and
+    `labels` `(N,)` from 1 on, as 0 is the background. In training the model is called as `model(images, targets)` and
+    gives losses by name, whose sum trains; each is logged under its name. Otherwise `model(images)` gives for each
+    image `boxes`, `labels` and `scores`, which go to the metrics.
+
+    Such models give losses in training mode only, so those of validation and test take a second pass in which all but
+    norm layers and dropout are in that mode. Where a model draws boxes to learn from, it draws then, too.
+    """
+
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        """Compute losses, and outside of training boxes, of a batch; see `Task.step`."""
+        images, targets, found = list(batch[0]), batch[1], None
+        if not model.training:
+            found = model(images)
+            if not isinstance(targets[0], Mapping):  # new pictures
+                return StepOutput(torch.zeros(()), found, targets)
+        losses = model(images, targets) if model.training else _losses(model, images, targets)
+        return StepOutput(torch.stack([*losses.values()]).sum(), found, targets, log=losses)
+
+
+def _losses(model: nn.Module, images: list[Tensor], targets: Any) -> dict[str, Tensor]:
+    """Compute the losses of a model in eval mode, which stays so."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, training in modes:
+            module.training = training or not (is_norm(module) or isinstance(module, nn.modules.dropout._DropoutNd))
+        return model(images, targets)
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 _BY_NAME = "lightkit.trainer.ByName"
 _RETRIEVAL = f"{Retrieval.__module__}.{Retrieval.__qualname__}"
 
@@ -206,8 +244,8 @@ def loss_weight(step: StepOutput, criterion: Criterion) -> Tensor | int | None:
 
 
 def logits(output: Any) -> Any:
-    """Return what a model gives, or its entry `logits` where it gives several things by name, as transformers do."""
-    return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
+    """Return what a model gives, or its entry `logits` or `out` where it gives several things by name."""
+    return next((output[name] for name in ("logits", "out") if isinstance(output, Mapping) and name in output), output)
 
 
 def fit_shape(output: Any, target: Any) -> Any:

@@ -27,6 +27,7 @@ SIZES = (
     "in_features",
     "vocab_size",
     "context_length",
+    "ignore_index",
     "task",
     "cardinalities",
 )
