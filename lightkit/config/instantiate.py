@@ -233,7 +233,7 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         expected = next((kind for names, kind in _KINDS if names & set(missing)), None)
         received = ", ".join(f"{name}={value}" for name, value in sizes.items())
         fix = f"another {parts_of(key)[0]}, other data, or {key}.{missing[0]}=VALUE"
-        if sizes.get("task") in ("custom", "detection") and _OF_CLASSES & set(missing):
+        if sizes.get("task") == "custom" and _OF_CLASSES & set(missing):
             fix = f"an attribute `classes` of the data set (names, or how many), or {key}.{missing[0]}=VALUE"
         raise UserError(what, key=key, expected=expected, received=received, fix=fix, family="wrong-arguments")
 

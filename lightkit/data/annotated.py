@@ -72,9 +72,10 @@ class SegmentationFolder(images.ImageFiles):
         with Image.open(self._masks[file]) as mask, Image.open(file) as image:
             levels = np.array(images.middle(mask, self.size, resample=0))
             if levels.ndim != 2 or mask.size != image.size:
-                what, expected = "not a mask of this image", f"grey levels or a palette, {image.size}"
-                facts = {"expected": expected, "received": f"{self._masks[file]}: {mask.mode}, {mask.size}"}
-                raise UserError(what, argument="root", family="data-unreadable", **facts)
+                what, found = "not a mask of this image", f"{self._masks[file]}: {mask.mode}, {mask.size}"
+                raise UserError(
+                    what, argument="root", expected=f"grey levels or a palette, {image.size}", received=found
+                )
             for level, number in self._numbers.items():
                 labels[torch.from_numpy(levels == level)] = number
             return images.image_to_tensor(image, size=self.size, channels=self.channels), labels

@@ -160,13 +160,8 @@ def read_image(file: Path | IO[bytes], *, size: int | None, channels: int) -> Te
         with Image.open(file) as image:
             return image_to_tensor(image, size=size, channels=channels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"the image cannot be read: {error}",
-            argument="root",
-            received=str(file),
-            fix="replace or delete the file",
-            family="data-unreadable",
-        ) from error
+        what, fix, family = f"the image cannot be read: {error}", "replace or delete the file", "data-unreadable"
+        raise UserError(what, argument="root", received=str(file), fix=fix, family=family) from error
 
 
 def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
@@ -235,13 +230,8 @@ def refuse_unreadable(faults: dict[Path, str], count: int, *, choice: str, canno
     what = f"the image {cannot}: {faults[first]}"
     if len(faults) > 1:
         what = f"{len(faults):,} of {count:,} image files {cannot}: {listed(faults)}"
-    raise UserError(
-        what,
-        argument="root",
-        received=str(first),
-        fix=f"replace or delete {'the file' if len(faults) == 1 else 'these files'}, or {choice}",
-        family="data-unreadable",
-    )
+    fix = f"replace or delete {'the file' if len(faults) == 1 else 'these files'}, or {choice}"
+    raise UserError(what, argument="root", received=str(first), fix=fix, family="data-unreadable")
 
 
 def listed(faults: dict[Path, str]) -> str:
@@ -295,7 +285,7 @@ class ImageReader(Reader):
         channels: 3 for colour, 1 for grey.
     """
 
-    size: int | None
+    size: Any
     channels: int
     kind = "images"
 

@@ -31,8 +31,9 @@ from lightkit.data.tensors import DataInfo
 
 
 def is_pair(batch: Any) -> bool:
-    """Tell whether a batch is a pair of a tensor of inputs and targets of any kind."""
-    return isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], Tensor)
+    """Tell whether a batch is a pair of inputs and targets of any kind: a tensor, or pictures with boxes."""
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    return pair and (isinstance(batch[0], Tensor) or lies_within(*batch))
 
 
 class Transform(Protocol):

@@ -145,8 +145,6 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     shape = tuple(sample[0].shape)
     given = sample[1]
     is_nested = isinstance(given, (list, tuple)) and not all(isinstance(item, (int, float)) for item in given)
-    if isinstance(given, Mapping) and "boxes" in given:
-        return DataInfo("detection", (), len(names), names, fingerprint=mark)
     if is_nested or not isinstance(given, (Tensor, np.ndarray, np.generic, int, float, list, tuple)):
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     target = torch.as_tensor(given)

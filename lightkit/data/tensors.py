@@ -174,24 +174,16 @@ def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInf
 def check_classes(info: DataInfo) -> None:
     """Refuse classification with a single class: there is nothing to tell apart, and most metrics fail on it."""
     if info.task == "multiclass" and info.num_classes < 2:
-        raise UserError(
-            "there is one class only",
-            argument="",
-            expected="2 classes or more",
-            received=list(info.class_names) or info.num_classes,
-            fix="choose another target, or state the number of classes",
-        )
+        what, fix = "there is one class only", "choose another target, or state the number of classes"
+        received = list(info.class_names) or info.num_classes
+        raise UserError(what, argument="", expected="2 classes or more", received=received, fix=fix)
 
 
 def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
     """Refuse inputs and targets of different numbers, and none at all."""
     if len(x) != len(y):
-        raise UserError(
-            f"{name}: inputs and targets differ in number",
-            argument="",
-            expected=f"{len(x)} targets",
-            received=len(y),
-        )
+        what, expected = f"{name}: inputs and targets differ in number", f"{len(x)} targets"
+        raise UserError(what, argument="", expected=expected, received=len(y))
     if not len(x):
         raise UserError(f"{name}: there are no rows", argument="")
 
@@ -208,35 +200,23 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
         _check_finite(y, what="targets", name=name, rows=rows)
     if info.task in ("multiclass", "segmentation"):
         if y.is_floating_point() or (y.dim() != 1 and info.task == "multiclass"):
-            raise UserError(
-                f"{name}: classes are whole numbers, one a row",
-                argument="",
-                expected="int64 (N,)",
-                received=f"{y.dtype} {tuple(y.shape)}",
-            )
+            what, received = f"{name}: classes are whole numbers, one a row", f"{y.dtype} {tuple(y.shape)}"
+            raise UserError(what, argument="", expected="int64 (N,)", received=received)
         wrong = (y < 0) | (y >= info.num_classes)
         if info.ignore_index is not None:
             wrong &= y != info.ignore_index
         if wrong.any():
             row = _first_row(wrong)
-            raise UserError(
-                f"{name}: the label of row {_named(row, rows)} is out of range",
-                argument="",
-                expected=f"0 to {info.num_classes - 1}",
-                received=int(y[row][wrong[row]].reshape(-1)[0]),
-                fix="number the classes from 0 without gaps, or state the number of classes"
-                + "; pixels that count for nothing: ignore_index=255" * (info.task == "segmentation"),
-            )
+            what, found = f"{name}: the label of row {_named(row, rows)} is out of range", y[row][wrong[row]].flatten()
+            fix = "number the classes from 0 without gaps, or state the number of classes"
+            fix += "; ignore_index says which pixels count for nothing" * (info.task == "segmentation")
+            raise UserError(what, argument="", expected=f"0 to {info.num_classes - 1}", received=int(found[0]), fix=fix)
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
         if wrong.any():
             row = _first_row(wrong)
-            raise UserError(
-                f"{name}: row {_named(row, rows)} has a label other than 0 and 1",
-                argument="",
-                expected="0 or 1",
-                received=y[row].tolist(),
-            )
+            what = f"{name}: row {_named(row, rows)} has a label other than 0 and 1"
+            raise UserError(what, argument="", expected="0 or 1", received=y[row].tolist())
 
 
 def check_scale(scale: float) -> float:

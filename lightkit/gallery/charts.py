@@ -49,11 +49,8 @@ def _read(loader: Loader) -> tuple[Tensor, Tensor] | None:
     with closing(loader.epoch(0)) as batches:
         for batch in batches:
             pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-            if (
-                not pair
-                or not all(isinstance(part, Tensor) for part in batch)
-                or (xs and batch[0].shape[1:] != xs[0].shape[1:])
-            ):
+            pair = pair and all(isinstance(part, Tensor) for part in batch)
+            if not pair or (xs and batch[0].shape[1:] != xs[0].shape[1:]):
                 return None
             xs.append(batch[0])
             ys.append(batch[1])

@@ -22,7 +22,7 @@ class Figures:
     """Collects outputs of a whole split and draws what was asked for; give it to `evaluate` beside the metrics.
 
     Args:
-        task: Kind of targets; only `multiclass`, `binary` and `multilabel` have figures, others draw nothing.
+        task: Kind of targets; only `multiclass`, `binary`, `multilabel` and `segmentation` have figures.
         names: `confusion_matrix`, `per_class`, `roc`, `pr`; others are not of a single model, and left out.
         class_names: Names of classes or labels; numbers where they do not fit `num_classes`.
         num_classes: Classes or labels; 1 for `binary`.
@@ -30,6 +30,7 @@ class Figures:
 
     def __init__(self, task: str, names: Sequence[str], class_names: Sequence[str], num_classes: int) -> None:
         task = "binary" if (task, num_classes) == ("multilabel", 1) else task
+        task = "multiclass" if task == "segmentation" else task  # of pixels
         self.task, self.names = task, [name for name in names if name in NAMES] if task in TASKS else []
         classes = 2 if task == "binary" else num_classes
         known = [str(name) for name in class_names]
@@ -43,6 +44,9 @@ class Figures:
         """Take in a batch; same arguments as `SplitMetrics.update`, of which only the first two are used."""
         if self.names and isinstance(preds, Tensor) and isinstance(target, Tensor):
             self._empty = False
+            if target.ndim > 2:  # some pixels may count for nothing
+                counted = (target >= 0) & (target < preds.shape[1])
+                preds, target = preds.movedim(1, -1)[counted], target[counted]
             self._counts.update(preds, target)
 
     def draw(self) -> dict[str, Any]:

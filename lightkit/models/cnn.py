@@ -65,17 +65,11 @@ class CNN(nn.Module):
         check_choice("head", head, get_args(Pooling))
         check_dropout(dropout)
         if not channels:
-            raise UserError(
-                "a CNN needs at least one stage", argument="channels", received=list(channels), family="wrong-value"
-            )
+            what = "a CNN needs at least one stage"
+            raise UserError(what, argument="channels", received=list(channels), family="wrong-value")
         if kernel_size % 2 == 0:
-            raise UserError(
-                "kernels need a middle pixel",
-                argument="kernel_size",
-                expected="odd",
-                received=kernel_size,
-                family="wrong-value",
-            )
+            what, family = "kernels need a middle pixel", "wrong-value"
+            raise UserError(what, argument="kernel_size", expected="odd", received=kernel_size, family=family)
         stage = functools.partial(_stage, depth=depth, kernel_size=kernel_size, activation=activation)
         stages = []
         for i, size_out in enumerate(channels):

@@ -69,13 +69,9 @@ def image_size(input_shape: Sequence[int], *, model: str) -> tuple[int, int, int
         UserError: The samples are not images.
     """
     if len(input_shape) != 3:
-        raise UserError(
-            f"{model} needs images",
-            argument="input_shape",
-            expected="samples of shape (channels, height, width)",
-            received=tuple(input_shape),
-            fix="model=mlp takes samples of any shape, model=transformer takes sequences and rows of numbers",
-        )
+        what, expected = f"{model} needs images", "samples of shape (channels, height, width)"
+        fix = "model=mlp takes samples of any shape, model=transformer takes sequences and rows of numbers"
+        raise UserError(what, argument="input_shape", expected=expected, received=tuple(input_shape), fix=fix)
     channels, height, width = input_shape
     return int(channels), int(height), int(width)
 
@@ -180,21 +176,11 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     check_choice("positions", positions, get_args(Positions))
     check_range("mlp_ratio", mlp_ratio, above=0, what="the perceptron needs a width")
     if dim % heads:
-        raise UserError(
-            "the heads don't divide the width",
-            argument="heads",
-            expected=f"a divisor of {dim}",
-            received=heads,
-            family="wrong-value",
-        )
+        what, expected = "the heads don't divide the width", f"a divisor of {dim}"
+        raise UserError(what, argument="heads", expected=expected, received=heads, family="wrong-value")
     if positions == "rotary" and dim // heads % 2:
-        raise UserError(
-            "rotary positions need an even width of a head",
-            argument="heads",
-            expected="dim / heads even",
-            received=heads,
-            family="wrong-value",
-        )
+        what, expected = "rotary positions need an even width of a head", "dim / heads even"
+        raise UserError(what, argument="heads", expected=expected, received=heads, family="wrong-value")
 
 
 def init_weights(model: nn.Module, *, depth: int, std: float = 0.02) -> None:

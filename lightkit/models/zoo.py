@@ -133,12 +133,9 @@ def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
     """Refuse options that load a file from anywhere: neither trust nor a checksum would be asked for."""
     for option in options or {}:
         if _LOADING.match(option):
-            raise UserError(
-                "weights are not loaded by way of the options",
-                argument=f"options.{option}",
-                fix=f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers",
-                family="contradiction",
-            )
+            what = "weights are not loaded by way of the options"
+            fix = f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers"
+            raise UserError(what, argument=f"options.{option}", fix=fix, family="contradiction")
 
 
 def _package(module: str, package: str) -> Any:
@@ -151,12 +148,8 @@ def _call(make: Any, name: str, options: Mapping[str, Any] | None, **sizes: Any)
     except (TypeError, ValueError) as error:
         if not options:
             raise
-        raise UserError(
-            f"{name} does not take these options: {error}",
-            argument="options",
-            received=options,
-            family="wrong-arguments",
-        ) from error
+        what = f"{name} does not take these options: {error}"
+        raise UserError(what, argument="options", received=options, family="wrong-arguments") from error
 
 
 def _fetch(fetch: Any, name: str) -> Any:
@@ -166,12 +159,9 @@ def _fetch(fetch: Any, name: str) -> Any:
     except UserError:
         raise
     except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"the weights of {name} cannot be fetched: {error}",
-            argument="",
-            fix="check the network, put the file into the cache (TORCH_HOME, HF_HOME), or start from random weights",
-            family="weights",
-        ) from error
+        what = f"the weights of {name} cannot be fetched: {error}"
+        fix = "check the network, put the file into the cache (TORCH_HOME, HF_HOME), or start from random weights"
+        raise UserError(what, argument="", fix=fix, family="weights") from error
 
 
 def _set_channels(model: nn.Module, channels: int) -> None:

@@ -127,12 +127,8 @@ class Retrieval(Supervised):
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute loss and metric inputs of a batch `(x, y, indexes)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 3:
-            raise UserError(
-                "the samples are not an input, a target and the number of a query",
-                key="trainer.task",
-                expected="(x, y, indexes)",
-                received=_kind(batch),
-            )
+            what, expected = "the samples are not an input, a target and the number of a query", "(x, y, indexes)"
+            raise UserError(what, key="trainer.task", expected=expected, received=_kind(batch))
         x, y, indexes = batch
         return super().step(model, (x, y), criterion)._replace(metric_kwargs={"indexes": indexes})
 
@@ -335,13 +331,13 @@ class Distillation(Task):
             what = f"the teacher cannot take the batches of this run: {in_short(error)}"
             raise UserError(what, key="finetune.distill.teacher") from error
         if other is None or other.shape != step.preds.shape:
-            raise UserError(
+            what, fix = (
                 "the teacher's outputs are not of the student's size",
-                key="finetune.distill.teacher",
-                expected=str(tuple(step.preds.shape)),
-                received="no outputs" if other is None else tuple(other.shape),
-                fix="a teacher trained on data with the same classes",
+                "a teacher trained on data with the same classes",
             )
+            expected, key, received = str(tuple(step.preds.shape)), "finetune.distill.teacher", "no outputs"
+            received = received if other is None else str(tuple(other.shape))
+            raise UserError(what, key=key, expected=expected, received=received, fix=fix)
         self._compared = True
         return _wide(step.preds), _wide(other)
 
