@@ -53,7 +53,7 @@ class Masks(Shapes):
         return self.images[rows] / 255, self.labels[rows]
 
     def _scenes(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw pictures, the classes of their pixels, and which shape of the picture each pixel belongs to (0: none)."""
+        """Draw pictures, the classes of their pixels, and which shape each pixel belongs to (0: none)."""
         count = 1 + self._random(rows, "count").integers(0, self.objects)[:, 0]
         background = self._random(rows, "background").uniform(3)
         canvas = background[:, :, None, None].expand(-1, -1, self.size, self.size)

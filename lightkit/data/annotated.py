@@ -54,7 +54,7 @@ class SegmentationFolder(images.ImageFiles):
         for split, part in find_splits(folder).items():
             pictures, masks = (_by_name(part / name) for name in ("images", "masks"))
             lone = pictures.keys() ^ masks.keys()
-            faults |= {(pictures | masks)[name]: "no file of its name in both, images and masks" for name in lone}
+            faults |= {(pictures | masks)[name]: "the other folder has no file of its name" for name in lone}
             found[split] = {file: masks[name] for name, file in pictures.items() if name in masks}
         self._masks = {image: mask for own in found.values() for image, mask in own.items()}
         files = [*faults, *self._masks, *self._masks.values()]

@@ -48,7 +48,7 @@ def box_fault(target: Mapping[str, Tensor], classes: int) -> str:
     flat, wrong = boxes[~(boxes[:, 2:] > boxes[:, :2]).all(1)], labels[(labels < 1) | (labels >= classes)]
     if len(flat):
         return f"a box without an area: {flat[0].tolist()}"
-    return f"a label of {int(wrong[0])}, but they are 1 to {classes - 1}" if len(wrong) else ""
+    return f"a label that is no class (these are 1 to {classes - 1})" if len(wrong) else ""
 
 
 def marked(image: Tensor, target: Any) -> tuple[Tensor, Any]:

@@ -24,7 +24,7 @@ USUAL = (FLIP, "trainer.epochs=1", "data.num_workers=0", "data.split.val=0.2", "
 MASKS = ("data=segmentation_folder", "data.dataset.size=16", "data.dataset.classes=[none,thing]", "data.batch_size=4",
          "model.channels=[4,8]", "model.depth=1")  # fmt: skip
 BOXES = ("data=coco", "data.dataset.annotations=${data.dataset.root}.json", "data.batch_size=4", "model=custom",
-         "model._target_=experiments.detect_shapes.detector.small_fcos", "model.size=16", "model.channels=[4,8]",
+         "model._target_=experiments.detect_shapes.detector.small_fcos", "model.size=16", "model.channels=[4,32]",
          "trust=[experiments]")  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_wrong_masks_are_named(cli: Cli, masks: Path) -> None:
     (masks / "images/5.png").write_bytes(b"no image")
     refusal = cli(*words)
     assert refusal.code == 2
-    for text in ("images/3.png (no file of its name", "masks/4.png (no file of its name", "images/5.png (cannot"):
+    for text in ("images/3.png (the other folder", "masks/4.png (the other folder", "images/5.png ("):
         assert text in refusal.err, refusal.err
 
 
@@ -171,8 +171,8 @@ def test_a_mask_that_does_not_fit_is_named(cli: Cli, masks: Path, levels: Any, m
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda found: found["annotations"][3].update(bbox=[1, 1, 0, 4]), "3.png (a box without an area"),
-        (lambda found: found["annotations"][3].update(category_id=8), "3.png (a label of 0"),
+        (lambda found: found["annotations"][3].update(bbox=[1, 1, 0, 4]), "3.png … a box without an area"),
+        (lambda found: found["annotations"][3].update(category_id=8), "3.png … a label that is no class"),
         (lambda found: found["images"][3].update(file_name="gone.png"), "gone.png"),
         (lambda found: found["annotations"][3].update(image_id=1), "not a file in the format of COCO"),
         (lambda found: found.pop("images"), "not a file in the format of COCO"),
