@@ -111,13 +111,12 @@ def _no_number(step: StepOutput, task: Task) -> UserError | None:
     loss = getattr(step, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return None
-    return UserError(
-        "the loss of a batch is not one number",
-        key="loss" if type(task) is Supervised else "trainer.task",
-        expected="the mean over the samples, a 0-d tensor",
-        received=shape_of(loss if isinstance(step, StepOutput) else step),
-        family="loss-or-metric",
+    what, expected = "the loss of a batch is not one number", "the mean over the samples, a 0-d tensor"
+    key, received = (
+        "loss" if type(task) is Supervised else "trainer.task",
+        loss if isinstance(step, StepOutput) else step,
     )
+    return UserError(what, key=key, expected=expected, received=shape_of(received), family="loss-or-metric")
 
 
 def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:
@@ -187,15 +186,13 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, criterion: Cri
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
     if seen and usual and not isinstance(seen[-1], Tensor):
         kind = "no tensor" if seen[-1] is None else f"a {type(seen[-1]).__name__}"
-        problem = UserError(
+        what, expected = (
             f"the model gives {kind}, and the loss takes one tensor",
-            key="model",
-            expected="a tensor with the samples in dimension 0",
-            received=f"output {shape_of(seen[-1])}",
-            fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
-            family="model-misfit",
+            "a tensor with the samples in dimension 0",
         )
-        return _caused_by(error, problem)
+        fix, received = "a task of your own takes it apart: trainer.task._target_=my_module.MyTask", shape_of(seen[-1])
+        facts: dict[str, Any] = {"expected": expected, "received": f"output {received}", "fix": fix}
+        return _caused_by(error, UserError(what, key="model", family="model-misfit", **facts))
     names = arguments_of(criterion)
     if usual and len(names) != 2 and isinstance(error, TypeError):
         problem = UserError(

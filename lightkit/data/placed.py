@@ -5,10 +5,13 @@ Shapes in this file: B samples, C channels, H × W pixels, N boxes of a picture.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 
 PLACED = ("segmentation", "detection")
 """Kinds of target that lie in pictures."""
@@ -72,6 +75,36 @@ def unmarked(image: Tensor, target: Any) -> tuple[Tensor, Any]:
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor without a meaning, contiguous as in a batch, on which the last bits may depend."""
     return tensor.as_subclass(Tensor).contiguous()
+
+
+def changed_by(transform: Callable[[Any], Any], sample: Any, key: str) -> Any:
+    """Apply a transform to a sample; the result is contiguous as in a batch, on which its last bits may depend.
+
+    Args:
+        transform: Takes an input, or a pair of a picture and what lies in it.
+        sample: The input, or the pair as a tuple.
+        key: Configuration key of the transform, for errors.
+
+    Raises:
+        UserError: The transform raises, or gives something else.
+    """
+    name, paired = type(transform).__name__, isinstance(sample, tuple)
+    try:
+        changed: Any = transform(sample)
+    except Exception as error:
+        if isinstance(error, UserError) or is_out_of_memory(error) or is_dead_worker(error):
+            raise
+        x, pairs = (
+            (sample[0], "torchvision.transforms.v2 takes pairs of picture and target") if paired else (sample, "")
+        )
+        what = f"{name} failed on a sample {tuple(x.shape)} {str(x.dtype)[6:]}: {in_short(error)}"
+        raise UserError(what, key=key, origin=user_frame(error), fix=pairs or DEBUG) from error
+    if paired and isinstance(changed, (tuple, list)) and len(changed) == 2:
+        return tuple(changed)
+    if paired or not isinstance(changed, Tensor):
+        what = f"{name} gives no {'pair of picture and target' if paired else 'tensor'}"
+        raise UserError(what, key=key, received=type(changed).__name__)
+    return plain(changed)
 
 
 def found_in(output: Any) -> Any:

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.modules import shape_of
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.normalize import Normalizer
 from lightkit.data.orders import NEWEST
-from lightkit.data.placed import lies_within, marked, plain, unmarked
+from lightkit.data.placed import changed_by, lies_within, marked, unmarked
 from lightkit.data.sources import kept_generators, seed_generators
 from lightkit.data.tensors import DataInfo
 
@@ -249,7 +248,7 @@ class PerSample(SampleWise):
             for item, at in zip(x if y is None else map(marked, x, y), random.positions.tolist()):
                 for (transform, key), seen in zip(self.steps, shapes):
                     seed_generators(mix(random.key, key, at))
-                    item = _changed(transform, item, key)
+                    item = changed_by(transform, item, key)
                     seen.add(tuple(item.shape if y is None else item[0].shape))
                 changed.append(item)
         for (_, key), seen in zip(self.steps, shapes):
@@ -261,27 +260,6 @@ class PerSample(SampleWise):
             return torch.stack(changed)
         parts = (list(part) for part in zip(*starmap(unmarked, changed)))
         return tuple(torch.stack(part) if isinstance(x, Tensor) else part for part in parts)
-
-
-def _changed(transform: Callable[[Any], Any], sample: Any, key: str) -> Any:
-    """Apply a transform to a sample; the result is contiguous as in a batch, on which its last bits may depend."""
-    name, paired = type(transform).__name__, isinstance(sample, tuple)
-    try:
-        changed: Any = transform(sample)
-    except Exception as error:
-        if isinstance(error, UserError) or is_out_of_memory(error) or is_dead_worker(error):
-            raise
-        x, pairs = (
-            (sample[0], "torchvision.transforms.v2 takes pairs of picture and target") if paired else (sample, "")
-        )
-        what = f"{name} failed on a sample {tuple(x.shape)} {str(x.dtype)[6:]}: {in_short(error)}"
-        raise UserError(what, key=key, origin=user_frame(error), fix=pairs or DEBUG) from error
-    if paired and isinstance(changed, (tuple, list)) and len(changed) == 2:
-        return tuple(changed)
-    if paired or not isinstance(changed, Tensor):
-        what = f"{name} gives no {'pair of picture and target' if paired else 'tensor'}"
-        raise UserError(what, key=key, received=type(changed).__name__)
-    return plain(changed)
 
 
 def as_transforms(transforms: Sequence[Any]) -> tuple[Transform, ...]:
