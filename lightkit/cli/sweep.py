@@ -22,7 +22,7 @@ from lightkit.common.reading import TEXTS
 from lightkit.common.suggest import nearest
 from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
-from lightkit.loggers.wording import duration
+from lightkit.loggers.wording import duration, shortened
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
@@ -247,8 +247,7 @@ class SweepDisplay:
     def shown(self, states: Mapping[str, JobState], most: int) -> tuple[str, Sequence[str], list[list[str]]]:
         """Return headline, heads and rows of the table, with no more than so many rows."""
         listed, most = list(states.values()), min(most, _MOST)
-        ranked = sorted(range(len(listed)), key=lambda at: _ORDER.get(listed[at].status, 4))
-        chosen = [listed[at] for at in sorted(ranked[: max(1, most - 1)])] if len(listed) > most else listed
+        chosen = shortened(listed, [_ORDER.get(state.status, 4) for state in listed], most)
         labels = job_labels(listed)
         rows = [row_of(state, labels) for state in chosen]
         if rest := len(listed) - len(chosen):

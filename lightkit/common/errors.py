@@ -7,9 +7,11 @@ the training itself, 5 runs, checkpoints and files. `docs/reference/exit-status.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from lightkit.common.suggest import nearest
 from lightkit.common.text import without_secrets
@@ -208,47 +210,8 @@ class Family:
     """Its heading in `docs/reference/errors.md`."""
 
 
-FAMILIES = (
-    Family("LK101", "unknown-key", "Unknown key"),
-    Family("LK102", "wrong-value", "Wrong type or value"),
-    Family("LK103", "missing-value", "Missing value"),
-    Family("LK104", "unknown-option", "Unknown option or group"),
-    Family("LK105", "wrong-command", "Wrong command line"),
-    Family("LK106", "target-not-found", "Target not found"),
-    Family("LK107", "target-not-trusted", "Target not trusted"),
-    Family("LK108", "wrong-arguments", "Wrong arguments of a target"),
-    Family("LK109", "contradiction", "Keys that contradict each other"),
-    Family("LK110", "unreadable-configuration", "Override or YAML that cannot be read"),
-    Family("LK111", "hydra", "Hydra setting that is not supported"),
-    Family("LK112", "package-missing", "Package not installed"),
-    Family("LK201", "data-not-found", "Data not found"),
-    Family("LK202", "data-unreadable", "Data that cannot be read"),
-    Family("LK203", "data-setting", "Data settings that do not fit the data"),
-    Family("LK204", "split", "Split that cannot be made"),
-    Family("LK205", "loader-process", "Loader process that ended or hangs"),
-    Family("LK206", "loss-or-metric", "Loss or metric that does not suit the data"),
-    Family("LK301", "model-misfit", "Model that does not fit the data"),
-    Family("LK302", "pattern", "Pattern that cannot be used"),
-    Family("LK303", "weights", "Weights that do not fit the model"),
-    Family("LK304", "audit-failed", "Audit failed"),
-    Family("LK305", "finetuning", "Fine-tuning that cannot be done"),
-    Family("LK306", "ensemble", "Ensemble that cannot be made"),
-    Family("LK401", "no-such-device", "No such device"),
-    Family("LK402", "device-setting", "Setting not supported on this device"),
-    Family("LK403", "out-of-memory", "Out of memory"),
-    Family("LK404", "lost-process", "Lost process"),
-    Family("LK405", "not-finite", "Loss that is not finite"),
-    Family("LK406", "process-failed", "Step or process that failed"),
-    Family("LK407", "not-learning", "Model that does not learn"),
-    Family("LK501", "no-such-run", "No such run"),
-    Family("LK502", "folder-in-use", "Folder in use"),
-    Family("LK503", "no-checkpoint", "No checkpoint to go on from"),
-    Family("LK504", "checkpoint-unreadable", "Checkpoint that cannot be read"),
-    Family("LK505", "checkpoint-misfit", "Checkpoint of another configuration"),
-    Family("LK506", "cannot-write", "Cannot write"),
-    Family("LK507", "run-from-elsewhere", "Run from elsewhere"),
-    Family("LK508", "file", "File or folder that cannot be used"),
-)
+_LISTED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+FAMILIES = tuple(Family(code, slug, title) for code, (slug, title) in _LISTED.items())
 _BY_SLUG = {family.slug: family for family in FAMILIES}
 _BY_STATUS = {
     FAILED: "process-failed",

@@ -14,7 +14,7 @@ from lightkit.common.text import counted
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.files import ProgressFile
-from lightkit.loggers.wording import duration, number
+from lightkit.loggers.wording import duration, number, shortened
 
 _MOST = 16
 """Rows of the table at most; of more members those that are training, and then the newest, are shown."""
@@ -178,19 +178,10 @@ class MembersTable:
     def shown(self, most: int) -> tuple[str, list[str], list[list[str]]]:
         """Return headline, heads and rows of the table, with no more than so many rows."""
         members, most = list(self.members.values()), min(most, _MOST)
-        chosen = members
-        if len(members) > most:
-            order = {"training": 0, "finished": 1, "waiting": 2}
-            places = range(len(members))
-            # what is training first, then what has finished last, then what comes next
-            ranked = sorted(
-                places,
-                key=lambda at: (
-                    order[members[at].status],
-                    -at if members[at].status == "finished" else at,
-                ),
-            )
-            chosen = [members[at] for at in sorted(ranked[: max(1, most - 1)])]
+        order = {"training": 0, "finished": 1, "waiting": 2}
+        # what is training first, then what has finished last, then what comes next
+        ranks = [(order[each.status], -at if each.status == "finished" else at) for at, each in enumerate(members)]
+        chosen = shortened(members, ranks, most)
         rows = [_row(member) for member in chosen]
         if rest := len(members) - len(chosen):
             rows.append([f"… {rest} more", "", "", "", ""])

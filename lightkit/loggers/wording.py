@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lightkit.loggers.base import Progress
 
+T = TypeVar("T")
 _VALUES_SHOWN = 6
 """Values of a split in one line; the rest is in TensorBoard and metrics.jsonl."""
 
@@ -27,6 +28,18 @@ def number(value: Any, *, exact: bool = False) -> str:
     if value.is_integer() and abs(value) < 1e6:
         return f"{value:.4f}" if exact and abs(value) < 100 else f"{value:.1f}"
     return f"{value:.4f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
+
+
+def shortened(items: Sequence[T], ranks: Sequence[Any], most: int) -> list[T]:
+    """Return the items of the lowest ranks in their order where a table has room for so many lines, one for the rest.
+
+    Args:
+        items: What a table shows, a line each.
+        ranks: The rank of each.
+        most: Lines.
+    """
+    count = len(items) if len(items) <= most else max(1, most - 1)
+    return [items[at] for at in sorted(sorted(range(len(items)), key=ranks.__getitem__)[:count])]
 
 
 def duration(seconds: float) -> str:
