@@ -293,30 +293,23 @@ class ImageReader(Reader):
         """Yield the images of a folder and the folders in it, or one image; see `Reader.read`."""
         files, root = self._files(given)
         for first in range(0, len(files), most):
-            numbers, images, names, wrong = list[int](), list[Tensor](), list[str](), list[tuple[str, str]]()
-            for number, file in enumerate(files[first : first + most], first):
-                try:
-                    images.append(read_image(file, size=self.size, channels=self.channels))
-                except UserError as error:
-                    wrong.append((str(file), error.what))
-                    continue
-                numbers.append(number)
-                names.append(file.relative_to(root).as_posix())
+            tried = {number: self._read(files[number]) for number in range(first, min(first + most, len(files)))}
+            wrong = [(str(files[number]), found) for number, found in tried.items() if isinstance(found, str)]
             if wrong and not faults.skip:  # all that are wrong are told at once
-                wrong += self._unreadable(files[first + most :])
+                rest = ((str(file), self._read(file)) for file in files[first + most :])
+                wrong += [(name, found) for name, found in rest if isinstance(found, str)]
             faults.take(wrong)
+            images = {number: found for number, found in tried.items() if isinstance(found, Tensor)}
             if images:
-                yield NewRows(numbers, torch.stack(images), {"file": names})
+                names = [files[number].relative_to(root).as_posix() for number in images]
+                yield NewRows([*images], torch.stack([*images.values()]), {"file": names})
 
-    def _unreadable(self, files: Sequence[Path]) -> list[tuple[str, str]]:
-        """Return the files that cannot be read, and why."""
-        wrong = list[tuple[str, str]]()
-        for file in files:
-            try:
-                read_image(file, size=self.size, channels=self.channels)
-            except UserError as error:
-                wrong.append((str(file), error.what))
-        return wrong
+    def _read(self, file: Path) -> Tensor | str:
+        """Return an image, or why it cannot be read."""
+        try:
+            return read_image(file, size=self.size, channels=self.channels)
+        except UserError as error:
+            return error.what
 
     def _files(self, given: Any) -> tuple[list[Path], Path]:
         path = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()

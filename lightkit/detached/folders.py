@@ -16,7 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.detached.liveness import ALIVE, Standing, look
 from lightkit.loggers.files import ShownProgress, read_progress_file
-from lightkit.runs.catalog import no_project_note, path_from, places_of, run_name, started
+from lightkit.runs.catalog import no_runs, noted, path_from, places_of, run_name, started
 from lightkit.runs.index import RunIndex
 from lightkit.runs.reading import read_facts, run_folders
 from lightkit.sweep.job import JobPlaces
@@ -80,13 +80,10 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
     if found:
         return (alive or found)[0]
     if text == "last":
-        fix = "; ".join(filter(None, ["`lightkit train` makes one", no_project_note()]))
-        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix=fix, family="no-such-run")
+        raise no_runs(root)
     names = [*dict.fromkeys(map(run_name, newest_first))]
     known = [*names, *(folder.name for folder in newest_first)]
-    fix = "; ".join(
-        filter(None, ["`lightkit ps --all` lists runs and sweeps; `last` is the newest", no_project_note()])
-    )
+    fix = noted("`lightkit ps --all` lists runs and sweeps; `last` is the newest")
     likely = dict.fromkeys([*nearest(text, known), *names[:_SHOWN]])
     raise UserError("no such run or sweep here", received=text, choices=likely, fix=fix, family="no-such-run")
 

@@ -137,28 +137,24 @@ class VectorTrainer(Trainer):
 
     def take_epoch(self, values: Any) -> bool:
         """Log and judge the training values of an epoch, of each member its own."""
-        for member, own in zip(self.stack.active, values):
-            self._follow(member)
-            member.report.values(own)
-            if self.monitor in own:
-                self._judge_member(member, own)
-            self._call_of(member, "on_epoch", own)
-        self._show_mean(values)
-        return any(member.improved for member in self.stack.active)
+        return self._take(values, "on_epoch", judged=self.monitor in {name for own in values for name in own})
 
     def take_validation(self, values: Any) -> bool:
         """Log and judge the values of a validation, of each member its own; then let those go that have ended."""
         self.state.validated_step = self.state.step
+        improved = self._take(values, "on_validation", judged=self.monitor.startswith("val/"))
+        self._settle()
+        return improved
+
+    def _take(self, values: Any, hook: str, *, judged: bool) -> bool:
         for member, own in zip(self.stack.active, values):
             self._follow(member)
             member.report.values(own)
-            if self.monitor.startswith("val/"):
+            if judged:
                 self._judge_member(member, own)
-            self._call_of(member, "on_validation", own)
+            self._call_of(member, hook, own)
         self._show_mean(values)
-        improved = any(member.improved for member in self.stack.active)
-        self._settle()
-        return improved
+        return any(member.improved for member in self.stack.active)
 
     def _judge_member(self, member: StackMember, values: Mapping[str, float]) -> None:
         member.improved = member.state.keep_best(values[self.monitor], values, mode=self.mode)

@@ -113,12 +113,16 @@ class ConsoleLogger(Logger):
             return
         if progress.phase == "train":
             self._say_pending()
+        self._redraw(lambda bar: bar.show(progress), lambda: progress_line(progress))
+
+    def _redraw(self, draw: Callable[[Bar], None], line: Callable[[], str]) -> None:
+        """Draw on a terminal, elsewhere print a line, where enough time has passed since the last one."""
         now = time.monotonic()
         if self.style == "bar" and now >= self._next_frame:
             self._next_frame = now + _SECONDS_BETWEEN_FRAMES
-            self._guarded(lambda: self._live().show(progress))
+            self._guarded(lambda: draw(self._live()))
         elif self.style == "lines" and now >= self._next_line:
-            self._say(progress_line(progress))
+            self._say(line())
 
     def live_table(self, make: Callable[[int], tuple[str, Sequence[str], Sequence[Sequence[str]]]]) -> None:
         """Redraw a table in place of the bar; without a terminal, print its title now and then.
@@ -126,12 +130,7 @@ class ConsoleLogger(Logger):
         Args:
             make: Makes title, heads and cells of the table, with at most so many rows.
         """
-        now = time.monotonic()
-        if self.style == "bar" and now >= self._next_frame:
-            self._next_frame = now + _SECONDS_BETWEEN_FRAMES
-            self._guarded(lambda: self._live().show_table(make))
-        elif self.style == "lines" and now >= self._next_line:
-            self._say(make(0)[0])
+        self._redraw(lambda bar: bar.show_table(make), lambda: make(0)[0])
 
     def message(self, text: str) -> None:
         """Print a line; on a terminal above the bar."""

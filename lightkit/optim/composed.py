@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -66,13 +67,18 @@ def _divided(groups: Groups, name: str, takes: Callable[[Tensor], bool]) -> tupl
     return found
 
 
-def _with_adamw(name: str, chosen: list[dict[str, Any]], others: list[dict[str, Any]], **kinds: Any) -> dict[str, Any]:
-    """Make the parts for the two halves that `_divided` gives, as far as there is something in them."""
-    made = {name: kinds[name](chosen)} if chosen else {}
-    return made | ({"adamw": kinds["adamw"](others)} if others else {})
+class _BesideAdamW(ComposedOptimizer):
+    """Base of an optimizer for some parameters, called `name`, beside AdamW for all else."""
+
+    def __init__(
+        self, groups: Groups, name: str, takes: Callable[[Tensor], bool], make: Callable[..., Optimizer], **adamw: Any
+    ) -> None:
+        chosen, others = _divided(groups, name, takes)
+        parts = {name: make(chosen)} if chosen else {}
+        super().__init__([*chosen, *others], parts | ({"adamw": torch.optim.AdamW(others, **adamw)} if others else {}))
 
 
-class Muon(ComposedOptimizer):
+class Muon(_BesideAdamW):
     """Muon (https://kellerjordan.github.io/posts/muon/) for the matrices of hidden layers, AdamW for all else.
 
     All else are embeddings, the last matrix of the model, which gives its outputs, and what has not two dimensions:
@@ -118,19 +124,13 @@ class Muon(ComposedOptimizer):
         tables = [each.weight for each in model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
         matrices = [each for _, each in model.named_parameters(remove_duplicate=False) if each.ndim == 2]
         others = {id(each) for each in (*tables, *matrices[-1:])}
-        cut = _divided(params, "muon", lambda each: each.ndim == 2 and id(each) not in others)
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         own = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
-        parts = _with_adamw(
-            "muon",
-            *cut,
-            muon=lambda groups: kind(groups, **shared, **own),
-            adamw=lambda groups: torch.optim.AdamW(groups, **shared, betas=betas, eps=eps),
-        )
-        super().__init__([*cut[0], *cut[1]], parts)
+        adamw, make = {**shared, "betas": betas, "eps": eps}, partial(kind, **shared, **own)
+        super().__init__(params, "muon", lambda each: each.ndim == 2 and id(each) not in others, make, **adamw)
 
 
-class SparseAdam(ComposedOptimizer):
+class SparseAdam(_BesideAdamW):
     """Adam for tables of embeddings whose gradients are sparse (`nn.Embedding(sparse=True)`), AdamW for all else.
 
     Of a table only the rows that a batch has looked up change, and their averages. So there is no weight decay on
@@ -161,16 +161,14 @@ class SparseAdam(ComposedOptimizer):
         if not tables:
             what, fix = "no table of embeddings of the model has sparse gradients", "nn.Embedding(…, sparse=True)"
             raise UserError(what, argument="", fix=f"{fix} in the model, or optim=adamw", family="contradiction")
-        cut = _divided(params, "sparse", lambda each: id(each) in tables)
-        for group in cut[0]:
-            group["weight_decay"] = 0.0
-        parts = _with_adamw(
-            "sparse",
-            *cut,
-            sparse=lambda groups: torch.optim.SparseAdam(groups, lr=lr, betas=betas, eps=eps),
-            adamw=lambda groups: torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps),
-        )
-        super().__init__([*cut[0], *cut[1]], parts)
+
+        def make(groups: list[dict[str, Any]]) -> Optimizer:
+            for group in groups:
+                group["weight_decay"] = 0.0
+            return torch.optim.SparseAdam(groups, lr=lr, betas=betas, eps=eps)
+
+        shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps}
+        super().__init__(params, "sparse", lambda each: id(each) in tables, make, **shared)
 
 
 class Lbfgs(ComposedOptimizer):

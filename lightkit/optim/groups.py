@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import parameter_aliases
 from lightkit.common.patterns import Matched
 from lightkit.optim.layers import LayerRates, layer_depths, without_decay
 from lightkit.optim.rules import Settings, check_decay, check_rate, matched, read_rules, targets
@@ -123,12 +124,10 @@ def matched_rules(
 def _known(model: nn.Module, chosen: Collection[str] | None, aliases: Mapping[str, str]) -> dict[str, list[str]]:
     """Map the first name of every parameter that gets a group to all its names."""
     wanted = None if chosen is None else set(chosen)
-    first: dict[int, str] = {}
     found: dict[str, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        own = first.setdefault(id(parameter), name)
-        if parameter.requires_grad if wanted is None else own in wanted:
-            found.setdefault(own, []).extend(dict.fromkeys([name, aliases.get(name, name)]))
+    for own, names in parameter_aliases(model).items():
+        if model.get_parameter(own).requires_grad if wanted is None else own in wanted:
+            found[own] = [*dict.fromkeys(each for name in names for each in (name, aliases.get(name, name)))]
     unknown = sorted((wanted or set()) - set(found))
     if unknown:
         raise ValueError(f"not first names of the model's parameters: {', '.join(unknown)}")

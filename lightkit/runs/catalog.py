@@ -226,6 +226,17 @@ def path_from(base: Path, path: Path) -> str:
     return str(path.relative_to(base) if path.is_relative_to(base) else path)
 
 
+def noted(fix: str) -> str:
+    """Return what to do, and where no project was found that, too."""
+    return "; ".join(filter(None, [fix, no_project_note()]))
+
+
+def no_runs(root: Path) -> UserError:
+    """Make the error of a project without runs."""
+    what = f"no run here: {root / run_files.OUTPUTS} has none yet"
+    return UserError(what, fix=noted("`lightkit train` makes one"), family="no-such-run")
+
+
 def find_run(text: str, root: Path) -> Path:
     """Find the folder of a run by its path, its name, or `last` for the newest.
 
@@ -246,8 +257,7 @@ def find_run(text: str, root: Path) -> Path:
     if same_name:
         return same_name[0]
     if text == "last":
-        fix = "; ".join(filter(None, ["`lightkit train` makes one", no_project_note()]))
-        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix=fix, family="no-such-run")
+        raise no_runs(root)
     # What the user may have meant, as one would type it: what resembles it, then the newest.
     likely = same_folder or newest_first
     shown = [str(folder.relative_to(root)) for folder in likely]
@@ -260,7 +270,7 @@ def find_run(text: str, root: Path) -> Path:
         "several runs have this name" if same_folder else f"no run here: a run's folder holds {run_files.CONFIG}",
         received=text,
         choices=dict.fromkeys([*nearest(text, known), *shown[:_SHOWN]]),
-        fix="; ".join(filter(None, [fix, "" if same_folder else no_project_note()])),
+        fix=fix if same_folder else noted(fix),
         family="no-such-run",
     )
 
