@@ -10,8 +10,7 @@ import numpy as np
 
 from lightkit.common.errors import UserError
 from lightkit.common.reading import data_beside
-from lightkit.common.text import is_number
-from lightkit.data.csv_columns import NameColumn, is_missing
+from lightkit.data.csv_columns import NameColumn
 from lightkit.data.table_columns import Table, read_table
 from lightkit.data.table_encodings import Encoding
 from lightkit.data.table_spec import TableSpec
@@ -54,13 +53,12 @@ def judge(name: str, column: NameColumn, *, most: int) -> Judged | None:
         most: Different names up to which it is one of names.
     """
     counts = np.bincount(column.codes, minlength=len(column.kinds))
-    present = {cell: int(counts[code]) for cell, code in column.found().items() if not is_missing(cell)}
-    text = {cell: count for cell, count in present.items() if not is_number(cell)}
-    if not text:
+    present, text = (counts > 0) & ~column.as_kinds.missing, column.as_kinds.text & (counts > 0)
+    if not text.any():
         return None
-    codes = [code for cell, code in column.found().items() if cell in text]
-    row = int(np.flatnonzero(np.isin(column.codes, codes))[0])
-    return Judged(name, _kind(text, rows=sum(present.values()), most=most), row, len(present))
+    row, rows = int(text[column.codes].argmax()), int(counts[present].sum())
+    own = {str(column.kinds[int(code)]): int(counts[code]) for code in np.flatnonzero(text)}
+    return Judged(name, _kind(own, rows=rows, most=most), row, int(present.sum()))
 
 
 def _kind(text: Mapping[str, int], *, rows: int, most: int) -> str:
