@@ -52,6 +52,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/several-processes.md",
         "docs/guides/streams.md",
         "docs/guides/sweeps.md",
+        "docs/guides/tables.md",
         "docs/guides/trackers.md",
         "docs/guides/training.md",
         "docs/guides/troubleshooting.md",
