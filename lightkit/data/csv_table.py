@@ -114,7 +114,7 @@ class _Reading:
         """Open the files there are."""
         spec, sources = self.spec, dict[str, TableSource]()
         if (spec.path is None) == (spec.frame is None):
-            what, fix = "either a file or a data frame is the table", "data.dataset.path=FILE"
+            what, fix = "name one table: a file, or a data frame (data.dataset.frame)", "data.dataset.path=FILE"
             self.problems.append(UserError(what, argument="path", received=spec.path, fix=fix, family="missing-value"))
             return sources
         first = spec.path if spec.frame is None else spec.frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.data.csv_columns import Spelling
 
@@ -40,7 +40,7 @@ def table(
     weight_column: str | None = None,
     id_column: str | None = None,
     target_scale: float = 1.0,
-    target_transform: str = "none",
+    target_transform: Literal["none", "standardize", "log", "quantile"] = "none",
     max_categories: int = 100,
     cache: bool = True,
 ) -> TensorData:

@@ -140,7 +140,7 @@ def test_folders_that_are_no_tables(tmp_path: Path) -> None:
     )
     assert "notes.md: no table can be read from such a file" in str(error)
     assert table(str(tmp_path / "a*.csv"), "kind").x.tolist() == [[1], [2]]
-    refused(lambda: table(target="kind"), "path: either a file or a data frame is the table")
+    refused(lambda: table(target="kind"), "path: name one table")
     refused(lambda: table(frame=[1], target="kind"), "frame: this is no table")
 
 
