@@ -5,7 +5,7 @@ N samples of an epoch, S shards, B places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -22,7 +22,6 @@ LARGE = 1_000_000
 """Rows from which the order of a run is the one it keeps the name of, see `ORDERS`; fewer are shuffled as a list."""
 BLOCK = 1 << 14
 """Places that are worked out at once."""
-_TABLE = 1 << 16
 
 
 def permutation(size: int, key: int) -> Places:
@@ -37,7 +36,7 @@ def permutation(size: int, key: int) -> Places:
         size: How many numbers.
         key: Which permutation.
     """
-    if size <= _TABLE:
+    if size <= 1 << 16:
         table = torch.randperm(size, generator=torch.Generator().manual_seed(key))
         return lambda numbers: table[numbers]
     bits = (size - 1).bit_length()
@@ -84,10 +83,6 @@ class Windows(Sampler[Tensor]):
 
     def __len__(self) -> int:
         return self.num_samples
-
-    def __iter__(self) -> Iterator[Tensor]:
-        places = self.order(int(torch.randint(1 << 62, ())))
-        return map(places, torch.arange(self.num_samples).split(BLOCK))
 
     def order(self, key: int) -> Places:
         """Return the order of one epoch, a function of `key` alone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import tarfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -67,7 +68,7 @@ def _read(parse: Callable[[bytes], Any], shard: Shard, offset: int, size: int) -
 def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
     """Go through the heads of members as WebDataset names them: alike up to the first dot are those of one sample."""
     with tarfile.open(fileobj=file, mode="r:") as tar:
-        for _, sample in groupby(filter(tarfile.TarInfo.isfile, tar), lambda member: _split(member)[0]):
+        for _, sample in groupby(filter(tarfile.TarInfo.isfile, tar), lambda member: _split(member.name)[0]):
             members = [*sample]
             begin, last = members[0].offset, members[-1]
             end = last.offset_data - last.size // -tarfile.BLOCKSIZE * tarfile.BLOCKSIZE  # members fill whole blocks
@@ -79,21 +80,31 @@ def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
 
 
 def _members(content: bytes) -> Mapping[str, bytes]:
-    with tarfile.open(fileobj=BytesIO(content), mode="r:") as tar:
-        return _contents(tar, filter(tarfile.TarInfo.isfile, tar))
+    """Return the members of a sample by their fields, without `tarfile` where their names are short: it is slow."""
+    found, begin = dict[str, bytes](), 0
+    while begin < len(content):
+        head, begin = content[begin : begin + tarfile.BLOCKSIZE], begin + tarfile.BLOCKSIZE
+        kind, size = head[156:157], int(head[124:135].rstrip(b"\0"), 8)
+        if kind in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            found[_split(head[:100].rstrip(b"\0").decode())[1]] = content[begin : begin + size]
+        elif kind != tarfile.XHDTYPE or b" path=" in content[begin : begin + size]:
+            with tarfile.open(fileobj=BytesIO(content), mode="r:") as tar:
+                return _contents(tar, filter(tarfile.TarInfo.isfile, tar))
+        begin -= size // -tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+    return found
 
 
 def _contents(tar: tarfile.TarFile, members: Iterable[Any], wanted: str = "") -> Mapping[str, bytes]:
     """Return the members of a sample by their fields; where some are wanted, the others without their content."""
-    found = {_split(own)[1]: own for own in members}
+    found = {_split(own.name)[1]: own for own in members}
     asked = {field: not wanted or wanted.startswith(f"{field}.") for field in found}
     return {field: tar.extractfile(own).read() if asked[field] else b"" for field, own in found.items()}  # type: ignore[union-attr]
 
 
-def _split(member: tarfile.TarInfo) -> tuple[str, str]:
+def _split(name: str) -> tuple[str, str]:
     """Split the name of a member at the first dot behind its folder."""
-    folder, _, name = member.name.rpartition("/")
-    stem, _, field = name.partition(".")
+    folder, _, own = name.rpartition("/")
+    stem, _, field = own.partition(".")
     return f"{folder}/{stem}", field
 
 
@@ -104,8 +115,7 @@ def _scan_lines(parse: Callable[[bytes], Any], file: IO[bytes], wanted: str) -> 
         place += len(line)
 
 
-def _as_text(line: bytes) -> Mapping[str, str]:
-    return {"text": line.decode().rstrip("\r\n")}
+_LINES: Mapping[str, Any] = {".jsonl": parse_object, ".txt": lambda line: {"text": line.decode().rstrip("\r\n")}}
 
 
 def _scan_groups(file: IO[bytes], wanted: str) -> Iterator[Row]:
@@ -132,8 +142,7 @@ def _of_group(shard: Shard, group: int, at: int) -> Any:
 
 FORMATS: Mapping[str, tuple[Callable[[IO[bytes], str], Iterator[Row]], Callable[[Shard, int, int], Any]]] = {
     ".tar": (_scan_tar, partial(_read, _members)),
-    ".jsonl": (partial(_scan_lines, parse_object), partial(_read, parse_object)),
-    ".txt": (partial(_scan_lines, _as_text), partial(_read, _as_text)),
+    **{kind: (partial(_scan_lines, parse), partial(_read, parse)) for kind, parse in _LINES.items()},
     ".parquet": (_scan_groups, _of_group),
 }
 """By the ending of a shard's name: what finds its rows, and what reads one."""
@@ -251,12 +260,11 @@ class Stream:
         file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes])}.npz"
         index = make_index((user_state() or Path(gettempdir())) / "streams" / file, self._shards, self._rows)
         self._places, targets, ends = index["places"], index["targets"], np.cumsum([0, *index["rows"]])
-        self.shards = torch.from_numpy(ends[:-1])
+        self.shards, self._starts = torch.from_numpy(ends[:-1]), ends[:-1].tolist()
         cuts = ends[np.cumsum([0, *map(len, found)])].tolist()
         self.splits = {split: range(*cut) for split, cut in zip(paths, pairwise(cuts), strict=True) if split}
         if targets.dtype.kind == "U":
-            names, targets = np.unique(targets, return_inverse=True)
-            self.classes = names.tolist()
+            self.classes, targets = np.unique(targets, return_inverse=True)
         self.targets = torch.from_numpy(targets.astype("int64" if targets.dtype.kind in "bi" else "float32"))
         mark = fingerprint([index["rows"], torch.from_numpy(self._places), self.targets, size, fields])
         self.info = replace(SampleData(self).info, fingerprint=mark)
@@ -277,17 +285,17 @@ class Stream:
         return len(self._places)
 
     def __getitem__(self, row: int) -> Any:
-        place, number = self._places[row].tolist(), int(torch.searchsorted(self.shards, row, right=True)) - 1
+        place, number = self._places[row].tolist(), bisect_right(self._starts, row) - 1
         shard = self._shards[number]
         try:
-            content = FORMATS[Path(shard.url).suffix][1](shard, *place)
+            content = FORMATS[shard.url[shard.url.rindex(".") :]][1](shard, *place)
             names = self._fields or [name for name in content if name != self._target.partition(".")[0]]
             values = {name: self._picked(content, name) for name in ([names] if isinstance(names, str) else names)}
             sample = next(iter(values.values())) if len(values) == 1 else values
-            known = self.targets[row].item() if len(self.targets) else self._target and self._label(content)
+            known = self.targets.numpy()[row].item() if self.targets.numel() else self._target and self._label(content)
             return (sample, known) if self._target else sample
         except _BROKEN as error:
-            raise shard.error(row - int(self.shards[number]), error) from error
+            raise shard.error(row - self._starts[number], error) from error
 
     def _label(self, content: Mapping[str, Any]) -> Any:
         value = self._picked(content, self._target)

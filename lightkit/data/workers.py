@@ -22,6 +22,8 @@ from lightkit.data.prepare import LoaderOptions, Prepare
 from lightkit.data.sources import kept_generators
 from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
 
+Part = Callable[[int], tuple[int, Tensor]]
+"""From the place in an epoch at which a batch begins to the position of its first sample, and its rows."""
 _SPARED_SECONDS = 60
 """How long a worker lives on after a signal to the whole process group; the main process ends it much earlier."""
 
@@ -48,13 +50,11 @@ class SampleReader:
         self._loader: WatchedLoader | None = None
         self._running: Any = None
 
-    def batches(
-        self, part: Callable[[int], tuple[int, Tensor]], *, epoch: int, begins: range
-    ) -> Generator[Any, None, None]:
+    def batches(self, part: Part, *, epoch: int, begins: range) -> Generator[Any, None, None]:
         """Yield the batches that begin at some places of an epoch.
 
         Args:
-            part: Gives the position of the first sample of such a batch, and its rows.
+            part: What gives the rows of such a batch.
             epoch: Number of the epoch.
             begins: The places.
 

@@ -146,7 +146,3 @@ def test_a_run_keeps_the_name_of_its_order() -> None:
     assert KeptRows.from_bytes(replace(kept, order=OLDEST).to_bytes()).order == OLDEST
     with pytest.raises(ValueError, match="'later', which this version does not know"):
         KeptRows.from_bytes(replace(kept, order="later").to_bytes())
-
-
-def test_it_is_a_sampler_of_pytorch() -> None:
-    assert sorted(torch.cat([*Windows(9)]).tolist()) == [*range(9)]

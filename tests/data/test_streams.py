@@ -107,6 +107,21 @@ def test_tar_files_as_webdataset_reads_them(tmp_path: Path) -> None:
     assert (whole.info.task, sorted(whole[0]), whole[3]["json"]) == ("custom", ["cls", "json", "png"], {"name": "a"})
 
 
+@pytest.mark.parametrize("name", ["n" * 40, "n" * 140, "ü" * 20], ids=["short", "long", "beyond ASCII"])
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_tar_files_of_every_form(tmp_path: Path, form: int, name: str) -> None:
+    if form == tarfile.USTAR_FORMAT and len(name) > 100:
+        name = "folder/" * 15 + name[:40]
+    with tarfile.open(tmp_path / "a.tar", "w", format=form) as tar:
+        for number in range(3):
+            for field, content in (("cls", b"%d" % number), ("txt", b"x" * number * 300)):
+                member = tarfile.TarInfo(f"{name}{number}.{field}")
+                member.size, member.mtime = len(content), 1e9 + 0.5  # type: ignore[assignment]
+                tar.addfile(member, io.BytesIO(content))
+    source = Stream(str(tmp_path / "a.tar"), "cls", classes=3)
+    assert [source[row] for row in range(3)] == [("x" * 300 * row, row) for row in range(3)]
+
+
 def test_every_kind_of_file_and_of_content(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", 6)
     assert [Stream(str(tmp_path / "a.jsonl"), "label")[n][0].tolist() for n in (0, 5)] == [[0, 1.5], [5, 1.5]]
