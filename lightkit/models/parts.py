@@ -96,15 +96,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.proj = nn.Linear(dim, dim, bias=bias)
 
-    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
+    def forward(self, x: Tensor, rotary: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`, `mask` says what is seen."""
         batch, length, dim = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, dim // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal)
         return self.proj(y.transpose(1, 2).reshape(batch, length, dim))
 
 
@@ -139,9 +139,9 @@ class Block(nn.Module):
         self.fc2 = nn.Linear(hidden, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
-        x = x + self.dropout(self.attn(self.norm1(x), rotary))
+    def forward(self, x: Tensor, rotary: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Map `(B, T, D)` to `(B, T, D)`; see `Attention.forward`."""
+        x = x + self.dropout(self.attn(self.norm1(x), rotary, mask))
         return x + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))))
 
 

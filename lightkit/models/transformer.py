@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_choice
@@ -29,9 +30,11 @@ class TransformerClassifier(nn.Module):
     square patch (ViT, https://arxiv.org/abs/2010.11929).
 
     Args:
-        input_shape: Shape of a sample.
+        input_shape: Shape of a sample; of tokens the longest.
         num_classes: Size of the output.
         vocab_size: Number of tokens, when samples are token numbers.
+        padding_idx: Token that fills up shorter samples: it is neither seen nor averaged. None where there is none.
+        task: `tagging` gives an output for each token, any other one for each sample.
         dim: Model width, D.
         depth: Number of blocks.
         heads: Number of attention heads; divides D.
@@ -51,6 +54,8 @@ class TransformerClassifier(nn.Module):
         num_classes: int,
         *,
         vocab_size: int | None = None,
+        padding_idx: int | None = None,
+        task: str = "multiclass",
         dim: int = 64,
         depth: int = 4,
         heads: int = 4,
@@ -71,18 +76,26 @@ class TransformerClassifier(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, heads, mlp_ratio=mlp_ratio, dropout=dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
-        self.pool = pool
+        self.pool, self.padding_idx, self.tags = pool, padding_idx, task == "tagging"
         init_weights(self, depth=depth)
 
     rotary: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute outputs `(B, num_classes)` of samples `(B, *input_shape)`."""
+        """Compute outputs `(B, num_classes)` of samples `(B, *input_shape)`; of tags `(B, num_classes, T)`."""
+        cls, there = int(self.pool == "cls"), None
+        if self.padding_idx is not None:
+            there = F.pad(x != self.padding_idx, (cls, 0), value=True)
         x = self.embed(x)
+        rotary = self.rotary if self.rotary is None else self.rotary[:, : x.shape[1]]
         for block in self.blocks:
-            x = block(x, self.rotary)
+            x = block(x, rotary, None if there is None else there[:, None, None])
         x = self.norm(x)
-        return self.head(x[:, 0] if self.pool == "cls" else x.mean(dim=1))
+        if self.tags:
+            return self.head(x[:, cls:]).transpose(1, 2)
+        if cls or there is None:
+            return self.head(x[:, 0] if cls else x.mean(dim=1))
+        return self.head((x * there.unsqueeze(2)).sum(dim=1) / there.sum(dim=1, keepdim=True).clamp(min=1))
 
 
 class TransformerLM(nn.Module):
