@@ -72,12 +72,8 @@ class Text:
         for name, value in numbers.items():
             check_range(name, value, low=1, what="too small")
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
-            raise UserError(
-                "no text is left to train on",
-                argument="",
-                expected="val + test below 1",
-                received=f"{val} + {test}",
-            )
+            what = "no text is left to train on"
+            raise UserError(what, argument="", expected="val + test below 1", received=f"{val} + {test}")
         pieces = _read(_files(path, pattern), max_chars) if texts is None else _shortened(texts, max_chars)
         codes, ends = _code_points("".join(pieces)), np.cumsum([len(piece) for piece in pieces])
         marks = [round(len(codes) * (1 - val - test)), round(len(codes) * (1 - test))]
@@ -128,13 +124,8 @@ def _files(path: str | None, pattern: str) -> list[Path]:
         raise UserError("there is no such file or folder", argument="path", received=str(root), family="data-not-found")
     found = [file for file in root.glob(pattern) if file.is_file()]
     if not found:
-        raise UserError(
-            f"no file in {root} matches",
-            argument="pattern",
-            received=pattern,
-            expected="a glob such as *.txt or **/*.txt",
-            family="data-not-found",
-        )
+        what, expected = f"no file in {root} matches", "a glob such as *.txt or **/*.txt"
+        raise UserError(what, argument="pattern", received=pattern, expected=expected, family="data-not-found")
     names = {file.relative_to(root).as_posix(): file for file in found}
     return [names[name] for name in _ordered(names)]
 
@@ -154,12 +145,8 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
         try:
             text = file.read_text(encoding="utf-8", errors="replace")[:left]
         except OSError as error:
-            raise UserError(
-                f"a file cannot be read: {error.strerror}",
-                argument="path",
-                received=str(file),
-                family="data-unreadable",
-            ) from error
+            what = f"a file cannot be read: {error.strerror}"
+            raise UserError(what, argument="path", received=str(file), family="data-unreadable") from error
         if "\0" in text:
             raise UserError(
                 "a file holds NUL bytes: it is no text in UTF-8",
@@ -219,12 +206,8 @@ def _windows(
         if not use:
             continue
         if end - begin <= length:
-            raise UserError(
-                f"the {name} part is shorter than one window",
-                argument="context_length",
-                expected=f"below {end - begin}",
-                received=length,
-            )
+            what = f"the {name} part is shorter than one window"
+            raise UserError(what, argument="context_length", expected=f"below {end - begin}", received=length)
         part = torch.arange(begin, end - length, stride if name == "train" else length)
         splits[name] = torch.arange(done, done + len(part))
         starts.append(part)

@@ -69,12 +69,8 @@ class Collection:
         groups: dict[Any, MetricGroup] = {}
         for name, metric in metrics.items():
             if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
-                raise UserError(
-                    "not a metric",
-                    key=self._key(name),
-                    expected="a subclass of torchmetrics.Metric",
-                    received=type(metric).__name__,
-                )
+                expected = "a subclass of torchmetrics.Metric"
+                raise UserError("not a metric", key=self._key(name), expected=expected, received=type(metric).__name__)
             kind = kind_of(metric)
             if kind not in CONVERTERS:
                 raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)

@@ -53,13 +53,8 @@ class RecurrentLM(nn.Module):
         check_choice("cell", cell, get_args(Cell))
         check_dropout(dropout)
         if tie and dim != hidden:
-            raise UserError(
-                "tied weights need equal widths",
-                argument="dim",
-                expected=f"{hidden}",
-                received=dim,
-                family="contradiction",
-            )
+            what = "tied weights need equal widths"
+            raise UserError(what, argument="dim", expected=f"{hidden}", received=dim, family="contradiction")
         self.embed = nn.Embedding(vocab_size, dim)
         layers = nn.LSTM if cell == "lstm" else nn.GRU
         self.rnn = layers(dim, hidden, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)

@@ -56,13 +56,8 @@ class ResNet(nn.Module):
         super().__init__()
         channels, height, side = image_size(input_shape, model="a ResNet")
         if depth not in BLOCKS:
-            raise UserError(
-                "no such depth",
-                argument="depth",
-                received=depth,
-                choices=[str(d) for d in BLOCKS],
-                family="wrong-value",
-            )
+            choices = [str(d) for d in BLOCKS]
+            raise UserError("no such depth", argument="depth", received=depth, choices=choices, family="wrong-value")
         check_choice("stem", stem, get_args(Stem))
         check_sizes(num_classes=num_classes, width=width)
         check_dropout(dropout)
