@@ -36,12 +36,8 @@ def split_sets(sets: Any, num_rows: int, *, argument: str = "splits") -> dict[st
     if sets is None or (isinstance(sets, Mapping) and not sets):
         return {}
     if not isinstance(sets, Mapping):
-        raise UserError(
-            "not the rows of each split",
-            argument=argument,
-            expected='a mapping such as {"train": rows, "val": rows, "test": rows}',
-            received=type(sets).__name__,
-        )
+        what, expected = "not the rows of each split", 'a mapping such as {"train": rows, "val": rows, "test": rows}'
+        raise UserError(what, argument=argument, expected=expected, received=type(sets).__name__)
     given = {name: rows for name, rows in sets.items() if rows is not None}
     found, problems = _by_split(given, argument)
     named = {split: given[name] for split, name in found.items()}

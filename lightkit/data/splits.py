@@ -122,12 +122,8 @@ def split_rows(
     splits = _limited(spec, splits)
     for name, rows in splits.items():
         if not len(rows):
-            raise UserError(
-                f"the {name} split is empty",
-                argument=f"split.{name}" if name != "train" else "split",
-                received=counted(num_rows, "row"),
-                fix="a larger share, or more rows",
-            )
+            argument, fix = f"split.{name}" if name != "train" else "split", "a larger share, or more rows"
+            raise UserError(f"the {name} split is empty", argument=argument, received=counted(num_rows, "row"), fix=fix)
     return {name: splits[name].sort().values for name in _NAMES if name in splits}
 
 
@@ -164,12 +160,8 @@ def _by_share(
     spec: SplitSpec, num_rows: int, *, strata: Tensor | None, given: Mapping[str, Tensor], groups: Tensor | None
 ) -> dict[str, Tensor]:
     if spec.by == "file" and len(given) < 2:
-        raise UserError(
-            "the data set brings no splits with it",
-            argument="split.by",
-            received="file",
-            choices=[way for way in WAYS if way != "file"],
-        )
+        what = "the data set brings no splits with it"
+        raise UserError(what, argument="split.by", received="file", choices=[way for way in WAYS if way != "file"])
     splits = dict(given)
     pool = splits.pop("train", torch.arange(num_rows))
     drawn = {name: getattr(spec, name) for name in ("val", "test") if getattr(spec, name) > 0 and name not in splits}
@@ -242,12 +234,8 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None, groups: Tenso
     order = rows[_shuffle(len(rows), spec.seed)]
     units, what = (len(order), "rows") if groups is None else (len(groups.unique()), "groups")
     if units < spec.folds:
-        raise UserError(
-            f"there are fewer {what} than folds",
-            argument="split.folds",
-            expected=f"at most {units}",
-            received=spec.folds,
-        )
+        what = f"there are fewer {what} than folds"
+        raise UserError(what, argument="split.folds", expected=f"at most {units}", received=spec.folds)
     counts = {"val": round(spec.val * len(rows))} if spec.val > 0 else {}
     if groups is not None:
         held = deal(groups, strata, [1.0] * spec.folds, mix(spec.seed, "split")) == spec.fold
@@ -277,13 +265,8 @@ def _check_group_sizes(groups: Tensor, least: int, *, why: str) -> None:
     values, sizes = groups.unique(return_counts=True)
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
         if size < least:
-            raise UserError(
-                f"class {value} has too few rows for {why}",
-                argument="split",
-                expected=f"{least} or more",
-                received=size,
-                fix="data.split.by=random, or drop the class",
-            )
+            what, fix = f"class {value} has too few rows for {why}", "data.split.by=random, or drop the class"
+            raise UserError(what, argument="split", expected=f"{least} or more", received=size, fix=fix)
 
 
 def _shuffle(count: int, seed: int) -> Tensor:

@@ -134,13 +134,8 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"scikit-learn's file cannot be read: {error}",
-            argument="",
-            received=str(path),
-            fix="pip install --force-reinstall scikit-learn",
-            family="data-unreadable",
-        ) from error
+        what, fix = f"scikit-learn's file cannot be read: {error}", "pip install --force-reinstall scikit-learn"
+        raise UserError(what, argument="", received=str(path), fix=fix, family="data-unreadable") from error
     text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode()
     return np.loadtxt(text.splitlines()[skip:], delimiter=delimiter)
 

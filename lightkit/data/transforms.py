@@ -258,10 +258,6 @@ def _per_sample(values: Tensor, x: Tensor) -> Tensor:
 
 def _image_size(x: Tensor, transform: object) -> tuple[int, int]:
     if x.dim() != 4:
-        raise UserError(
-            f"{type(transform).__name__} is for images",
-            key="data.augment",
-            expected="inputs (channels, height, width)",
-            received=tuple(x.shape[1:]),
-        )
+        what, key = f"{type(transform).__name__} is for images", "data.augment"
+        raise UserError(what, key=key, expected="inputs (channels, height, width)", received=tuple(x.shape[1:]))
     return x.shape[2], x.shape[3]

@@ -127,13 +127,8 @@ def choose(name: str) -> torch.device:
         raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU, family="no-such-device")
     if kind == "cpu" and not number:
         return torch.device("cpu")
-    raise UserError(
-        "no such device",
-        argument="name",
-        received=name,
-        choices=["auto", *_present(), "cuda", "mps"],
-        family="no-such-device",
-    )
+    choices = ["auto", *_present(), "cuda", "mps"]
+    raise UserError("no such device", argument="name", received=name, choices=choices, family="no-such-device")
 
 
 def _cuda(name: str, number: int) -> torch.device:
@@ -145,14 +140,8 @@ def _cuda(name: str, number: int) -> torch.device:
         raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU, family="no-such-device")
     unseen, built = overlooked(), torch.backends.cuda.is_built()
     what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
-    raise UserError(
-        what,
-        argument="name",
-        received=name,
-        choices=_present(),
-        fix=_WITH_CUDA if unseen else _TO_CPU,
-        family="no-such-device",
-    )
+    fix = _WITH_CUDA if unseen else _TO_CPU
+    raise UserError(what, argument="name", received=name, choices=_present(), fix=fix, family="no-such-device")
 
 
 def _present() -> list[str]:

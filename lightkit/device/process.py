@@ -183,11 +183,6 @@ def set_threads(count: int | None) -> None:
     if count is None:
         return
     if count < 1:
-        raise UserError(
-            "not a number of threads",
-            argument="threads",
-            expected="1 or more, or null",
-            received=count,
-            family="wrong-value",
-        )
+        what = "not a number of threads"
+        raise UserError(what, argument="threads", expected="1 or more, or null", received=count, family="wrong-value")
     torch.set_num_threads(count)

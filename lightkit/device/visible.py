@@ -79,13 +79,8 @@ def candidates(source: Source, wanted: Any) -> tuple[list[GpuFacts], int]:
             str(error), argument="gpus", expected=EXPECTED_GPUS, received=wanted, family="no-such-device"
         ) from error
     if not source.gpus:
-        raise UserError(
-            f"there is no NVIDIA GPU here ({source.reason})",
-            argument="gpus",
-            received=wanted,
-            fix=TO_CPU,
-            family="no-such-device",
-        )
+        what = f"there is no NVIDIA GPU here ({source.reason})"
+        raise UserError(what, argument="gpus", received=wanted, fix=TO_CPU, family="no-such-device")
     if VISIBLE in os.environ and not is_order_known(source.gpus):
         what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
         fix = f"set {ORDER}=PCI_BUS_ID beside it"
@@ -99,13 +94,8 @@ def candidates(source: Source, wanted: Any) -> tuple[list[GpuFacts], int]:
     named = _named(source, among, names)
     if len(named) > 1 and any(gpu.mig is not None for gpu in named):
         what = "a process computes on one MIG instance, and on no other GPU beside it"
-        raise UserError(
-            what,
-            argument="gpus",
-            received=wanted,
-            fix="one of them; several GPUs, or processes, need whole ones",
-            family="no-such-device",
-        )
+        fix = "one of them; several GPUs, or processes, need whole ones"
+        raise UserError(what, argument="gpus", received=wanted, fix=fix, family="no-such-device")
     return named, len(named)
 
 
@@ -192,14 +182,8 @@ def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]
         if len(meant) > 1:
             what = f"GPU {meant[0].index} is split into MIG instances: which one?"
             choices = [f"{part.uuid} ({part.mig})" for part in meant]
-            raise UserError(
-                what,
-                argument="gpus",
-                received=name,
-                choices=choices,
-                fix=f"device.gpus=[{meant[0].uuid}]",
-                family="no-such-device",
-            )
+            fix = f"device.gpus=[{meant[0].uuid}]"
+            raise UserError(what, argument="gpus", received=name, choices=choices, fix=fix, family="no-such-device")
         if meant[0] in found:
             raise UserError("a GPU is named twice", argument="gpus", received=list(names), family="no-such-device")
         found += meant
