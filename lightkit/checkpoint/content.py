@@ -140,11 +140,8 @@ def upgrade(content: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(version, int) or version < 1:
         raise UserError("not the content of a lightkit checkpoint", received=version, exit_code=UNREADABLE)
     if version > VERSION:
-        raise UserError(
-            f"the checkpoint has format version {version}; this lightkit reads up to {VERSION}",
-            fix="install the lightkit it was written with, or a newer one",
-            exit_code=UNREADABLE,
-        )
+        what = f"the checkpoint has format version {version}; this lightkit reads up to {VERSION}"
+        raise UserError(what, fix="install the lightkit it was written with, or a newer one", exit_code=UNREADABLE)
     while version < VERSION:
         content = UPGRADES[version](content)
         version = content["version"]

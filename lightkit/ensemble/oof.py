@@ -311,8 +311,5 @@ def _check_rows(
         if len(wrong):
             row, before = int(member.rows[wrong[0]]), members[int(owner[wrong[0]])].source
             more = f", and so {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise UserError(
-                f"row {row} {what} than in {before}{more}",
-                key=member.source,
-                fix="combine members whose rows were split alike (data.split, data.split.seed)",
-            )
+            fix = "combine members whose rows were split alike (data.split, data.split.seed)"
+            raise UserError(f"row {row} {what} than in {before}{more}", key=member.source, fix=fix)

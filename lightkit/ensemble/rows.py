@@ -159,11 +159,8 @@ def _check_enough(rows: Tensor, folds: int, strata: Tensor | None, groups: Tenso
         what, most = "there are fewer rows than folds", f"at most {len(rows)}"
         raise UserError(what, argument="folds", expected=most, received=folds)
     if groups is not None and (count := len(groups[rows].unique())) < folds:
-        raise UserError(
-            f"there are fewer groups ({count}) than folds ({folds}); rows with the same inputs are one group, too",
-            argument="groups",
-            fix=f"folds={count}" if count > 1 else "folds without groups",
-        )
+        what = f"there are fewer groups ({count}) than folds ({folds}); rows with the same inputs are one group, too"
+        raise UserError(what, argument="groups", fix=f"folds={count}" if count > 1 else "folds without groups")
     if strata is None:
         return
     values, sizes = strata[rows].unique(return_counts=True)

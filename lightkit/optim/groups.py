@@ -132,12 +132,8 @@ def _known(model: nn.Module, chosen: Collection[str] | None, aliases: Mapping[st
     if unknown:
         raise ValueError(f"not first names of the model's parameters: {', '.join(unknown)}")
     if not found:
-        raise UserError(
-            "no parameter of the model can be trained",
-            argument="",
-            fix="unfreeze a part of the model",
-            family="finetuning",
-        )
+        what = "no parameter of the model can be trained"
+        raise UserError(what, argument="", fix="unfreeze a part of the model", family="finetuning")
     return found
 
 

@@ -180,13 +180,8 @@ class Adversarial(Weighed):
             seen = (
                 "inputs that are not in memory" if facts.inputs is None else "from {:g} to {:g}".format(*facts.inputs)
             )
-            raise UserError(
-                "adversarial training needs inputs in [0, 1]",
-                key="data.normalize",
-                received=seen,
-                fix="data.normalize=minmax",
-                family="ensemble",
-            )
+            what = "adversarial training needs inputs in [0, 1]"
+            raise UserError(what, key="data.normalize", received=seen, fix="data.normalize=minmax", family="ensemble")
 
     def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
