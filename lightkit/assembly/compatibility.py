@@ -9,7 +9,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.trainer.callbacks import Callback
 
 LOSS_TASKS = {
-    "torch.nn.CrossEntropyLoss": ("multiclass", "segmentation"),
+    "torch.nn.CrossEntropyLoss": ("multiclass", "segmentation", "tagging"),
     "lightkit.losses.SupervisedContrastive": ("multiclass",),
     "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
     "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
@@ -38,6 +38,7 @@ OPTIONS = {
     "language_modeling": ("token_cross_entropy", "language_modeling"),
     "segmentation": ("cross_entropy", "segmentation"),
     "detection": ("of_model", "detection"),
+    "tagging": ("cross_entropy", "tagging"),
 }
 """The options of `loss` and `metrics` for each kind of target."""
 
@@ -84,7 +85,8 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
 
 def _needed(path: str, task: str) -> str:
     needs = next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
-    return task if (needs, task) == ("multiclass", "segmentation") else needs  # they take a class for each pixel, too
+    each = needs == "multiclass" and task in ("segmentation", "tagging")  # they take a class for each place, too
+    return task if each else needs
 
 
 def check_monitor(monitor: str, *, has_val: bool) -> None:

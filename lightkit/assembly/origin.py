@@ -156,7 +156,7 @@ def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
         data: The node of the data at hand.
         folder: That of the run.
     """
-    facts, found = _facts(folder), dict[str, Any]()
+    facts, found = _facts(folder), dict[str, Any](vocabulary=_texts(folder, "vocabulary"))
     if facts.get("filling") and as_before(data, folder, _FILLED):
         found["filling"] = facts["filling"]
     if facts.get("inputs", {}).get("transform") and as_before(data, folder, ("dataset.target_transform",)):

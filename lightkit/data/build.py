@@ -167,6 +167,7 @@ def build_data(
     normalize_rows: int | None = None,
     filling: Mapping[str, Any] | None = None,
     transform: TargetTransform | None = None,
+    vocabulary: Sequence[str] = (),
     augment: Sequence[Any] = (),
     mixup: Mapping[str, Any] | None = None,
     report: Report = lambda line: None,
@@ -182,6 +183,7 @@ def build_data(
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
         transform: What was found to be learnt of regression targets before; None fits what the data set asks for.
+        vocabulary: The words of a run that has begun, for a data set that fits them to its training rows (`fitted`).
         augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
         mixup: Arguments of `Mixup`; None for no mixing.
         report: Called with a line now and then while the scaling is being fitted.
@@ -196,6 +198,7 @@ def build_data(
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
+    source = source.fitted(rows["train"], vocabulary) if hasattr(source, "fitted") else source
     source, filled = _fill_in(source, rows["train"], filling)
     if source.info.transform.kind != "none" and isinstance(source, TensorData):
         source = source.with_targets(transform or source.info.transform.fit(source.y[rows["train"]]))

@@ -46,6 +46,7 @@ class Preprocessing:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Fill in and scale inputs `(N, ...)` as they are in the data set."""
+        x = x if self.info.vocab_size is None else x.long()  # tables are read as floats
         x = x if self.filling is None else self.filling(x)
         return x if self.normalizer is None else self.normalizer(x)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 
 _SHOWN = 10
+_MEND = "mend them, or leave them out: --skip-bad (in Python skip_bad=True)"
 NUMBERS = "fiub"
 """Kinds of arrays of NumPy that hold numbers."""
 
@@ -38,10 +39,11 @@ class Faults:
 
     Args:
         skip: Whether to leave them out.
+        fix: What to do about them.
     """
 
-    def __init__(self, *, skip: bool = False) -> None:
-        self.skip = skip
+    def __init__(self, *, skip: bool = False, fix: str = _MEND) -> None:
+        self.skip, self.fix = skip, fix
         self.lines: list[str] = []
         """What is wrong with each row that was left out, with its place."""
         self.notes: dict[str, None] = {}
@@ -60,8 +62,7 @@ class Faults:
         if lines and not self.skip:
             more = f"\n{len(lines) - _SHOWN:,} more rows cannot be read" if len(lines) > _SHOWN else ""
             what = lines[0] if len(lines) == 1 else f"{len(lines):,} rows cannot be read:\n" + "\n".join(lines[:_SHOWN])
-            fix = "mend them, or leave them out: --skip-bad (in Python skip_bad=True)"
-            raise UserError(what + more, argument="", fix=fix, family="data-unreadable")
+            raise UserError(what + more, argument="", fix=self.fix, family="data-unreadable")
         self.lines += lines
 
 

@@ -131,8 +131,10 @@ def split_source(
     source: Any, spec: SplitSpec, known: Mapping[str, Tensor] | None
 ) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
     """Assign the rows of a data set to splits, or take known ones; returns the group and the time of each row, too."""
-    if spec.by == "fold" and source.info.task == "language_modeling":
-        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
+    ways = getattr(source, "split_by", WAYS)
+    if spec.by not in ways:
+        what = "the samples overlap, so they are cut in order, not into folds or at random"
+        raise UserError(what, argument="split.by", received=spec.by, choices=ways)
     groups = row_groups(source, spec.groups)
     times = row_times(source, spec.time) if spec.by == "time" else None
     if known is not None:

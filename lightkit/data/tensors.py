@@ -258,9 +258,10 @@ def _first_row(wrong: Tensor) -> int:
     return int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
 
 
-TASKS = ("multiclass", "binary", "multilabel", "regression", "language_modeling", *PLACED, "custom")
-"""Kinds of target. `segmentation`: a class for each pixel. `detection`: mappings with `boxes` and `labels`, the class 0
-being the background. `custom`: samples that are not (input, target) pairs; a task class of the user's knows them."""
+TASKS = ("multiclass", "binary", "multilabel", "regression", "language_modeling", "tagging", *PLACED, "custom")
+"""Kinds of target. `tagging`: a class for each token. `segmentation`: a class for each pixel. `detection`: mappings with
+`boxes` and `labels`, the class 0 being the background. `custom`: samples that are not (input, target) pairs; a task class
+of the user's knows them."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,7 @@ class DataInfo:
         decode: Makes a text of token numbers; None where the data set has no such method.
         more: Further facts, in plain values, for models that take an argument `info`.
         ignore_index: Label of pixels that count for nothing; None where there are none.
+        padding_idx: Token that fills up the shorter samples of a batch; None where there is none.
     """
 
     task: str
@@ -298,6 +300,7 @@ class DataInfo:
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
     more: Mapping[str, Any] = field(default_factory=dict)
     ignore_index: int | None = None
+    padding_idx: int | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -325,7 +328,7 @@ class DataInfo:
         if self.input_shape and self.vocab_size is None:
             found |= {"in_channels": self.input_shape[0], "in_features": math.prod(self.input_shape)}
         found |= {"cardinalities": self.cardinalities} if self.cardinalities else {}
-        optional = {name: getattr(self, name) for name in ("vocab_size", "context_length", "ignore_index")}
+        optional = {name: getattr(self, name) for name in ("vocab_size", "context_length", "ignore_index", "padding_idx")}
         return found | {name: value for name, value in optional.items() if value is not None}
 
 

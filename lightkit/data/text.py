@@ -52,6 +52,7 @@ class Text:
 
     exact = True
     strata = None
+    split_by = ("file", "random", "ordered")
 
     def __init__(
         self,

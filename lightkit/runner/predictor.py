@@ -160,7 +160,7 @@ class Predictor:
         if found and isinstance(found[0], str):  # of classes their names
             places = {name: place for place, name in enumerate(self.info.class_names)}
             return self.classes[[places[name] for name in found]] if places else np.array(found)
-        return np.array(found)
+        return found if self.info.task == "tagging" else np.array(found)
 
     def predict_proba(self, given: Any, *, skip_bad: bool = False) -> np.ndarray:
         """Return the probability of each of `classes`, `(N, C)`; see `predict`.
@@ -273,7 +273,10 @@ class Predictor:
         """Run the network over rows, piece by piece; yields them, its outputs, and how sure an ensemble is."""
         self.network.to(self._engine.device)  # an ensemble forgets how it has computed earlier inputs
         for piece in self._pieces(given, faults):
-            loader = self._loader(self.preprocessing(piece.inputs), self._no_targets(len(piece.inputs)))
+            targets = self._no_targets(len(piece.inputs))
+            if self.info.task == "tagging":
+                targets -= (piece.inputs == self.info.padding_idx).long()
+            loader = self._loader(self.preprocessing(piece.inputs), targets)
             with kept_generators(), self._translated():
                 found = predict_rows(self._trained, loader, self.info)
             yield piece, *found
@@ -327,7 +330,8 @@ class Predictor:
         if info.task in ("binary", "regression", "multilabel"):
             is_table = info.task == "multilabel" or info.num_classes > 1
             return torch.zeros(count, *([info.num_classes] if is_table else []))
-        return torch.zeros(count, *(info.input_shape if info.vocab_size else ()), dtype=torch.int64)
+        shape = info.input_shape if info.task in ("language_modeling", "tagging") else ()
+        return torch.zeros(count, *shape, dtype=torch.int64)
 
     @property
     def _batch_size(self) -> int:

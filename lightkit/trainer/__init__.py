@@ -6,7 +6,7 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
 from lightkit.trainer.state import State, Timetable
-from lightkit.trainer.tasks import Detection, Retrieval, StepOutput, Supervised, Task, TwoViews
+from lightkit.trainer.tasks import Detection, Forecast, Retrieval, StepOutput, Supervised, Task, TwoViews
 
 __all__ = [
     "ByName",
@@ -14,6 +14,7 @@ __all__ = [
     "Detection",
     "EarlyStopping",
     "Ema",
+    "Forecast",
     "NoAverage",
     "Retrieval",
     "State",

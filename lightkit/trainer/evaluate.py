@@ -166,6 +166,11 @@ class Predictions:
             raise UserError(
                 "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
             )
+        if self._task == "tagging":  # a list for each text, without what only fills up the batch
+            for own, tags in zip(preds.argmax(1), target, strict=True):
+                self._texts.append([self._names[tag] for tag in own[tags >= 0].tolist()])
+                self._targets.append([self._names[tag] for tag in tags[tags >= 0].tolist()])
+            return
         if not isinstance(preds, Tensor):
             self._texts += [self._boxes(one) if isinstance(one, Mapping) else str(one) for one in preds]
             self._targets += [None] * size if target is None else target

@@ -133,6 +133,29 @@ class Retrieval(Supervised):
         return super().step(model, (x, y), criterion)._replace(metric_kwargs={"indexes": indexes})
 
 
+class Forecast(Supervised):
+    """Forecasts series of unlike sizes by any model, as changes of the seasonal naive forecast.
+
+    Batches are those of `lightkit.data.series.Series`. The model gets values less the mean of the naive forecast, over
+    the scale of the series; in the place of the scale stands 1 where a value is still to come. Its outputs `(B, H)` are
+    changes in that scale, and so is the loss; metrics get the unit of the data. The mean absolute scaled error (Hyndman
+    and Koehler 2006, https://doi.org/10.1016/j.ijforecast.2006.03.001) is logged as `mase`.
+    """
+
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        """Compute loss and metric inputs of a batch of windows; see `Task.step`."""
+        x, y = batch
+        horizon = y[:1].numel()
+        naive, scale = x[:, -horizon:, 0], x[:, 0, -1:]
+        level = naive.mean(1, keepdim=True)
+        ahead = (torch.arange(x.shape[1], device=x.device) >= x.shape[1] - horizon).to(x).expand(len(x), -1)
+        seen = torch.stack([(x[..., 0] - level) / scale, *x[..., 1:-1].unbind(2), ahead], 2)
+        preds = (naive + scale * model(seen).reshape(naive.shape)).reshape(y.shape)
+        error = (preds - y).reshape(naive.shape) / scale
+        loss = criterion(error, torch.zeros_like(error))
+        return StepOutput(loss, preds, y, log={"mase": error.abs().mean(1)})
+
+
 class TwoViews(Task):
     """Learns from views of the same sample (SimCLR, Chen et al. 2020, https://arxiv.org/abs/2002.05709).
 

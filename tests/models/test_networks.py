@@ -199,3 +199,17 @@ def test_networks_whose_output_is_a_mapping_train_on_every_kind_of_target(overri
     result = Runner(compose([*texts, "device=cpu", "logger=quiet", "metrics.figures=[]"]).cfg, tmp_path).run()
     assert result["status"] == "finished"
     assert all(math.isfinite(value) for name, value in result["metrics"].items() if name.endswith("/loss"))
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+@pytest.mark.parametrize("positions", ["learned", "rotary", "none"])
+@pytest.mark.parametrize("task", ["multiclass", "tagging"])
+def test_what_fills_up_a_batch_changes_no_output(pool: Any, positions: Any, task: str) -> None:
+    torch.manual_seed(0)
+    options = {"vocab_size": 9, "padding_idx": 0, "task": task, "pool": pool, "positions": positions}
+    model = TransformerClassifier((7,), 3, **SMALL, **options).eval()
+    nn.init.normal_(model.head.weight)
+    batch = torch.tensor([[3, 4, 5, 0, 0], [1, 2, 3, 4, 5]])
+    together, alone = model(batch), model(batch[:1, :3])
+    assert together.shape == ((2, 3, 5) if task == "tagging" else (2, 3))
+    assert torch.allclose(together[:1, :, :3] if task == "tagging" else together[:1], alone, atol=1e-5)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.losses import TokenCrossEntropy
-from lightkit.trainer import Supervised, Task
+from lightkit.trainer import Forecast, Supervised, Task
+from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, fit_shape
 from tests.refused import refused
 
@@ -281,3 +282,37 @@ def test_the_rehearsal_on_the_cpu_works_with_a_teacher_on_a_gpu() -> None:
 )
 def test_arguments_out_of_range_are_refused(options, text) -> None:
     refused(lambda: Distillation(Supervised(), nn.Linear(1, 1), **{"kind": "multiclass", **options}), text)
+
+
+class Nothing(nn.Module):
+    """Gives no change of a forecast, and keeps what it has seen."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return torch.zeros(len(x), 2)
+
+
+def test_a_forecast_begins_with_the_seasonal_naive_one_in_the_unit_of_the_data() -> None:
+    # values 10, 20, 30, 40, the naive forecast 30, 40, a covariate, and a scale of 4
+    x = torch.tensor([[[value, place, 4.0] for place, value in enumerate((10.0, 20.0, 30.0, 40.0, 30.0, 40.0))]])
+    model, y = Nothing(), torch.tensor([[38.0, 40.0]])
+    step = Forecast().step(model, (x, y), nn.L1Loss())
+    assert step.preds.tolist() == [[30, 40]]
+    assert step.loss.item() == step.log["mase"].item() == 1.0  # 8 / 4 and 0 / 4
+    assert model.seen[0, :, 0].tolist() == [(value - 35) / 4 for value in (10, 20, 30, 40, 30, 40)]
+    assert model.seen[0, :, 1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert model.seen[0, :, 2].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_predicted_tags_are_as_many_as_words() -> None:
+    collected, logits = (
+        Predictions("tagging", ("x", "y")),
+        torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[0, 0, 0], [1, 1, 1.0]]]),
+    )
+    collected.update(logits, torch.tensor([[0, 1, 1], [1, -100, -100]]), torch.zeros(()), 2)
+    collected.update(logits[:1, :, :1], torch.tensor([[1]]), torch.zeros(()), 1)
+    rows = collected.rows(torch.arange(3))
+    assert [(row["target"], row["prediction"]) for row in rows] == [
+        (["x", "y", "y"], ["x", "y", "y"]), (["y"], ["y"]), (["y"], ["x"]),
+    ]  # fmt: skip
+    assert collected.columns(collected.outputs())["prediction"] == [["x", "y", "y"], ["y"], ["x"]]
