@@ -17,6 +17,7 @@ from lightkit.data.images import ImageReader
 from lightkit.data.impute import Filling
 from lightkit.data.normalize import Normalizer
 from lightkit.data.reader import Reader
+from lightkit.data.series import SeriesReader
 from lightkit.data.table_reader import TableReader
 from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo
@@ -24,7 +25,7 @@ from lightkit.data.text_reader import TextReader
 
 _KEPT_ELSEWHERE = ("class_names", "vocabulary", "fingerprint")
 """Facts about data that a run keeps under names of their own."""
-READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, TableReader, TextReader)}
+READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, SeriesReader, TableReader, TextReader)}
 """Readers that are built again from what a run keeps of them."""
 
 

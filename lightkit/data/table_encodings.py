@@ -6,6 +6,8 @@ Shapes: N rows, K different cells, W features of a column, F features of all col
 from __future__ import annotations
 
 import math
+import re
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -155,7 +157,51 @@ class Words(Encoding):
         return np.asarray(hashed.toarray())
 
 
-ENCODINGS: dict[str, type[Encoding]] = {kind.kind: kind for kind in (OneHot, Codes, Dates, Words)}
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Tokens(Encoding):
+    """The numbers of the words of a text, then 0; words that are not known are 1.
+
+    Args:
+        names: The words in order of their numbers; the first two stand for the end and for words that are not known.
+        size: Number of features: further words are cut off.
+        spaces: Whether words are what stands between spaces, or the items of a list; else capital letters count as
+            small ones, and marks are words.
+    """
+
+    names: Sequence[str]
+    size: int = 256
+    spaces: bool = False
+    kind = "tokens"
+    unit = "word"
+
+    @property
+    def parts(self) -> list[str]:
+        """Return the numbers of the places."""
+        return [f"#{place}" for place in range(self.size)]
+
+    def cut(self, cell: str) -> list[str]:
+        """Return the words of a text."""
+        if self.spaces:
+            return [*map(str, literal_eval(cell))] if cell[:2] in ('["', "['") else cell.split()
+        return _WORD.findall(cell.lower())
+
+    def is_wrong(self, cell: str) -> bool:
+        """Tell whether a text has no words."""
+        return not self.cut(cell)
+
+    def features(self, cells: Sequence[str]) -> np.ndarray:
+        """Return the numbers; see `Encoding.features`."""
+        numbers, found = {name: number for number, name in enumerate(self.names)}, np.zeros((len(cells), self.size))
+        for row, cell in zip(found, cells, strict=True):
+            own = self.cut(cell)[: self.size]
+            row[: len(own)] = [numbers.get(word, 1) for word in own]
+        return found.astype(np.float32)
+
+
+ENCODINGS: dict[str, type[Encoding]] = {kind.kind: kind for kind in (OneHot, Codes, Dates, Words, Tokens)}
 """The encodings that are built again from what a run keeps of them."""
 
 

@@ -275,7 +275,7 @@ def _text(value: Any) -> str:
 
 
 def frame_source(frame: Any, argument: str = "frame") -> TableSource:
-    """Return the rows of a data frame of pandas, polars or Arrow.
+    """Return the rows of a data frame of pandas, polars or Arrow, or of lists by the names of their columns.
 
     Raises:
         UserError: It is none.
@@ -287,6 +287,8 @@ def frame_source(frame: Any, argument: str = "frame") -> TableSource:
         named = [(name, whole(column)) for name, column in zip(frame.column_names, frame.columns)]
     elif hasattr(frame, "columns") and hasattr(frame, "iloc"):
         named = [(str(name), _array(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
+    elif isinstance(frame, dict):
+        named = [(name, strings([*map(str, cells)])) for name, cells in frame.items()]
     else:
         expected = "a data frame of pandas, polars or Arrow"
         raise UserError("this is no table", argument=argument, expected=expected, received=type(given).__name__)

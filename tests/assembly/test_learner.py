@@ -84,6 +84,15 @@ def needs(option: str, folder: Path) -> list[str]:
             csv.writer(file).writerows([["a", "b", "label"], *rows])
         table = ["data=csv", f"data.dataset.path={folder}/table.csv", "data.dataset.target=label"]
         return table[option == "data=csv" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
+    if option in ("data=texts", "metrics=tagging"):
+        rows = [{"text": "a b c" if i % 3 else "d e", "target": "x y x" if i % 3 else "y x"} for i in range(40)]
+        (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        texts = ["data=texts", f"data.dataset.path={folder}/texts.jsonl", "data.dataset.tags=true", "metrics=tagging"]
+        return texts[option == "data=texts" : 3 + (option == "data=texts")]
+    if option in ("data=series", "metrics=forecast"):
+        (folder / "series.csv").write_text("\n".join(["time,value", *(f"{at},{at % 7}" for at in range(200))]))
+        task = ["trainer.task._target_=lightkit.trainer.Forecast", "model=mlp"]
+        return [*["data=series"][option == "data=series" :], f"data.dataset.path={folder}/series.csv", *task]
     if option == "data=image_folder":
         return [*_images(folder), "data.num_workers=0", "model=cnn"]
     if option == "data=stream":
