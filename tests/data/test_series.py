@@ -16,7 +16,8 @@ from lightkit.data import build_data
 from lightkit.data.series import Series
 from tests.conftest import Cli
 
-DAYS, SIZES: Any = 60, {"context": 6, "horizon": 4, "season": 3}
+DAYS = 60
+SIZES: Any = {"context": 6, "horizon": 4, "season": 3}
 Cells = list[list[Any]]
 
 

@@ -32,7 +32,7 @@ def test_the_words_are_those_of_the_training_rows(tmp_path: Path) -> None:
     rows = [*ROWS, ("unheard of", "for")]
     texts = Texts(written(tmp_path / "t.jsonl", rows))
     fitted = texts.fitted(torch.arange(len(rows) - 1))
-    assert fitted.info.vocabulary[:4] == ("<padding>", "<unknown>", "bad", "a")
+    assert fitted.info.vocabulary[:4] == ("<padding>", "<unknown>", "a", "bad")
     assert "unheard" not in fitted.info.vocabulary
     x, y = fitted.take(torch.tensor([len(rows) - 1, 2]))
     assert (x.tolist(), y.tolist()) == ([[1, 1], [fitted.info.vocabulary.index("good"), 0]], [1, 1])
@@ -46,7 +46,7 @@ def test_a_batch_is_as_long_as_its_longest_text(tmp_path: Path) -> None:
     data = build_data(dataset=Texts(written(tmp_path / "t.jsonl")), split={"by": "ordered"}, batch_size=2)
     assert {x.shape[1] for x, _ in data.val.epoch(0)} == {2, 7}
     tags = Texts(tagged(tmp_path / "tags.jsonl"), tags=True).fitted(torch.arange(8))
-    x, y = tags.take(torch.tensor([2, 3]))
+    _x, y = tags.take(torch.tensor([2, 3]))
     assert y.tolist() == [[tags.info.class_names.index("g"), -100], [tags.info.class_names.index(t) for t in "bp"]]
 
 
@@ -91,7 +91,7 @@ WRONG = {
     "empty": ([*ROWS, ("  ", "for")], {}, "t.jsonl, line 41: the text has no words"),
     "tags": ([("a b", "X Y"), ("c d", "X Y Z")], {"tags": True}, "t.jsonl, line 2: 2 words, 3 tags"),
     "no column": (ROWS, {"text": "body"}, "no such column"),
-    "one class": (ROWS[:1], {}, "there is one class only"),
+    "one class": (ROWS[:1], {}, "holds one class only"),
 }
 
 
