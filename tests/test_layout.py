@@ -100,7 +100,7 @@ BUDGETS = {
     "detached": 900,
     "compare": 950,
     "monitor": 850,
-    "models": 950,
+    "models": 900,
     "finders": 650,
     "gallery": 675,
     "processes": 300,
