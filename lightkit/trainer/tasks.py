@@ -137,9 +137,8 @@ class Forecast(Supervised):
     """Forecasts series of unlike sizes by any model, as changes of the seasonal naive forecast.
 
     Batches are those of `lightkit.data.series.Series`. The model gets values less the mean of the naive forecast, over
-    the scale of the series; in the place of the scale stands 1 where a value is still to come. Its outputs `(B, H)` are
-    changes in that scale, and so is the loss; metrics get the unit of the data. The mean absolute scaled error (Hyndman
-    and Koehler 2006, https://doi.org/10.1016/j.ijforecast.2006.03.001) is logged as `mase`.
+    the scale of the series, and 1 where a value is still to come. Its outputs `(B, H)` and the loss are in that scale,
+    metrics in the unit of the data; `mase` is https://doi.org/10.1016/j.ijforecast.2006.03.001.
     """
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
