@@ -25,7 +25,7 @@ def reviews(rows: int = 1500, seed: int = 0) -> pa.Table:
         for _ in range(2):
             no, good = random.random(2) < 0.5
             words = GOOD if good else BAD
-            clauses.append(f"the {random.choice(THINGS)} is {'not ' * no}{random.choice(words)}")
+            clauses.append(f"the {random.choice(THINGS)} is {'not ' * int(no)}{random.choice(words)}")
             signs.append(bool(no) != bool(good))
         first = random.random() < 0.5  # "but A, B" puts the clause that counts first
         texts.append(f"but {clauses[0]} , {clauses[1]}" if first else f"{clauses[0]} , but {clauses[1]}")

@@ -96,12 +96,8 @@ def check_monitor(monitor: str, *, has_val: bool) -> None:
         UserError: There are no validation rows.
     """
     if monitor.startswith("val/") and not has_val:
-        raise UserError(
-            "there is no validation split to take it from",
-            key="metrics.monitor",
-            received=monitor,
-            fix="data.split.val=0.1, or metrics.monitor=train/loss",
-        )
+        what, key = "there is no validation split to take it from", "metrics.monitor"
+        raise UserError(what, key=key, received=monitor, fix="data.split.val=0.1, or metrics.monitor=train/loss")
 
 
 def check_hooks(callback: Any, *, key: str) -> None:

@@ -282,10 +282,6 @@ def _weights(member: Path, mode: str, *, key: str, goes_on: bool = False) -> dic
     last = goes_on or ((member / run_files.CONFIG).is_file() and saved_group(member, "trainer").get("test") == "last")
     path = (None if last else store.best()) or store.newest()
     if path is None:
-        raise UserError(
-            "the member that this one goes on from has no checkpoint",
-            key=f"ensemble.member.{key}",
-            received=str(member),
-            family="no-checkpoint",
-        )
+        what = "the member that this one goes on from has no checkpoint"
+        raise UserError(what, key=f"ensemble.member.{key}", received=str(member), family="no-checkpoint")
     return content.load_model_state(path, averaged=not goes_on)

@@ -46,12 +46,8 @@ class CsvFile:
         try:
             io.TextIOWrapper(io.BytesIO(), encoding=self.encoding)  # some codecs make no text of bytes, such as rot13
         except LookupError as error:
-            raise UserError(
-                "no such encoding",
-                argument="encoding",
-                received=self.encoding,
-                choices=("utf-8", "latin-1", "cp1252", "utf-16"),
-            ) from error
+            choices = ("utf-8", "latin-1", "cp1252", "utf-16")
+            raise UserError("no such encoding", argument="encoding", received=self.encoding, choices=choices) from error
         name = codecs.lookup(self.encoding).name
         return "utf-8-sig" if name == "utf-8" else name  # which leaves out a mark that Excel puts first
 
@@ -130,12 +126,8 @@ def open_csv(
     names = tuple(name.strip() for name in first[0])
     for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
         if len(names) == 1 and mark in names[0]:  # which looks like another delimiter
-            raise UserError(
-                f"{path} has one column, by its first line",
-                argument="delimiter",
-                received=delimiter,
-                fix=f'"data.dataset.delimiter={typed}"',
-            )
+            what = f"{path} has one column, by its first line"
+            raise UserError(what, argument="delimiter", received=delimiter, fix=f'"data.dataset.delimiter={typed}"')
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise UserError(f"{path} names a column twice", argument="path", received=twice[0])

@@ -114,12 +114,8 @@ def as_source(dataset: Any) -> Any:
                 "or, where memory allows, torch.utils.data.TensorDataset over all that the stream gives",
             )
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UserError(
-                "not a data set",
-                argument="",
-                expected="__len__ and __getitem__, or TensorData",
-                received=type(dataset).__name__,
-            )
+            expected = "__len__ and __getitem__, or TensorData"
+            raise UserError("not a data set", argument="", expected=expected, received=type(dataset).__name__)
         source = SampleData(dataset)
     check_classes(source.info)
     return source

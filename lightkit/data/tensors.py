@@ -259,9 +259,9 @@ def _first_row(wrong: Tensor) -> int:
 
 
 TASKS = ("multiclass", "binary", "multilabel", "regression", "language_modeling", "tagging", *PLACED, "custom")
-"""Kinds of target. `tagging`: a class for each token. `segmentation`: a class for each pixel. `detection`: mappings with
-`boxes` and `labels`, the class 0 being the background. `custom`: samples that are not (input, target) pairs; a task class
-of the user's knows them."""
+"""Kinds of target. `tagging`: a class for each token. `segmentation`: a class for each pixel. `detection`: mappings
+with `boxes` and `labels`, the class 0 being the background. `custom`: samples that are not (input, target) pairs; a
+task class of the user's knows them."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,9 @@ class DataInfo:
         if self.input_shape and self.vocab_size is None:
             found |= {"in_channels": self.input_shape[0], "in_features": math.prod(self.input_shape)}
         found |= {"cardinalities": self.cardinalities} if self.cardinalities else {}
-        optional = {name: getattr(self, name) for name in ("vocab_size", "context_length", "ignore_index", "padding_idx")}
+        optional = {
+            name: getattr(self, name) for name in ("vocab_size", "context_length", "ignore_index", "padding_idx")
+        }
         return found | {name: value for name, value in optional.items() if value is not None}
 
 

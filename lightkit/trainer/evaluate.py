@@ -167,9 +167,8 @@ class Predictions:
                 "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
             )
         if self._task == "tagging":  # a list for each text, without what only fills up the batch
-            for own, tags in zip(preds.argmax(1), target, strict=True):
-                self._texts.append([self._names[tag] for tag in own[tags >= 0].tolist()])
-                self._targets.append([self._names[tag] for tag in tags[tags >= 0].tolist()])
+            self._texts += self._tags(preds.argmax(1), target)
+            self._targets += self._tags(target, target)
             return
         if not isinstance(preds, Tensor):
             self._texts += [self._boxes(one) if isinstance(one, Mapping) else str(one) for one in preds]
@@ -181,6 +180,10 @@ class Predictions:
         self._preds.append(preds.detach().float().cpu())
         if target is not None:
             self._targets.append(target.detach().cpu())
+
+    def _tags(self, numbers: Tensor, target: Tensor) -> list[list[str]]:
+        """Return the names of tags where there are targets."""
+        return [[self._names[tag] for tag in own[marks >= 0].tolist()] for own, marks in zip(numbers, target)]
 
     def _boxes(self, found: Mapping[str, Tensor]) -> dict[str, list[Any]]:
         """Return the boxes of a picture in plain values, with the names of their classes."""
