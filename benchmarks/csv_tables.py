@@ -31,7 +31,7 @@ LIGHTKIT, AGAIN, PANDAS, FLOOR = "lightkit", "lightkit, second start", "pandas",
 BARS = [
     Bar(LIGHTKIT, PANDAS, 1.5, kind="cpu"),
     Bar(LIGHTKIT, PANDAS, 1.0, kind="peak"),
-    Bar(AGAIN, "", 1.0),
+    Bar(AGAIN, "", 1.0, kind="cpu"),
 ]
 CASES: dict[str, dict[str, Any]] = {
     "19 numbers, a number to predict": {"task": "regression"},
