@@ -22,6 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.hub import KINDS, load_by, local
 from lightkit.common.names import split_named
 from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
+from lightkit.data.padding import IGNORED
 from lightkit.data.tensors import DataInfo, fingerprint
 from lightkit.data.text_reader import TextReader, without_text
 
@@ -120,6 +121,9 @@ class Rows:
         self.splits: dict[str, Any] = self.parts if len(parts) > 1 else {}
         commit = _COMMIT.search(" ".join(self.table.info.download_checksums or ()))
         self.pinned = {"revision": commit[1]} if commit else {}
+        if commit and len(revision or "") == len(commit[1]) and revision != commit[1]:
+            what, fix = "the cache has another commit of the data set", "a connection to the Hub, to fetch this one"
+            raise UserError(what, argument="revision", expected=revision, received=commit[1], fix=fix)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -170,12 +174,13 @@ class Rows:
                 pieces.setdefault(name, []).append(torch.tensor([*chain.from_iterable(cells)], dtype=torch.int32))
         return {name: torch.cat(own) for name, own in pieces.items()}, torch.tensor([0, *accumulate(sizes)])
 
-    def _label(self, shape: tuple[int, ...], content: Iterable[Any], **more: Any) -> None:
+    def _label(self, shape: tuple[int, ...], content: Iterable[Any], tags: Any = None, **more: Any) -> None:
         """Read the targets, and find out what they are.
 
         Args:
             shape: That of an input.
             content: What else makes the data what they are.
+            tags: Classes of all tokens, and their names, where these are the targets.
             **more: Further facts about them.
         """
         cells, names = self.table[self.target][:], tuple[str, ...]()
@@ -184,7 +189,8 @@ class Rows:
         if isinstance(cells[0], float):
             kind, self.targets = "regression", torch.tensor(cells)
         else:
-            kind, (self.targets, names) = "multiclass", _numbered(cells, self.table.features[self.target])
+            kind = "tagging" if tags else "multiclass"
+            self.targets, names = tags or _numbered(cells, self.table.features[self.target])
         mark = fingerprint([*content, self.targets, names])
         self.info = DataInfo(kind, shape, len(names) or 1, names, fingerprint=mark, more=more)
 
@@ -199,14 +205,14 @@ def _numbered(cells: Sequence[Any], feature: Any) -> tuple[Tensor, tuple[str, ..
 
 
 class Texts(Rows):
-    """Texts with a target each.
+    """Texts with a target each, or lists of words with a class for each, which is that of its first token.
 
     Args:
         *where: See `Rows`.
         reader: Makes tokens of texts.
 
     Raises:
-        UserError: A row has no text or no target.
+        UserError: A row has no text or no target, or not as many classes as words.
     """
 
     def __init__(self, *where: Any, reader: TextReader) -> None:
@@ -214,18 +220,40 @@ class Texts(Rows):
         self.reader, self.collate_fn = reader, reader.collate_fn
         self._tokens, self._starts = self._tokenized(self._encode)
         self.lengths = self._starts.diff()
-        facts = {"num_tokens": len(reader.loaded), "pad_token_id": reader.pad_token_id}
+        facts: dict[str, Any] = {"num_tokens": len(reader.loaded), "pad_token_id": reader.pad_token_id}
         content = [*self._tokens.values(), self._starts]
-        self._label((), content, objective=KINDS[0], longest=int(self.lengths.max()), **facts)
+        words = self._tokens.pop("words", None)
+        tags = self._tags(words) if hasattr(self.table.features[self.target], "feature") else None
+        facts |= {"objective": KINDS[tags is not None], "longest": int(self.lengths.max())}
+        self._label((), content, tags, **facts)
+
+    def _tags(self, words: Tensor | None) -> tuple[Tensor, tuple[str, ...]]:
+        """Return the class of each token, and the names of the classes; tokens that begin no word have none."""
+        cells, texts = self.table[self.target][:], self.table[self.inputs[0]][:]
+        odd = next((row for row, (own, text) in enumerate(zip(cells, texts)) if len(own or ()) != len(text)), None)
+        if words is None or odd is not None:
+            raise self.fault(odd or 0, "not one class for each word of a list of words", argument="target")
+        flat, names = _numbered([*chain.from_iterable(cells)], self.table.features[self.target].feature)
+        first = torch.tensor([0, *accumulate(map(len, cells))][:-1]).repeat_interleave(self.lengths)
+        return torch.where(words < 0, IGNORED, flat[first + words.clamp(0)]), names
 
     def _encode(self, columns: list[Any], first: int) -> Mapping[str, Any]:
         if wrong := without_text(columns):
             raise self.fault(first + wrong[0], "there is no text", argument="text")
-        return self.reader.encode(columns)
+        if not isinstance(columns[0][0], list):
+            return self.reader.encode(columns)
+        found = self.reader.encode(columns, is_split_into_words=True)
+        return {**found, "words": [_firsts(found.word_ids(row)) for row in range(len(columns[0]))]}
 
     def __getitem__(self, row: int) -> tuple[dict[str, Tensor], Tensor]:
         part = slice(int(self._starts[row]), int(self._starts[row + 1]))
-        return {name: values[part].long() for name, values in self._tokens.items()}, self.targets[row]
+        target = self.targets[part] if self.info.task == "tagging" else self.targets[row]
+        return {name: values[part].long() for name, values in self._tokens.items()}, target
+
+
+def _firsts(words: Sequence[int | None]) -> list[int]:
+    """Return for each token the word that begins with it; -1 where none does."""
+    return [-1 if word in (None, before) else word for before, word in zip([None, *words], words)]
 
 
 class Windows(Rows):

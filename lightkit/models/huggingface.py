@@ -69,7 +69,15 @@ def huggingface_model(
     where, from_hub = local(name), {"revision": revision, "trust_remote_code": False}
     model = load_by("transformers", build, "name", name)
     model.register_forward_pre_hook(_by_name, with_kwargs=True)
+    if kind == "token_classification":
+        model.register_forward_hook(_classes_first)
     return model
+
+
+def _classes_first(_module: nn.Module, _args: Any, outputs: Any) -> Any:
+    """Give logits `(B, C, T)`, as the losses of PyTorch take them, in place of `(B, T, C)`."""
+    outputs["logits"] = outputs["logits"].movedim(-1, 1)
+    return outputs
 
 
 def _suit(settings: Any, info: Any, *, classifies: bool) -> None:

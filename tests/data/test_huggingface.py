@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,6 +133,30 @@ def clean(data: Any, rows: Tensor) -> Tensor:
     return torch.stack([data._tokens[start : start + 16].long() for start in data._starts[rows].tolist()])
 
 
+def tagged(**rows: list[Any]) -> None:
+    """Words and whether each is a noun, with the tokenizer's numbers of pieces."""
+    kind = datasets.List(datasets.ClassLabel(names=["noun", "other"]))
+    features = datasets.Features({"words": datasets.List(datasets.Value("string")), "tags": kind})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk("tagged")
+
+
+def test_each_word_has_a_class(hub: Path) -> None:
+    tagged(words=[["the", "cat-dog", "runs"], ["dog"]] * 20, tags=[[1, 0, 1], [0]] * 20)
+    options = {"path": "tagged", "text": "words", "target": "tags"}
+    data = reviews(**options)
+    assert (data.info.task, data.info.class_names) == ("tagging", ("noun", "other"))
+    x, y = data[0]
+    assert data.reader.loaded.convert_ids_to_tokens(x["input_ids"]) == [
+        "[CLS]", "the", "cat", "[UNK]", "dog", "runs", "[SEP]"
+    ]  # fmt: skip
+    assert y.tolist() == [-100, 1, 0, -100, -100, 1, -100]
+    assert data.collate_fn([data[0], data[1]])[1][1].tolist() == [-100, 0, -100, -100, -100, -100, -100]
+    assert reviews(**options, max_length=4)[0][1].tolist() == [-100, 1, 0, -100]
+    tagged(words=[["the"], ["the", "cat"]], tags=[[1], [1]])
+    with pytest.raises(UserError, match="tagged, row 1 of train: not one class for each word"):
+        reviews(**options)
+
+
 def test_images(hub: Path) -> None:
     import numpy as np
 
@@ -207,3 +232,67 @@ def test_a_run_is_predicted_from_new_texts(hub: Path, cli: Cli) -> None:
     assert torch.allclose(outputs.logits.softmax(-1), found, atol=1e-5)
     assert torch.allclose(runpy.run_path("out/predict.py")["predict"](texts), found, atol=1e-5)
     assert left.config.id2label == {0: "bad", 1: "good"}
+
+
+def losses(folder: Path) -> list[float]:
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+@pytest.mark.thorough
+def test_two_processes_share_padded_batches(hub: Path, cli: Cli) -> None:
+    for name, more in (("one", ()), ("two", ("device=ddp", "device.name=cpu", "device.nproc=2"))):
+        words = [word for word in overrides(LABEL, "trainer.epochs=1", "logger.every_steps=1") if word != "device=cpu"]
+        done = cli("train", *words, *more, f"hydra.run.dir={hub / name}")
+        assert done.code == 0, done.err
+    assert losses(hub / "two") == pytest.approx(losses(hub / "one"), rel=0.02)
+
+
+def cached(made: Path, commit: str, rows: int) -> None:
+    """Put a data set of the Hub into the cache, as a download does."""
+    text = [text for text, _ in sentences(rows)]
+    builder = f"{made}/cache/someone___reviews/default/0.0.0/{commit}"
+    part = datasets.Dataset.from_dict({"text": text, "label": [number % 2 for number in range(rows)]})
+    part.save_to_disk(made / "raw" / commit)
+    Path(builder).mkdir(parents=True)
+    [file] = (made / "raw" / commit).glob("*.arrow")
+    (Path(builder) / "reviews-train.arrow").write_bytes(file.read_bytes())
+    facts = {
+        "features": part.features.to_dict(),
+        "builder_name": "parquet",
+        "dataset_name": "reviews",
+        "config_name": "default",
+        "version": {"version_str": "0.0.0", "major": 0, "minor": 0, "patch": 0},
+        "splits": {"train": {"name": "train", "num_bytes": 1, "num_examples": rows, "dataset_name": "reviews"}},
+        "download_checksums": {
+            f"hf://datasets/someone/reviews@{commit}/train.parquet": {"num_bytes": 1, "checksum": None}
+        },
+        "download_size": 1,
+        "dataset_size": 1,
+        "size_in_bytes": 2,
+    }
+    (Path(builder) / "dataset_info.json").write_text(json.dumps(facts))
+
+
+def test_a_run_keeps_the_commit_of_its_data_set(
+    hub: Path, made: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    cached(made, "a" * 40, 40)
+    data = reviews(path="someone/reviews")
+    assert (len(data), data.pinned) == (40, {"revision": "a" * 40})
+    done = cli("train", *overrides(LABEL, "name=r", "trainer.epochs=1", data="someone/reviews"))
+    assert done.code == 0, done.err
+    [facts] = (hub / "outputs").glob("**/environment.json")
+    assert json.loads(facts.read_text())["pinned"] == {"revision": "a" * 40}
+    cached(made, "b" * 40, 50)
+    os.utime(made / "cache/someone___reviews/default/0.0.0" / ("b" * 40), (2e9, 2e9))
+    assert len(reviews(path="someone/reviews")) == 50
+    for options in ({"pinned": {"revision": "a" * 40}}, {"revision": "a" * 40}):
+        with pytest.raises(UserError, match=r"(?s)the cache has another commit.*expected: *a{40}.*received: *'b{40}"):
+            reviews(path="someone/reviews", **options)
+    done = cli("eval", "r")
+    assert "the cache has another commit" in done.err

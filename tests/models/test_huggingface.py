@@ -23,6 +23,7 @@ VIT = {**BERT, "image_size": 16, "patch_size": 8}
 TEXTS = DataInfo("multiclass", (), 3, ("a", "b", "c"), more={"num_tokens": 20, "pad_token_id": 0, "longest": 9})
 TOKENS = DataInfo("language_modeling", (8,), 20, (), 20, 8, more={"objective": "causal_lm", "num_tokens": 20})
 HIDDEN = DataInfo("language_modeling", (8,), 20, (), 20, 8, more={"objective": "masked_lm", "num_tokens": 20})
+TAGS = DataInfo("custom", (), 3, ("a", "b", "c"), more={"objective": "token_classification", "num_tokens": 20})
 IMAGES = DataInfo("multiclass", (3, 16, 16), 2, ("a", "b"))
 IDS = torch.arange(1, 9)[None]
 
@@ -35,6 +36,7 @@ IDS = torch.arange(1, 9)[None]
         ("gpt2", CAUSAL, TOKENS, "GPT2LMHeadModel", (1, 8, 20)),
         ("llama", LLAMA, TOKENS, "LlamaForCausalLM", (1, 8, 20)),
         ("bert", BERT, HIDDEN, "BertForMaskedLM", (1, 8, 20)),
+        ("bert", BERT, TAGS, "BertForTokenClassification", (1, 3, 8)),
         ("vit", VIT, IMAGES, "ViTForImageClassification", (1, 2)),
     ],
 )
