@@ -16,6 +16,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.huggingface import huggingface
+from lightkit.data.tensors import TASKS
 from tests.conftest import Outcome
 from tests.hub import LABEL, overrides, save_reviews, save_tokenizer, sentences
 
@@ -140,6 +141,7 @@ def tagged(**rows: list[Any]) -> None:
     datasets.Dataset.from_dict(rows, features=features).save_to_disk("tagged")
 
 
+@pytest.mark.skipif("tagging" not in TASKS, reason="there are no such targets")
 def test_each_word_has_a_class(hub: Path) -> None:
     tagged(words=[["the", "cat-dog", "runs"], ["dog"]] * 20, tags=[[1, 0, 1], [0]] * 20)
     options = {"path": "tagged", "text": "words", "target": "tags"}
