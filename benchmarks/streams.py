@@ -37,7 +37,7 @@ LIGHTKIT, WEBDATASET, LITDATA = "lightkit", "WebDataset", "LitData"
 BATCH, SHARDS, WINDOW = 64, 8, 512
 SIZES = (32, 224)
 """Pixels a side of the pictures: of small ones little of the time is spent on decoding."""
-ROWS = (100_000, 1_000_000, 3_000_000, 10_000_000)
+ROWS = (1_000_000, 3_000_000, 10_000_000)
 _ORDER = """
 import json, re, sys, time
 from pathlib import Path

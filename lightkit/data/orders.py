@@ -20,7 +20,7 @@ Places = Callable[[Tensor], Tensor]
 """From places in a pass, `(B,)` int64, to the positions of the rows that stand there."""
 LARGE = 1_000_000
 """Rows from which the order of a run is the one it keeps the name of, see `ORDERS`; fewer are shuffled as a list."""
-BLOCK = 1 << 14
+BLOCK = 1 << 13
 """Places that are worked out at once."""
 
 
