@@ -11,7 +11,7 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.models import CNN, MLP, RecurrentLM, ResNet, TransformerClassifier, TransformerLM
+from lightkit.models import CNN, MLP, RecurrentLM, ResNet, TransformerClassifier, TransformerLM, UNet
 from lightkit.models.parts import Attention, rotary_table, rotate
 from lightkit.runner import Runner
 
@@ -213,3 +213,11 @@ def test_what_fills_up_a_batch_changes_no_output(pool: Any, positions: Any, task
     together, alone = model(batch), model(batch[:1, :3])
     assert together.shape == ((2, 3, 5) if task == "tagging" else (2, 3))
     assert torch.allclose(together[:1, :, :3] if task == "tagging" else together[:1], alone, atol=1e-5)
+
+
+def test_unet_gives_an_output_for_each_pixel_of_any_size() -> None:
+    model = UNet(3, 5, channels=(4, 8, 12), depth=1)
+    for size in ((33, 17), (8, 64)):
+        assert model(torch.rand(2, 3, *size)).shape == (2, 5, *size)
+    with pytest.raises(UserError, match="sizes start at 1"):
+        UNet(3, 5, channels=(4, 0))
