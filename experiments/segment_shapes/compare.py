@@ -1,4 +1,4 @@
-"""Measures the network and a classic on the same test pictures: python -m experiments.segment_shapes.compare SEED ..."""
+"""Measures network and classic on the same test pictures: python -m experiments.segment_shapes.compare SEED ..."""
 
 from __future__ import annotations
 

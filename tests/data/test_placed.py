@@ -60,15 +60,17 @@ def test_boxes_move_with_their_pictures_of_unlike_sizes() -> None:
         for image, target in zip(images, targets):
             for left, top, right, bottom in target["boxes"].tolist():
                 rows, columns = (image[0] > 0.5).nonzero().T
-                assert (left - 1.5 <= columns.min()) and (columns.max() <= right + 1.5)
-                assert (top - 1.5 <= rows.min()) and (rows.max() <= bottom + 1.5)
+                assert left - 1.5 <= columns.min() <= columns.max() <= right + 1.5
+                assert top - 1.5 <= rows.min() <= rows.max() <= bottom + 1.5
                 seen += 1
     assert seen > 8
 
 
 def test_a_box_of_which_nothing_is_left_is_dropped_with_its_label() -> None:
     away = as_transforms([v2.Lambda(lambda pair: pair), v2.RandomAffine((90, 90), translate=None), v2.CenterCrop(8)])
-    targets = [{"boxes": torch.tensor([[0.0, 0.0, 3.0, 3.0], [14.0, 14.0, 18.0, 18.0]]), "labels": torch.tensor([1, 2])}]
+    targets = [
+        {"boxes": torch.tensor([[0.0, 0.0, 3.0, 3.0], [14.0, 14.0, 18.0, 18.0]]), "labels": torch.tensor([1, 2])}
+    ]
     _, found = away[0]([torch.zeros(3, 32, 32)], SampleRandom(0, torch.tensor([0])), targets)  # type: ignore[call-arg]
     assert found[0]["labels"].tolist() == [2]
 
