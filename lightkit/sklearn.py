@@ -23,7 +23,7 @@ from torch import Tensor
 from lightkit.assembly.ensemble import is_ensemble
 from lightkit.assembly.origin import preprocessing_of
 from lightkit.config import compose
-from lightkit.data.memory import WeightedData, held, holding
+from lightkit.data.memory import held, holding
 from lightkit.data.sources import kept_generators
 from lightkit.data.tensors import DataInfo, TensorData
 from lightkit.runner import Runner
@@ -32,7 +32,6 @@ from lightkit.runner.fit import Observer
 from lightkit.runner.predictor import load
 from lightkit.runner.program import Whole
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.tasks import Weighted
 
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": "other rows come in another order, in other steps",
@@ -100,9 +99,7 @@ class _Estimator(BaseEstimator):
         if sample_weight is not None:
             weight = torch.tensor(_check_sample_weight(sample_weight, x, dtype=np.float32))
             counts = weight > 0
-            data = WeightedData(inputs[counts], y[counts], info)
-            data.weight = weight[counts]
-            words.append(f"trainer.task._target_={Weighted.__module__}.{Weighted.__qualname__}")
+            data = TensorData(inputs[counts], y[counts], info, weights=weight[counts])
         looker = _Keeper()
         with (
             _ALONE,

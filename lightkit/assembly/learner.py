@@ -46,7 +46,7 @@ from lightkit.optim.several import Part, Several
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.step import check_closure, check_parts
-from lightkit.trainer.tasks import Detection, Distillation, Supervised, Task
+from lightkit.trainer.tasks import Detection, Distillation, Supervised, Task, Weighted
 
 
 def build_shared(
@@ -295,8 +295,8 @@ def build_task(
 ) -> Task:
     """Build the task from its node, which turns a batch into a loss; with the teacher where fine-tuning has one."""
     task: Task = instantiate(node, key="trainer.task", expected=Task)
-    if type(task) is Supervised and info.task == "detection":
-        task = Detection()
+    if type(task) is Supervised:
+        task = Detection() if info.task == "detection" else Weighted(scaled=True) if info.weighted else task
     distill: Any = tuning["distill"] if tuning is not None else {}
     if not distill.get("teacher"):
         return task

@@ -222,6 +222,7 @@ def facts_of(data: Data) -> dict[str, Any]:
     found: dict[str, Any] = {"inputs": preprocessing_of(data).state_dict()}
     found |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
     found |= {"classes": info.class_names} if info.class_names else {}
+    found |= {"class_shares": info.class_shares} if info.class_shares else {}
     found |= {"filling": data.filling.state_dict()} if data.filling else {}
     found["pinned"] = getattr(getattr(data.source, "base", None), "pinned", None)
     state = data.normalizer.state_dict() if data.normalizer else None

@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
+from lightkit.assembly.named import sampler_node, shipped, with_weights
 from lightkit.assembly.origin import check_same_classes, fitted_before, pinned_before, scaling_of_base
 from lightkit.assembly.run_rows import known_rows
 from lightkit.checkpoint.background import BackgroundStore
@@ -124,7 +125,7 @@ def build_splits(
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
     if cfg.data.sampler is not None:
-        options["sampler"] = partial(instantiate, cfg.data.sampler, key="data.sampler", expected=Sampler)
+        options["sampler"] = partial(instantiate, sampler_node(cfg.data.sampler), key="data.sampler", expected=Sampler)
     if cfg.data.collate is not None:
         options["collate"] = instantiate(cfg.data.collate, key="data.collate", expected=Callable)
     options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
@@ -173,6 +174,7 @@ TRAINED_LOSS = "trained_loss"
 def build_loss(node: DictConfig, info: DataInfo, engine: Engine, model: nn.Module | None = None) -> Criterion:
     """Build the loss from its node, or take that of the model; one with tensors of its own goes to the device."""
     made: Any = getattr(model, TRAINED_LOSS, None)
+    node = node if made else with_weights(node, info, engine)
     loss: Criterion = engine.place_loss(made or instantiate(node, key="loss", expected=Callable, **info.sizes()))
     return loss
 
@@ -300,15 +302,9 @@ _LOGGERS = {
 """The loggers of lightkit's own beside the console, with the file that each writes."""
 
 
-def _shipped(kind: str, **arguments: Any) -> Any:
-    """Make the node of one of lightkit's own loggers, which no configuration names."""
-    node = {"_target_": f"lightkit.loggers.{kind}", **arguments}
-    return OmegaConf.create({"trust": ["lightkit.loggers"], "node": node}).node
-
-
 def build_console(cfg: DictConfig) -> ConsoleLogger:
     """Build the logger of the console."""
-    node, options = _shipped("ConsoleLogger"), to_plain(cfg.logger.console)
+    node, options = shipped("lightkit.loggers", "ConsoleLogger"), to_plain(cfg.logger.console)
     made: ConsoleLogger = instantiate(node, key="logger.console", expected=ConsoleLogger, **options)
     return made
 
@@ -329,7 +325,7 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     loggers: list[Logger] = [console or build_console(cfg)]
     for name, (kind, file) in _LOGGERS.items():
         if cfg.logger.get(name, {}).get("enabled", True):
-            node = _shipped(kind, **({"path": folder / file} if file else {}))
+            node = shipped("lightkit.loggers", kind, **({"path": folder / file} if file else {}))
             loggers.append(instantiate(node, key=f"logger.{name}", expected=Logger, **given))
     for name, node in (cfg.logger.get("more") or {}).items():
         key = f"logger.more.{name}"

@@ -22,6 +22,14 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "ddp": "lightkit.device.parallel.Distributed",
         "fsdp": "lightkit.device.parallel.Sharded",
     },
+    "data.sampler": {
+        "shuffle": "lightkit.data.samplers.Shuffled",
+        "none": "lightkit.data.samplers.InOrder",
+        "balanced": "lightkit.data.samplers.Balanced",
+        "weighted": "lightkit.data.samplers.Weighted",
+        "length": "lightkit.data.samplers.ByLength",
+    },
+    "loss.weight": {"balanced": "lightkit.data.row_facts.balanced"},
     "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
     "export": {
         "pt2": "lightkit.runner.program.Program",

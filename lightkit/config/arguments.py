@@ -7,8 +7,11 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from lightkit.common import suggest
+from lightkit.common.argument_checks import check_choice
+from lightkit.common.doors import SHIPPED
 from lightkit.common.suggest import nearest
 from lightkit.config.annotations import UNKNOWN, becomes_tensor, fits, in_words, type_hint
+from lightkit.config.doors import names
 from lightkit.config.fields import argument_range
 from lightkit.config.judging import judge
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find_known, member
@@ -40,7 +43,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("optim",): ("params", "model", "parts", "optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("logger", "more"): ("folder", "monitor", "mode"),
-    ("data", "sampler"): ("targets", "num_samples", "data_source", "shards"),
+    ("data", "sampler"): ("targets", "weights", "lengths", "num_samples", "data_source", "shards"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }
 """Arguments that the build fills in, by the node they are below."""
@@ -240,6 +243,9 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
         return
     place, kind = (*key, name), parameter.annotation
     if key[:1] != ("optim",) and becomes_tensor(value, kind):
+        return
+    if dotted(place) in SHIPPED and isinstance(value, str):  # a name of what makes the argument
+        report.ask(key, check_choice, name, value, names(dotted(place)))
         return
     if fits(value, kind):
         report.check_range(value, place, argument_range(place))

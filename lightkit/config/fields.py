@@ -31,8 +31,8 @@ def field_types(kind: type) -> dict[str, Any]:
     for field in dataclasses.fields(kind):
         if "door" in field.metadata:
             known: Any = typing.Literal[tuple(SHIPPED[field.metadata["door"]])]
-            node = class_in(types[field.name])
-            types[field.name] = known if node is None else typing.Union[known, node]
+            others = (kind for kind in typing.get_args(types[field.name]) if kind is not str)
+            types[field.name] = typing.Union[tuple({known: None, **dict.fromkeys(others)})]
     return types
 
 

@@ -22,6 +22,7 @@ from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
+from lightkit.data.row_facts import WEIGHTS, class_shares, row_weights
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_source
 from lightkit.data.targets import TargetTransform
@@ -30,6 +31,7 @@ from lightkit.processes.children import usable_cpus
 
 PROGRESS_SECONDS = 10.0
 """How often a line tells how far the reading of the training rows is."""
+_WEIGHTED = "rows have weights: losses of all splits are weighted means, and metrics count all rows alike"
 _FAR = 1000
 """Size of regression targets from which a run says that they are far from 0."""
 
@@ -170,6 +172,7 @@ def build_data(
     vocabulary: Sequence[str] = (),
     augment: Sequence[Any] = (),
     mixup: Mapping[str, Any] | None = None,
+    weights: str | None = WEIGHTS,
     report: Report = lambda line: None,
     **loading: Any,
 ) -> Data:
@@ -186,6 +189,7 @@ def build_data(
         vocabulary: The words of a run that has begun, for a data set that fits them to its training rows (`fitted`).
         augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
         mixup: Arguments of `Mixup`; None for no mixing.
+        weights: What names how much each row counts, see `lightkit.data.row_facts.row_weights`.
         report: Called with a line now and then while the scaling is being fitted.
         **loading: `LoaderOptions` of the training batches, such as `batch_size` and `num_workers`. The seed is that of
             augmentation and mixup too; batches are page-locked only where there is a CUDA GPU.
@@ -197,14 +201,15 @@ def build_data(
     rows, groups, times = split_source(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
-    options = LoaderOptions(**loading, shuffle=True, split="train")
+    counts = row_weights(source, weights, rows["train"])
+    options = LoaderOptions(**loading, shuffle=True, split="train", weights=counts)
     source = source.fitted(rows["train"], vocabulary) if hasattr(source, "fitted") else source
     source, filled = _fill_in(source, rows["train"], filling)
     if source.info.transform.kind != "none" and isinstance(source, TensorData):
         source = source.with_targets(transform or source.info.transform.fit(source.y[rows["train"]]))
     notes: list[str] = [*getattr(source, "notes", ())]
     normalizer, more = _fit_scaling(normalize, source, rows["train"], options, most=normalize_rows, report=report)
-    notes += [*more, *_far_targets(source, rows["train"])]
+    notes += [*more, *_far_targets(source, rows["train"]), *([] if counts is None else [_WEIGHTED])]
     if options.num_workers and isinstance(source, Taker):
         notes.append(f"data.num_workers={options.num_workers} does nothing: the data set makes whole batches itself")
     elif options.num_workers > usable_cpus():
@@ -223,17 +228,16 @@ def build_data(
     )
     if train.drawn is not None and options.sampler is not None:
         train.drawn.check(options.seed)
-        notes.append(
-            f"data.sampler: an epoch has {train.num_samples:,} samples of {len(rows['train']):,} training rows"
-        )
+        taken = f"{train.num_samples:,} samples of {len(rows['train']):,} training rows"
+        notes.append(f"data.sampler: an epoch has {taken}")
     evaluate: dict[str, Any] = {
         name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare)
         for name in ("val", "test")
         if name in rows
     }
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
-    fitted |= {"groups": groups, "times": times}
-    return Data(source.info, source, train, **evaluate, rows=rows, **fitted)
+    info = replace(source.info, class_shares=class_shares(source, rows["train"]), weighted=counts is not None)
+    return Data(info, source, train, **evaluate, rows=rows, groups=groups, times=times, **fitted)
 
 
 def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:

@@ -33,15 +33,12 @@ def check_whole(splits: Mapping[str, Tensor], groups: Tensor) -> None:
             if not len(torn):
                 continue
             twin = splits[other][groups[splits[other]] == groups[torn[0]]][0]
-            raise UserError(
-                f"the splits tear groups apart: rows {int(twin)} and {int(torn[0])} are of one group, "
-                f"but one is in {other} and one in {name}",
-                argument="split.groups",
-                family="split",
-                expected="each group in one split",
-                received=f"{len(groups[torn].unique())} of {len(groups.unique())} groups in both",
-                fix="splits that keep groups whole, or data.split.groups=null, which leaves groups aside",
-            )
+            what = f"the splits tear groups apart: rows {int(twin)} and {int(torn[0])} are of one group, "
+            what += f"but one is in {other} and one in {name}"
+            received = f"{len(groups[torn].unique())} of {len(groups.unique())} groups in both"
+            fix = "splits that keep groups whole, or data.split.groups=null, which leaves groups aside"
+            facts: dict[str, Any] = {"expected": "each group in one split", "received": received, "fix": fix}
+            raise UserError(what, argument="split.groups", family="split", **facts)
 
 
 def row_marks(x: Tensor) -> Tensor:
@@ -204,13 +201,10 @@ def cut_in_order(groups: Tensor, sizes: Sequence[int]) -> list[int]:
         free = [place for place in places if place > cuts[-1]]
         free = free[: len(free) - later]
         if not free:
-            raise UserError(
-                "rows cannot be cut in order without tearing groups apart: they stand mixed with each other",
-                argument="split.groups",
-                family="split",
-                expected=f"{len(wanted)} places or more between rows where no group is on both sides",
-                received=f"{len(places)}",
-                fix="data.split.by=random, or data.split.groups=null, which leaves groups aside",
-            )
+            what = "rows cannot be cut in order without tearing groups apart: they stand mixed with each other"
+            expected = f"{len(wanted)} places or more between rows where no group is on both sides"
+            fix = "data.split.by=random, or data.split.groups=null, which leaves groups aside"
+            facts: dict[str, Any] = {"expected": expected, "received": f"{len(places)}", "fix": fix}
+            raise UserError(what, argument="split.groups", family="split", **facts)
         cuts.append(min(free, key=lambda place: abs(place - at)))
     return np.diff([*cuts, len(unit)]).tolist()

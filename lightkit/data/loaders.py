@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import shape_of
 from lightkit.common.strategies import own_part
 from lightkit.data.orders import EpochRows
-from lightkit.data.prepare import LoaderOptions, Mixup, Prepare
+from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, is_pair
 from lightkit.data.samplers import EpochOrder
 from lightkit.data.sources import SampleData
 from lightkit.data.tensors import Taker, page_locked
@@ -59,17 +60,20 @@ class Loader:
     ) -> None:
         self.source, self.rows, self.options = source, rows, options
         self.prepare, self.mixup = prepare or Prepare(), mixup
-        self.drawn = EpochOrder(options.sampler, rows, source, options.order) if options.shuffle and len(rows) else None
+        self.drawn = None
+        if options.shuffle and len(rows):
+            self.drawn = EpochOrder(options.sampler, rows, source, options.order, options.weights)
+        drawn = getattr(self.drawn and self.drawn.sampler, "weighs", False)
+        self.weights = None if drawn else options.weights
+        if self.mixup is not None and self.weights is not None:
+            what, fix = "mixed samples have no weight of their own", "data.weights=null, or data.mixup.alpha=null"
+            raise UserError(what, argument="mixup", fix=fix, family="contradiction")
         self.num_samples = len(rows) if self.drawn is None else self.drawn.num_samples
         self.batch_size = options.batch_size
         if options.drop_last and self.num_samples < self.batch_size:
-            raise UserError(
-                "no batch is left with drop_last",
-                argument="batch_size",
-                expected=f"at most {self.num_samples}, the rows of this split",
-                received=self.batch_size,
-                fix="data.drop_last=false or a smaller batch",
-            )
+            what, fix = "no batch is left with drop_last", "data.drop_last=false or a smaller batch"
+            expected = f"at most {self.num_samples}, the rows of this split"
+            raise UserError(what, argument="batch_size", expected=expected, received=self.batch_size, fix=fix)
         whole = isinstance(source, Taker) and options.collate is None
         self._reader = None if whole else SampleReader(source, options, self.prepare)
 
@@ -117,7 +121,18 @@ class Loader:
             batches = self._blocks(order, epoch, start)
         else:
             batches = self._one_by_one(order, epoch, start)
+        if self.weights is not None:
+            return self._weighted(batches, order, start)
         return batches if self.mixup is None else self._mixed(batches, epoch, start)
+
+    def _weighted(self, batches: Batches, order: Tensor | EpochRows, start: int) -> Batches:
+        """Put the weight of each sample beside inputs and targets."""
+        assert self.weights is not None, "asked before"
+        for batch, begin in zip(batches, range(start, self.epoch_samples, self.batch_size)):
+            if not is_pair(batch):
+                what, fix = "weights go with samples (input, target), and these have another form", "data.weights=null"
+                raise UserError(what, key="data.weights", received=shape_of(batch)[:200], fix=fix)
+            yield (*batch, self.weights[self._part(order, begin)[1]])
 
     @property
     def _whole(self) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from torch import Tensor
-
 from lightkit.common.errors import UserError
 from lightkit.data.tensors import TensorData
 
@@ -37,15 +35,3 @@ def held() -> TensorData:
         raise UserError(
             what, argument="", fix="a data set that a configuration can name", family="data-not-found"
         ) from error
-
-
-class WeightedData(TensorData):
-    """Inputs and targets with what each sample counts: batches are `(x, y, weight)`."""
-
-    weight: Tensor
-    """`(N,)`, above 0."""
-    exact = False  # blocks of batches are of pairs
-
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Return inputs `(B, ...)`, targets and weights of `rows`, `(B,)` int64."""
-        return (*super().take(rows), self.weight.index_select(0, rows))

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, Protocol
 
@@ -316,6 +316,7 @@ class LoaderOptions:
         replicas: Number of those parts.
         split: Name of the split, for messages.
         collate: Makes a batch of a list of samples; None takes the `collate_fn` of the data set, or stacks them.
+        weights: `(N,)` float32: how much each row counts, on average 1 in training; None counts all alike.
         epoch_batches: Batches of an epoch, which goes on where the one before it ended; None makes it one pass.
 
     Raises:
@@ -339,6 +340,7 @@ class LoaderOptions:
     split: str = ""
     collate: Callable[[list[Any]], Any] | None = None
     epoch_batches: int | None = None
+    weights: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_range("batch_size", self.batch_size, low=1, what="too small")

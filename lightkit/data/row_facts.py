@@ -5,6 +5,7 @@ Shapes: N rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -15,10 +16,10 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import DataInfo, TensorData
 
-USUAL, TIMES, WEIGHTS = "groups", "times", "weights"
-"""The attributes by which a data set tells group, time and weight of each row, where nothing else is said."""
+USUAL, TIMES, WEIGHTS, LENGTHS = "groups", "times", "weights", "lengths"
+"""The attributes by which a data set tells group, time, weight and length of each row, where nothing else is said."""
 
 
 def row_groups(source: Any, name: str | None) -> Tensor | None:
@@ -75,27 +76,105 @@ def row_values(source: Any, name: str | None, *, usual: str, argument: str) -> n
     if found is None and name is not None:
         found = _feature(source, name)
     if found is None and name not in (None, usual):
-        raise UserError(
-            "the data set has no such attribute and no such feature",
-            argument=argument,
-            family="split",
-            received=name,
-            choices=[usual or TIMES, *dict.fromkeys(feature.partition("=")[0] for feature in _features(source))],
-            fix="data.dataset.group_column, time_column and weight_column name columns of a table that are no features",
-        )
+        what = "the data set has no such attribute and no such feature"
+        choices = [usual or TIMES, *dict.fromkeys(feature.partition("=")[0] for feature in _features(source))]
+        fix = "data.dataset.group_column, time_column and weight_column name columns of a table that are no features"
+        raise UserError(what, argument=argument, family="split", received=name, choices=choices, fix=fix)
     if found is None:
         return None
     values = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asarray(_listed(found))
     if values.shape != (len(source),):
-        raise UserError(
-            f"`{name}` of the data set has to name one {_kind(argument)} for each row",
-            argument=argument,
-            family="split",
-            expected=counted(len(source), "value"),
-            received=f"a value of shape {values.shape}" if values.ndim != 1 else counted(len(values), "value"),
-            fix=f"data.{argument}=null leaves it aside",
-        )
+        what, fix = f"`{name}` of the data set has to name one {_kind(argument)} for each row", f"data.{argument}=null"
+        received = f"a value of shape {values.shape}" if values.ndim != 1 else counted(len(values), "value")
+        facts: dict[str, Any] = {
+            "expected": counted(len(source), "value"),
+            "received": received,
+            "fix": f"{fix} leaves it aside",
+        }
+        raise UserError(what, argument=argument, family="split", **facts)
     return values
+
+
+def row_numbers(source: Any, name: str | None, *, argument: str) -> Tensor | None:
+    """Return a number for each row, `(N,)` float64, 0 or above, such as its weight or length; None without.
+
+    Args:
+        source: The data set.
+        name: An attribute of it (`weights` and `lengths` may be missing), or a feature of a table.
+        argument: What messages call the name.
+
+    Raises:
+        UserError: There is no such attribute or feature, or a row has no such number.
+    """
+    values = row_values(source, name, usual=LENGTHS if name == LENGTHS else WEIGHTS, argument=argument)
+    if values is None:
+        return None
+    wrong = [row for row, value in enumerate(values.tolist()) if not _is_amount(value)]
+    if wrong:
+        what = f"row {wrong[0]} has no number of 0 or more in `{name}` ({counted(len(wrong), 'row')} in all)"
+        raise UserError(what, argument=argument, received=values[wrong[0]], family="data-unreadable")
+    return torch.from_numpy(values.astype(np.float64))
+
+
+def row_weights(source: Any, name: str | None, rows: Tensor) -> Tensor | None:
+    """Return how much each row counts, `(N,)` float32, on average 1 over some rows; None where all count the same.
+
+    Args:
+        source: The data set.
+        name: See `row_numbers`.
+        rows: The training rows.
+
+    Raises:
+        UserError: See `row_numbers`; or none of these rows counts.
+    """
+    found = row_numbers(source, name, argument="weights")
+    if found is not None and not found[rows].sum() > 0:
+        raise UserError("all training rows have a weight of 0", argument="weights", fix="data.weights=null")
+    return None if found is None else (found / found[rows].mean()).float()
+
+
+def known_targets(source: Any) -> Tensor | None:
+    """Return the target of each row, `(N, ...)`; None where the data set does not tell all at once."""
+    given = (getattr(source, name, None) for name in ("y", "targets", "strata"))
+    return next((found for found in given if isinstance(found, Tensor) and len(found) == len(source)), None)
+
+
+def class_shares(source: Any, rows: Tensor) -> tuple[float, ...]:
+    """Return which share of some rows is of each class, or has each label; empty where that is not known."""
+    y, info = known_targets(source), source.info
+    if y is None or info.task not in ("multiclass", "binary", "multilabel"):
+        return ()
+    classes = info.task == "multiclass"
+    found = y[rows].bincount(minlength=info.num_classes) if classes else y[rows].reshape(len(rows), -1).sum(0)
+    return tuple((found.double() / len(rows)).tolist())
+
+
+def balanced(info: DataInfo) -> dict[str, list[float]]:
+    """Return the arguments of a loss by which all classes count the same, as `compute_class_weight` of scikit-learn.
+
+    A class counts by the mean number of training rows of a class over its own; a positive label by the ratio of
+    negative to positive ones. What no training row has, or each of them, counts 1.
+
+    Args:
+        info: Facts about the data.
+
+    Raises:
+        UserError: It is not known how many rows are of each class.
+    """
+    if not info.class_shares:
+        fix = "weights as a list; a data set of classes tells that of each row in an attribute `targets`"
+        what = f"the classes of the training rows are not known ({info.task} targets)"
+        raise UserError(what, key="loss.weight", received="balanced", fix=fix, family="loss-or-metric")
+    if info.task == "multiclass":
+        present = sum(share > 0 for share in info.class_shares)
+        return {"weight": [round(1 / (present * share), 6) if share else 1.0 for share in info.class_shares]}
+    return {"pos_weight": [round(1 / share - 1, 6) if 0 < share < 1 else 1.0 for share in info.class_shares]}
+
+
+def _is_amount(value: Any) -> bool:
+    with suppress(ValueError, TypeError):
+        return 0 <= float(value) < math.inf
+    return False
 
 
 def _attribute(source: Any, name: str) -> Any:
@@ -128,14 +207,10 @@ def _numbered(values: np.ndarray, name: str | None, argument: str) -> Tensor:
     kind = _kind(argument)
     without = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
     if without.any():
-        raise UserError(
-            f"row {int(without.argmax())} has no {kind} in `{name}`",
-            argument=argument,
-            family="split",
-            expected=f"a {kind} for each row",
-            received=f"{int(without.sum())} of {counted(len(values), 'row')} without one",
-            fix=f"give each of these rows a {kind} of its own, or leave the rows out",
-        )
+        what, expected = f"row {int(without.argmax())} has no {kind} in `{name}`", f"a {kind} for each row"
+        received = f"{int(without.sum())} of {counted(len(values), 'row')} without one"
+        fix = f"give each of these rows a {kind} of its own, or leave the rows out"
+        raise UserError(what, argument=argument, family="split", expected=expected, received=received, fix=fix)
     values = values.astype(str) if values.dtype == object else values
     return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))
 

@@ -16,9 +16,11 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import in_short, user_frame
 from lightkit.common.randomness import mix
 from lightkit.data.orders import BLOCK, LARGE, NEWEST, ORDERS, EpochRows, Windows
+from lightkit.data.row_facts import LENGTHS, known_targets, row_numbers
 from lightkit.data.sources import kept_generators, seed_generators
 
 KEY = "data.sampler"
+Make = Callable[..., Any] | None
 
 
 class Shuffled(Sampler[Tensor]):
@@ -38,6 +40,65 @@ class Shuffled(Sampler[Tensor]):
         yield torch.randperm(self.num_samples)
 
 
+class InOrder(Shuffled):
+    """Takes each row once, in the order of the data set."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield torch.arange(self.num_samples)
+
+
+class Weighted(WeightedRandomSampler):
+    """Draws rows with replacement, each as often as its weight says.
+
+    Args:
+        num_samples: Draws of an epoch; the rows of the split where nothing is said.
+        weights: `(N,)`: the weight of each row of the split.
+
+    Raises:
+        UserError: The data set has no weights.
+    """
+
+    weighs = True
+    """The draw does what the weights ask for, so the training loss counts all samples alike."""
+
+    def __init__(self, num_samples: int, weights: Tensor | None = None) -> None:
+        if weights is None:
+            raise _lacking("weights", "data=csv data.dataset.weight_column=COLUMN")
+        super().__init__(weights.tolist(), num_samples)
+
+
+class ByLength(Shuffled):
+    """Takes each row once, so that neighbours are of similar lengths: shuffled rows are sorted window by window.
+
+    The window with the longest row comes first: too little memory shows at once. So does `LengthGroupedSampler` of
+    transformers, but its windows go by the batch size, which may change in the middle of an epoch here.
+
+    Args:
+        lengths: `(N,)`: the length of each row of the split.
+        window: Rows that are sorted together.
+
+    Raises:
+        UserError: The data set does not tell the lengths.
+    """
+
+    def __init__(self, lengths: Tensor | None = None, window: int = 2048) -> None:
+        if lengths is None:
+            raise _lacking("lengths", "a data set whose samples are of unlike lengths")
+        super().__init__(len(lengths))
+        self.lengths, self.window = lengths, window
+
+    def __iter__(self) -> Iterator[Tensor]:
+        drawn = torch.randperm(self.num_samples)
+        order = self.lengths[drawn].argsort(descending=True, stable=True)
+        places = order[(order // self.window).argsort(stable=True)]
+        yield drawn[places.roll(-(int(order[0]) // self.window) * self.window)]
+
+
+def _lacking(name: str, having: str) -> UserError:
+    what, fix = f"the data set has no attribute `{name}`, a number for each row", f"such an attribute; {having}"
+    return UserError(what, argument="", fix=fix, family="data-setting")
+
+
 class Balanced(WeightedRandomSampler):
     """Draws rows with replacement, each class as often as any other.
 
@@ -46,10 +107,12 @@ class Balanced(WeightedRandomSampler):
         num_samples: Draws of an epoch; the rows of the split where nothing is said.
 
     Raises:
-        UserError: The targets are no classes.
+        UserError: The data set has no targets, or they are no classes.
     """
 
-    def __init__(self, targets: Tensor, num_samples: int) -> None:
+    def __init__(self, targets: Tensor | None = None, num_samples: int = 0) -> None:
+        if targets is None:
+            raise _lacking("targets", "a data set of classes")
         if targets.is_floating_point() or targets.ndim != 1:
             raise UserError("there are no classes to balance", argument="", received=f"targets of {targets.dtype}")
         super().__init__((1 / targets.bincount().double())[targets].tolist(), num_samples)
@@ -60,27 +123,28 @@ class EpochOrder:
 
     Args:
         make: Makes the sampler, of the arguments that its class takes: `num_samples`, the number of rows; `targets`,
-            those of the rows, where the data set tells them all at once; `shards`, the position at which each of its
-            shards begins; `data_source`, something of their length. None shuffles.
+            those of the rows, where the data set tells them all at once; `weights` and `lengths` likewise; `shards`,
+            the position at which each of its shards begins; `data_source`, something of their length. None shuffles.
         rows: `(N,)` int64 rows of the split.
         source: The data set.
         order: How many rows are shuffled, a name of `lightkit.data.orders.ORDERS`.
+        weights: `(N,)`: how much each row of the data set counts.
 
     Raises:
         UserError: The sampler cannot be made, or does not say how long an epoch is.
     """
 
-    def __init__(self, make: Callable[..., Any] | None, rows: Tensor, source: Any, order: str = NEWEST) -> None:
+    def __init__(self, make: Make, rows: Tensor, source: Any, order: str = NEWEST, weights: Any = None) -> None:
         facts: dict[str, Any] = {"num_samples": len(rows), "data_source": range(len(rows))}
-        given = (getattr(source, name, None) for name in ("y", "targets", "strata"))
-        known = next((all_ for all_ in given if isinstance(all_, Tensor) and len(all_) == len(source)), None)
-        if known is not None:
-            facts["targets"] = known[rows]
+        known = {"targets": known_targets(source), "weights": weights}
+        known["lengths"] = None if make is None else row_numbers(source, LENGTHS, argument="sampler")
+        facts |= {name: values[rows] for name, values in known.items() if values is not None}
         starts = getattr(source, "shards", None)
         if starts is not None and bool((rows.diff() >= 0).all()):  # rows in an order of their own lie in no shards
             facts["shards"] = torch.searchsorted(rows, starts)
-        usual = (ORDERS[order] if len(rows) >= LARGE else None) or Shuffled
-        self.rows, self.sampler = rows, usual(len(rows)) if make is None else make(**facts)
+        made = Shuffled(len(rows)) if make is None else make(**facts)
+        large = ORDERS[order] if len(rows) >= LARGE and type(made) is Shuffled else None
+        self.rows, self.sampler = rows, made if large is None else large(len(rows))
         length, error = None, None
         try:
             length = len(self.sampler)

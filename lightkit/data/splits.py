@@ -104,12 +104,9 @@ def split_rows(
             splits are wrong, or they tear a group apart.
     """
     if spec.by == "stratified" and strata is None:
-        raise UserError(
-            "only classes can be stratified, and the class of each row is not known",
-            argument="split.by",
-            received="stratified",
-            fix="data.split.by=random; a data set of classes gives that of each row in an attribute `targets`",
-        )
+        what = "only classes can be stratified, and the class of each row is not known"
+        fix = "data.split.by=random; a data set of classes gives that of each row in an attribute `targets`"
+        raise UserError(what, argument="split.by", received="stratified", fix=fix)
     if spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata, groups)
     else:
@@ -187,12 +184,10 @@ def _in_groups(
     rows = rows[groups[rows].argsort(stable=True)] if timed else rows
     own, empty = groups[rows], dict.fromkeys(counts, rows[:0])
     if len(own.unique()) < len(sizes):
-        raise UserError(
-            f"there are fewer {'times' if timed else 'groups'} ({len(own.unique())}) than splits ({len(sizes)})",
-            argument="split.time" if timed else "split.groups",
-            family="split",
-            fix="data.split.val=0 or data.split.test=0; or data.split.groups=null, which leaves groups aside",
-        )
+        kind, argument = ("times", "split.time") if timed else ("groups", "split.groups")
+        what = f"there are fewer {kind} ({len(own.unique())}) than splits ({len(sizes)})"
+        fix = "data.split.val=0 or data.split.test=0; or data.split.groups=null, which leaves groups aside"
+        raise UserError(what, argument=argument, family="split", fix=fix)
     if timed or spec.by == "ordered":
         pieces = rows.split(cut_in_order(own, [*sizes.values()]))
         return empty | dict(zip(sizes, pieces, strict=True))

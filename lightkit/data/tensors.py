@@ -280,6 +280,8 @@ class DataInfo:
         target_scale: What regression targets were divided by; predictions are written in the unit from before.
         transform: What is learnt of regression targets, see `TargetTransform`; metrics and predictions undo it.
         cardinalities: For each feature of a table whose values are numbers of names, how many there are; 0 for others.
+        class_shares: Which share of the training rows is of each class, or has each label; empty where not known.
+        weighted: Whether batches hold the weight of each sample, too.
         decode: Makes a text of token numbers; None where the data set has no such method.
         more: Further facts, in plain values, for models that take an argument `info`.
         ignore_index: Label of pixels that count for nothing; None where there are none.
@@ -297,6 +299,8 @@ class DataInfo:
     target_scale: float = 1.0
     transform: TargetTransform = AS_IT_IS
     cardinalities: tuple[int, ...] = ()
+    class_shares: tuple[float, ...] = field(default=(), compare=False)
+    weighted: bool = field(default=False, compare=False)
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
     more: Mapping[str, Any] = field(default_factory=dict)
     ignore_index: int | None = None

@@ -77,6 +77,7 @@ def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
         (stops, "early stopping may end a member in the middle of an epoch"),
         (type(learner.average) not in (NoAverage, Ema), "the average of the weights is of another kind"),
         (not taken, "the data are read sample by sample"),
+        (learner.data.train.options.weights is not None, "rows have weights"),
         (trains(learner.criterion), "the loss has parameters that train"),
         (len(single) < len(metrics), "the metrics are shared by several processes"),
         (name is not None, f"metrics.{name} is for one model at a time"),

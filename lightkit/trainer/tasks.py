@@ -183,7 +183,14 @@ class Weighted(Supervised):
     """One input, one target, and how much the sample counts in training: batches are `(x, y, weight)`.
 
     The loss is the weighted mean of those of the samples. Pairs without a weight are what they are to `Supervised`.
+
+    Args:
+        scaled: Whether weights are 1 on average. Then the loss of a training batch is the mean of the weighted losses,
+            whose expectation is that of all rows, and which several processes have together as one has it alone.
     """
+
+    def __init__(self, scaled: bool = False) -> None:
+        self.scaled = scaled
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute loss and metric inputs of a batch `(x, y, weight)`; see `Task.step`."""
@@ -195,11 +202,13 @@ class Weighted(Supervised):
             raise UserError(what, key="loss", received=type(criterion).__name__, fix=fix, family="loss-or-metric")
         each: Any = copy.copy(criterion)
         each.reduction = "none"
+        least = torch.finfo(weight.dtype).tiny
+        total: Any = len(weight) if self.scaled and model.training else weight.sum().clamp_min(least)
 
         def weighed(output: Tensor, target: Tensor) -> Tensor:
-            return (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / weight.sum()
+            return (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / total
 
-        return super().step(model, (x, y), weighed)._replace(weight=weight.sum())
+        return super().step(model, (x, y), weighed)._replace(weight=total)
 
 
 class Detection(Task):

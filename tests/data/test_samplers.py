@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections import Counter
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler
 
+from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.data import Loader, TensorData
 from lightkit.data.prepare import LoaderOptions
-from lightkit.data.samplers import Balanced, EpochOrder, Shuffled
+from lightkit.data.row_facts import row_weights
+from lightkit.data.samplers import KEY, Balanced, ByLength, EpochOrder, Shuffled
 from tests.conftest import Cli
 
 TARGETS = torch.tensor([0] * 30 + [1] * 6 + [2] * 4)
@@ -93,6 +96,66 @@ def test_classes_are_drawn_alike_and_other_rows_have_other_targets() -> None:
     assert {*few.order(0).tolist()} == {*ROWS[:10].tolist()}
     with pytest.raises(UserError, match="no classes to balance"):
         Balanced(torch.rand(3), 3)
+
+
+class Told(TensorData):
+    """Tells weights and lengths of its rows."""
+
+    weights = torch.tensor([0.0, 1.0, 3.0, 0.0] * 10)
+    lengths = torch.arange(40) * 17 % 40
+
+
+def named(name: str, source: TensorData | None = None, **options: Any) -> Loader:
+    source = source or Told(torch.arange(40.0)[:, None], TARGETS)
+    kind: Any = import_path(SHIPPED[KEY][name])
+    taken = inspect.signature(kind).parameters
+    weights = row_weights(source, "weights", ROWS)
+
+    def make(**facts: Any) -> Any:
+        return kind(**{fact: value for fact, value in facts.items() if fact in taken})
+
+    return Loader(source, ROWS, LoaderOptions(8, shuffle=True, seed=3, sampler=make, weights=weights, **options))
+
+
+@pytest.mark.parametrize("name", SHIPPED[KEY])
+def test_named_samplers_are_functions_of_seed_and_epoch(name: str) -> None:
+    def read(start: int = 0, **options: Any) -> Any:
+        batches = [*named(name, **options).epoch(1, start)]
+        assert {len(batch) for batch in batches} == {2 if name == "weighted" else 3}  # the draw weighs already
+        return [torch.cat(parts) for parts in zip(*batches)]
+
+    whole = read()
+    for part, rest in zip(whole, read(13)):
+        assert torch.equal(part[13:], rest)
+    halves = [read(replicas=2, replica=rank) for rank in range(2)]
+    for part, *own in zip(whole, *halves):
+        assert torch.equal(torch.cat(own).flatten().sort().values, part.flatten().sort().values)
+    assert len(whole) == 2 or torch.equal(whole[2], named(name).options.weights[whole[0][:, 0].long()])
+
+
+def test_what_named_samplers_draw() -> None:
+    assert torch.equal(named("none").order(4), ROWS)
+    assert torch.equal(named("shuffle").order(4), loader(None).order(4))
+    drawn = Told.weights[torch.cat([named("weighted").order(epoch) for epoch in range(100)])]
+    assert {*drawn.tolist()} == {1.0, 3.0}
+    assert 2.6 < float((drawn == 3).sum() / (drawn == 1).sum()) < 3.4
+    windows = Loader(
+        Told(torch.arange(40.0)[:, None], TARGETS),
+        ROWS,
+        LoaderOptions(8, shuffle=True, sampler=lambda lengths, **_: ByLength(lengths, window=12)),
+    )
+    found = [Told.lengths[windows.order(epoch)] for epoch in range(4)]
+    assert all(order[0] == 39 and torch.equal(order.sort().values, torch.arange(40)) for order in found)
+    assert all((order.diff() > 0).sum() <= 3 for order in found)  # sorted window by window
+    assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("name", ["weighted", "length"])
+def test_a_sampler_without_its_facts_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="the data set has no attribute `(weights|lengths)`"):
+        named(name, TensorData(torch.zeros(40, 1), TARGETS))
+    with pytest.raises(UserError, match="no attribute `targets`"):
+        Balanced()
 
 
 def test_samplers_of_pytorch() -> None:

@@ -32,6 +32,15 @@ class Drawing(Dataset[Any]):
         return (self.x[row] + noise).to(torch.float32), self.targets[row]
 
 
+class Weighty(Drawing):
+    """The same with a weight and a length for each row, the last class rare."""
+
+    def __init__(self, rows: int = 60) -> None:
+        super().__init__(rows)
+        self.targets[:20] %= 2
+        self.weights, self.lengths = torch.arange(rows) % 4, torch.arange(rows) * 7 % 11
+
+
 class Counting(Dataset[Any]):
     """Writes down every row that is read."""
 

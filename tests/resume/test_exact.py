@@ -18,6 +18,7 @@ SETS = "tests.resume.sets"
 WINE, DRAWING = "data=wine", f"data=custom data.dataset._target_={SETS}.Drawing data.persistent_workers=true"
 SIZES = "data.dataset.size=16 data.dataset.train=96 data.dataset.val=24 data.dataset.test=24"
 SHAPES = f"data=shapes model=cnn model.channels=[4,8] {SIZES} ~model.hidden"
+WEIGHTY = f"data=custom data.dataset._target_={SETS}.Weighty data.batch_size=7"
 TRANSFORMS = "lightkit.data.transforms"
 AUGMENTED = f"data.augment=[{{_target_:{TRANSFORMS}.GaussianNoise}},{{_target_:{TRANSFORMS}.FeatureDropout}}]"
 TURNED = f"data.augment=[{{_target_:{TRANSFORMS}.RandomAffine}},{{_target_:{TRANSFORMS}.RandomFlip}}]"
@@ -53,6 +54,9 @@ CONFIGURATIONS = {
     "bf16": ("step", f"{SHAPES} device.precision=bf16 data.drop_last=true"),
     "map-style": ("micro", DRAWING),
     "workers": ("step", f"{DRAWING} data.num_workers=2"),
+    "weights, similar lengths": ("micro", f"{WEIGHTY} data.sampler=length data.num_workers=2 trainer.accumulate=2"),
+    "weights, balanced draws": ("step validation", f"{WEIGHTY} data.sampler=balanced loss.weight=balanced"),
+    "weighted draws": ("micro", f"{WEIGHTY} data.sampler=weighted"),
     "text": ("validation", TEXT),
     "members in one network": ("micro", f"{WINE} model=tabm model.k=4 model.dropout=0.2 device.precision=bf16"),
     "penalty": ("micro", f"{WINE} model=soft_tree model.depth=2 data.batch_size=8 trainer.accumulate=2 ~model.hidden"),

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.losses import TokenCrossEntropy
 from lightkit.trainer import Forecast, Supervised, Task
 from lightkit.trainer.evaluate import Predictions
-from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, fit_shape
+from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, Weighted, fit_shape
 from tests.refused import refused
 
 
@@ -26,6 +26,25 @@ def test_a_single_output_never_broadcasts_against_its_targets() -> None:
     for output, target in (((6, 4), (6,)), ((6, 1), (6, 1)), ((6, 2), (6, 2))):
         assert fit_shape(torch.zeros(output), torch.zeros(target)).shape == output
     assert fit_shape(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)).shape == (6, 1), "class numbers"
+
+
+def test_weights_of_1_on_average_add_up_over_parts_of_a_batch() -> None:
+    model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0]))
+    x, y, weight = torch.randn(8, 3), torch.arange(8) % 2, torch.tensor([0.0, 0, 0, 0, 1, 2, 3, 2])
+    each = F.cross_entropy(model(x), y, weight=loss.weight, reduction="none").detach() * weight
+    task = Weighted(scaled=True)
+    steps = [
+        task.step(model, part, loss)
+        for part in ((x, y, weight), (x[:4], y[:4], weight[:4]), (x[4:], y[4:], weight[4:]))
+    ]
+    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 8))
+    assert steps[0].loss.item() == pytest.approx((steps[1].loss.item() + steps[2].loss.item()) / 2)
+    assert [step.weight for step in steps] == [8, 4, 4]
+    model.eval()  # there the mean goes by the weights, and a batch without any counts for nothing
+    steps = [task.step(model, part, loss) for part in ((x, y, weight), (x[:4], y[:4], weight[:4]))]
+    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 8))
+    assert [float(step.weight) for step in steps] == [8.0, pytest.approx(0.0)]
+    assert steps[1].loss.item() == 0
 
 
 def test_the_query_of_a_sample_goes_to_the_metrics() -> None:

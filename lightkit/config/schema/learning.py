@@ -92,12 +92,18 @@ class DataConfig:
     """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
     `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
     input of one sample as a tensor."""
-    sampler: Optional[Target] = None
-    """Which rows an epoch takes, and in which order: a `torch.utils.data.Sampler` over the training split, such as
-    `lightkit.data.samplers.Balanced`; null shuffles all of them. It may take `targets` (those of the split),
-    `num_samples` (its rows), `data_source` and `shards` (where among them each shard begins). Null keeps no list of
-    a million rows or more: the place of a row is computed. `lightkit.data.orders.Windows` mixes rows within few shards
-    at a time."""
+    weights: Optional[str] = "weights"
+    """How much each row counts in the loss, 0 or more. It names an attribute of the data set (`weights` is used if it
+    exists) or a feature of a table. null ignores weights. For a CSV file, set `data.dataset.weight_column`. Losses of
+    all splits are weighted means; metrics count all rows alike."""
+    sampler: Optional[Union[str, Target]] = field(default=None, metadata={"door": "data.sampler"})
+    """Which rows an epoch takes, and in which order. `shuffle` (or null) takes each row once; `none` does so in the
+    order of the data set; `balanced` draws each class as often as any other, and `weighted` draws rows by their
+    weights, both with replacement; `length` puts samples of similar lengths (attribute `lengths`) next to each other.
+    Or a `torch.utils.data.Sampler` over the training split: it may take `targets`, `weights` and `lengths` (those of
+    the split), `num_samples` (its rows), `data_source`, and `shards` (where among the rows each shard begins).
+    `shuffle` keeps no list of a million rows or more: the place of a row is computed. `lightkit.data.orders.Windows`
+    mixes rows within few shards at a time."""
     collate: Optional[Target] = None
     """What makes a batch of a list of samples: a function, or a class whose objects are called with the list, such as
     `lightkit.data.collates.listed`; null stacks the samples, or takes `collate_fn` of the data set."""

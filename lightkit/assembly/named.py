@@ -1,0 +1,49 @@
+"""Nodes of what no configuration names by its path, but by a name: `data.sampler=balanced`, `loss.weight=balanced`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.data import Sampler
+
+from lightkit.config import to_plain
+from lightkit.config.doors import load
+from lightkit.data import DataInfo
+from lightkit.device import Engine
+
+
+def shipped(module: str, kind: str, **arguments: Any) -> Any:
+    """Make the node of a part that no configuration names by its path."""
+    node = {"_target_": f"{module}.{kind}", **arguments}
+    return OmegaConf.create({"trust": [module], "node": node}).node
+
+
+def sampler_node(value: Any) -> Any:
+    """Return the node of a sampler, which may be chosen by a name."""
+    if not isinstance(value, str):
+        return value
+    kind, given = load("data.sampler", value, Sampler)
+    return shipped(kind.__module__, kind.__qualname__, **given)
+
+
+def with_weights(node: DictConfig, info: DataInfo, engine: Engine) -> DictConfig:
+    """Return the node of a loss with the weights that a name in their place stands for; others as they are.
+
+    Args:
+        node: The node of the loss.
+        info: Facts about the data.
+        engine: Takes note of the weights.
+
+    Raises:
+        UserError: They do not follow from these data.
+    """
+    if not isinstance(name := node.get("weight"), str):
+        return node
+    (make, given), root = load("loss.weight", name), node._get_root()
+    found: Any = make(info, **given)
+    unseen = [name for name, share in zip(info.class_names, info.class_shares, strict=False) if not share]
+    told = f", and no training row is of {', '.join(unseen)}, which counts 1" if unseen else ""
+    engine.notes.add(f"loss.weight={name}: {', '.join(f'{key} {own}' for key, own in found.items())}{told}")
+    plain = {**to_plain(node), "weight": None, **found}
+    return OmegaConf.create({"trust": to_plain(root).get("trust"), "node": plain}).node
