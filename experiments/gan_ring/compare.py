@@ -29,7 +29,16 @@ def network(seed: int) -> dict[str, float]:
     """Train a network, and return what its points come to on the test rows."""
     folder = FOLDER / str(seed)
     if not (folder / "result.json").is_file():
-        main(["train", "experiment=gan_ring", f"seed={seed}", f"data.dataset.seed={seed}", f"hydra.run.dir={folder}"])
+        main(
+            [
+                "train",
+                "experiment=gan_ring",
+                "device=cpu",
+                f"seed={seed}",
+                f"data.dataset.seed={seed}",
+                f"hydra.run.dir={folder}",
+            ]
+        )
     values = json.loads((folder / "result.json").read_text())["test"]
     return {name: values[f"test/{name}"] for name in SCORES}
 

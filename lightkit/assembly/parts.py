@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ def build_splits(
     """
     options, override = to_plain(cfg.data), tuple(cfg.resume.override)
     pinned = pinned_before(cfg.data, folder or within)
-    dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized, **pinned)
+    dataset = instantiate(cfg.data.dataset, key="data.dataset", **pinned)
     del options["dataset"]
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
     options["augment"] = [
@@ -137,8 +137,9 @@ def build_splits(
         options["normalize"] = scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)
     elif folder is not None:
         options |= fitted_before(cfg.data, folder)
+    length = cfg.trainer.steps or (cfg.trainer.get("epoch_steps") or 0) * (cfg.trainer.epochs or 0)
     with keys_under("data.dataset"):
-        source = as_source(dataset)
+        source = as_source(dataset, length * cfg.trainer.accumulate * cfg.data.batch_size)
     if folder is not None:
         check_same_classes(folder, source.info, override)
     known = known_rows(cfg.data, source, folder or within, override)

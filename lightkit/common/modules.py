@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -192,10 +191,9 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
         return items if kind is dict else OrderedDict(items)
     # A mapping or dataclass of somebody's own may be more than its items.
     is_mapping = isinstance(value, MutableMapping)
-    if not is_mapping and not hasattr(kind, "__dataclass_fields__"):
+    before = {name: value[name] for name in value} if is_mapping else fields_of(value)
+    if before is None:
         return value
-    names = list(value) if is_mapping else [field.name for field in dataclasses.fields(value)]
-    before = {name: value[name] if is_mapping else getattr(value, name) for name in names}
     changed = {name: change(item) for name, item in before.items()}
     if not fresh and all(changed[name] is item for name, item in before.items()):
         return value

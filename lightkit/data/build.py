@@ -23,7 +23,7 @@ from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
 from lightkit.data.row_facts import WEIGHTS, class_shares, row_weights
-from lightkit.data.sources import as_source
+from lightkit.data.sources import Counted, as_source
 from lightkit.data.splits import SplitSpec, split_source
 from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo, Taker, TensorData
@@ -201,8 +201,11 @@ def build_data(
     rows, groups, times = split_source(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
+    in_order = isinstance(getattr(source, "base", None), Counted)
+    if in_order:
+        rows, loading["num_workers"] = {name: some.sort().values for name, some in rows.items()}, 0
     counts = row_weights(source, weights, rows["train"])
-    options = LoaderOptions(**loading, shuffle=True, split="train", weights=counts)
+    options = LoaderOptions(**loading, shuffle=not in_order, split="train", weights=counts)
     source = source.fitted(rows["train"], vocabulary) if hasattr(source, "fitted") else source
     source, filled = _fill_in(source, rows["train"], filling)
     if source.info.transform.kind != "none" and isinstance(source, TensorData):

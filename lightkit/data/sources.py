@@ -7,6 +7,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
+from lightkit.common.randomness import mix
 from lightkit.data.placed import box_fault, is_dense
 from lightkit.data.tensors import DataInfo, Taker, TensorData, check_classes, check_inputs, check_targets, fingerprint
 
@@ -91,28 +93,67 @@ class SampleData:
         check_targets(batch[1], self.info, name=name, rows=rows)
 
 
-def as_source(dataset: Any) -> Any:
+_FACTS = ("info", "classes", "targets", "splits", "collate_fn")
+
+
+class Counted:
+    """Samples of a stream without an index, by how many come before: those are read and dropped to get to a row.
+
+    Only this process reads it. The generators of Python, NumPy and PyTorch are seeded for each sample by its place, so
+    that every reading gives the same samples. At its end it begins anew.
+
+    Args:
+        stream: The stream; some of its attributes are those of a data set.
+        samples: How many to take where it does not say.
+
+    Raises:
+        UserError: Nobody says how many samples there are.
+    """
+
+    draws = False
+
+    def __init__(self, stream: Any, samples: int) -> None:
+        self.stream, self.samples = stream, len(stream) if hasattr(stream, "__len__") else samples
+        if not self.samples:
+            fix = "trainer.steps=1000, or trainer.epoch_steps with trainer.epochs; or a method __len__"
+            raise UserError("the stream does not say how many samples it has", argument="", fix=fix)
+        self.__dict__ |= {name: getattr(stream, name) for name in _FACTS if hasattr(stream, name)}
+        self._items, self._next = None, 0  # type: Any, int
+        skips = "no loader process reads it, and a resume or a validation reads it from its beginning and skips"
+        self.notes = (f"a stream without an index: {self.samples:,} samples, in its own order in each epoch; {skips}",)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_items": None}
+
+    def __getitem__(self, row: int) -> Any:
+        if self._items is None or row < self._next:
+            self._items, self._next = chain.from_iterable(repeat(self.stream, self.samples)), 0
+        while self._next <= row:
+            seed_generators(mix("stream", self._next))
+            sample, self._next = next(self._items), self._next + 1
+        return sample
+
+
+def as_source(dataset: Any, samples: int = 0) -> Any:
     """Return a data set as a `Taker` where it can make whole batches, otherwise as `SampleData`.
+
+    Args:
+        dataset: Any data set.
+        samples: Those of the whole run, for a stream that does not say how long it is.
 
     Raises:
         UserError: It is no map-style data set, or has one class only.
     """
-    source = dataset
+    source: Any = Counted(dataset, samples) if isinstance(dataset, IterableDataset) else dataset
+    dataset = source
     plain = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
     if plain and len(dataset.tensors) == 2:
         kept: dict[str, Any] = {name: getattr(dataset, name, None) for name in ("splits", "strata", "groups")}
         source = TensorData(*dataset.tensors, **kept)
     elif not isinstance(dataset, (Taker, SampleData)):
-        if isinstance(dataset, IterableDataset):
-            raise UserError(
-                "streams are not supported yet: a run reads its samples by number, "
-                "in an order of its own for each epoch",
-                argument="",
-                expected="__len__ and __getitem__",
-                received=f"{type(dataset).__name__}, an IterableDataset",
-                fix="a data set over an index, such as the places of the samples in their files; "
-                "or, where memory allows, torch.utils.data.TensorDataset over all that the stream gives",
-            )
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             expected = "__len__ and __getitem__, or TensorData"
             raise UserError("not a data set", argument="", expected=expected, received=type(dataset).__name__)

@@ -198,8 +198,7 @@ class Fp16(Bf16):
 
     def vitals(self) -> dict[str, float]:
         """Return the loss scale and the steps left out so far."""
-        own = {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
-        return own | {f"amp/scale_{name}": one.scaler.get_scale() for name, one in self._beside.items()}
+        return {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale, how long it has held, and the steps left out."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.data import DataInfo, TensorData, build_data
@@ -92,13 +94,85 @@ def test_a_first_sample_that_raises_is_named() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_stream_is_refused_in_its_own_words(cli: Callable[..., Any], project: Path) -> None:
-    (project / "streams.py").write_text(
-        "from torch.utils.data import IterableDataset\n\n\n"
-        "class Stream(IterableDataset):\n    def __iter__(self):\n        yield from range(3)\n\n"
-        "    def __len__(self):\n        return 3\n"
-    )
-    done = cli("train", "data=custom", "data.dataset._target_=streams.Stream")
-    assert done.code == 2
-    assert "data.dataset: streams are not supported yet" in done.err
-    assert "Stream, an IterableDataset" in done.err
+STREAMS = """\
+import random
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+
+class Known(IterableDataset):
+    classes = ("a", "b", "c")
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        assert get_worker_info() is None
+        for row in range(40):
+            yield torch.rand(4) + random.random(), row % 3
+
+
+class Unknown(IterableDataset):
+    classes = ("a", "b", "c")
+    __iter__ = Known.__iter__
+
+
+class Broken(Unknown):
+    def __iter__(self):
+        yield torch.rand(4), 0
+        raise KeyError("shard")
+"""
+STREAM = ["data=custom", "data.batch_size=4", "logger.every_steps=1", "logger.tensorboard.enabled=false"]
+STREAM += ["metrics=none", "metrics.monitor=val/loss"]
+TWO = ["device=ddp", "device.name=cpu", "device.nproc=2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("Known", ["trainer.epochs=1", *TWO]), ("Unknown", ["trainer.steps=9", "data.split.val=0.2"])],
+)
+def test_a_stream_without_an_index_counts_and_skips(
+    cli: Callable[..., Any], project: Path, kind: str, more: list[str]
+) -> None:
+    (project / "streams.py").write_text(STREAMS)
+    words = [*STREAM, f"data.dataset._target_=streams.{kind}", *more]
+    whole = cli("train", *words, f"hydra.run.dir={project}/whole")
+    assert whole.code == 0, whole.err
+    assert "a stream without an index: " in whole.out
+    paused = cli("train", *words, "trainer.stop_at=3 steps", f"hydra.run.dir={project}/cut")
+    assert paused.code == 0, paused.err
+    resumed = cli("resume", f"{project}/cut", "trainer.stop_at=null", "data.num_workers=4")
+    assert resumed.code == 0, resumed.err
+
+    def losses(name: str) -> list[Any]:
+        rows = map(json.loads, (project / name / "metrics.jsonl").read_text().splitlines())
+        return [(row["step"], name, row[name]) for row in rows for name in row if name.endswith(("loss_step", "loss"))]
+
+    assert losses("cut") == losses("whole")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("Unknown", "fix:      trainer.steps=1000, or trainer.epoch_steps with trainer.epochs; or a method __len__"),
+        ("Broken", "sample 1 of the data set could not be read: KeyError: 'shard'"),
+    ],
+)
+def test_what_a_stream_does_not_say_or_raises(cli: Callable[..., Any], project: Path, kind: str, text: str) -> None:
+    (project / "streams.py").write_text(STREAMS)
+    more = ["trainer.steps=5"] if kind == "Broken" else []
+    done = cli("train", *STREAM, f"data.dataset._target_=streams.{kind}", *more)
+    assert (done.code, text in done.err) == (2, True), done.err
+
+
+def test_rows_of_a_stream_are_the_same_in_any_order_and_copy() -> None:
+    class Draws(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield from ((torch.rand(2), number % 2) for number in range(6))
+
+    source, drawn = as_source(Draws(), 8), [0, 3, 3, 1, 7, 5, 0]
+    first = {row: source[row][0].tolist() for row in range(8)}
+    copied = copy.copy(source.base)
+    assert [source[row][0].tolist() for row in drawn] == [first[row] for row in drawn]
+    assert [copied[row][0].tolist() for row in drawn] == [first[row] for row in drawn]
+    assert len(source) == 8
