@@ -90,7 +90,7 @@ BUDGETS = {
     "trainer": 3010,
     "checkpoint": 2260,
     "assembly": 2000,
-    "device": 1750,
+    "device": 1700,
     "common": 1650,
     "metrics": 1670,
     "diagnostics": 1550,
