@@ -202,9 +202,9 @@ def build_data(
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     in_order = isinstance(getattr(source, "base", None), Counted)
-    if in_order:
-        rows, loading["num_workers"] = {name: some.sort().values for name, some in rows.items()}, 0
+    rows = {name: some.sort().values for name, some in rows.items()} if in_order else rows
     counts = row_weights(source, weights, rows["train"])
+    loading |= {"num_workers": 0} if in_order else {}
     options = LoaderOptions(**loading, shuffle=not in_order, split="train", weights=counts)
     source = source.fitted(rows["train"], vocabulary) if hasattr(source, "fitted") else source
     source, filled = _fill_in(source, rows["train"], filling)
@@ -244,15 +244,12 @@ def build_data(
 
 
 def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:
-    """Fill in the missing values of a data set in memory.
+    """Fill in the missing values of a data set in memory; returns it with what fills them in, None where nothing does.
 
     Args:
         source: The data set; one without an imputer has none.
         rows: The training rows, which alone decide what is filled in.
         fitted: What was found before (`Filling.state_dict`), in place of fitting it.
-
-    Returns:
-        The data set without missing values, and what fills them in; None where nothing does.
 
     Raises:
         UserError: A column has no value in the training rows, or what was found before is for other columns.
