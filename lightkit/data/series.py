@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.argument_checks import check_range
-from lightkit.common.errors import Problems
+from lightkit.common.errors import Problems, UserError
 from lightkit.data.reader import Faults, NewRows, Reader
 from lightkit.data.table_columns import read_table
 from lightkit.data.table_sources import open_table
@@ -67,7 +67,9 @@ class SeriesReader(Reader):
         times, values = moments[table.names(self.time).codes], np.stack([table.numbers(n).values for n in numbers], 1)
         rows = [np.flatnonzero(codes == code) for code in range(len(kinds))]
         for own in rows:
+            large = (np.abs(values[own]) > np.finfo(np.float32).max).any(1)
             gaps = np.isnan(values[own, int(ahead) :]).any(1)
+            wrong |= dict.fromkeys(own[large].tolist(), "a number is too large")
             late = np.append(np.isnan(times[own[:1]]), ~(times[own[1:]] > times[own[:-1]]))
             wrong |= dict.fromkeys(own[gaps].tolist(), "a number is missing")
             wrong |= dict.fromkeys(own[late].tolist(), "the time is none, or not after that of the row before")
@@ -144,10 +146,13 @@ class Series(SeriesReader):
     def __post_init__(self) -> None:
         for name, most in {"context": None, "horizon": None, "stride": None, "season": self.context}.items():
             check_range(name, getattr(self, name), low=1, high=most, what="out of range")
+        check_range("gap", self.gap, low=0, what="out of range")
+        if self.value in self.covariates:
+            raise UserError("the values are not known ahead", argument="covariates", received=self.value)
         parts = [*self.parts(self.path, Faults(fix="mend them, or take them out of the table"))]
         moments = np.unique(np.concatenate([times for _, times, _ in parts]))
         places = [round(len(moments) * (1 - share)) for share in (self.val + self.test, self.test)]
-        end, first, last = (moments[max(0, min(at, len(moments) - 1))] for at in (places[0] - self.gap, *places))
+        end, first, last = (np.append(moments, np.inf)[max(0, at)] for at in (places[0] - self.gap, *places))
         starts, kinds, tables, done = list[Any](), list[Any](), list[Any](), 0
         for name, times, values in parts:
             self.scales[name] = naive_error(values[times < first, 0], self.season)
@@ -162,7 +167,14 @@ class Series(SeriesReader):
         numbers = {
             name: np.flatnonzero(np.concatenate(kinds) == kind) for kind, name in enumerate(("train", "val", "test"), 1)
         }
-        self.splits = {name: rows for name, rows in numbers.items() if len(rows)}
+        self.splits = {name: rows for name, rows in numbers.items() if getattr(self, name, 1)}
+        if empty := [name for name, rows in self.splits.items() if not len(rows)]:
+            raise UserError(
+                f"no window of {self.context} + {self.horizon} values lies in {', '.join(empty)}",
+                argument="path",
+                received=f"{len(moments)} moments, val {self.val}, test {self.test}, gap {self.gap}",
+                fix="smaller context, horizon or gap, or other data.split.val and data.split.test (0: no such split)",
+            )
         self.reader = SeriesReader(**{each.name: getattr(self, each.name) for each in fields(SeriesReader)})
         shape, mark = (
             (self.context + self.horizon, self.table.shape[1]),

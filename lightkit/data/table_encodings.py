@@ -184,9 +184,10 @@ class Tokens(Encoding):
 
     def cut(self, cell: str) -> list[str]:
         """Return the words of a text."""
-        if self.spaces:
-            return [*map(str, literal_eval(cell))] if cell[:2] in ('["', "['") else cell.split()
-        return _WORD.findall(cell.lower())
+        if self.spaces and cell[:1] == "[":
+            with suppress(ValueError, SyntaxError):
+                return [str(word) for word in literal_eval(cell) if word is not None]
+        return cell.split() if self.spaces else _WORD.findall(cell.lower())
 
     def is_wrong(self, cell: str) -> bool:
         """Tell whether a text has no words."""

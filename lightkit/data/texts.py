@@ -67,9 +67,11 @@ class Texts(TensorData):
         own = [Tokens((), spaces=True).cut(cell) for cell in marks.kinds.to_pylist()]
         pairs = [(len(cells[one]), len(own[other])) for one, other in zip(column.codes, marks.codes, strict=True)]
         wrong = {
-            row: f"{words} words, {marked} tags" if words else "the text has no words"
+            row: (f"{words} words, {marked} tags" if tags else "the class is missing")
+            if words
+            else "the text has no words"
             for row, (words, marked) in enumerate(pairs)
-            if not words or (tags and words != marked)
+            if not words or not marked or (tags and words != marked)
         }
         places = source.places([*wrong]) if wrong else []
         Faults(fix="mend them, or take them out of the table").take([*zip(places, wrong.values(), strict=True)])

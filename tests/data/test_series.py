@@ -58,6 +58,11 @@ def test_targets_of_evaluations_lie_after_those_of_training(tmp_path: Path, gap:
     assert all({int(at) // DAYS for at in data.starts[rows]} == {0, 1} for rows in data.splits.values())
 
 
+def test_a_split_that_nobody_wants_takes_no_window(tmp_path: Path) -> None:
+    data = series(tmp_path, horizon=1, val=0.2, test=0)
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 84, "val": 24}
+
+
 def test_the_scale_knows_nothing_of_what_comes_after_training(tmp_path: Path) -> None:
     rows = cells()
     for row in rows:
@@ -82,6 +87,7 @@ WRONG = {
     "no value": (changed(5, 2, ""), "line 7: a number is missing"),
     "NaN": (changed(5, 2, "nan"), "line 7: a number is missing"),
     "a word": (changed(65, 3, "soon"), "line 67: a number is missing"),
+    "too large for the network": (changed(5, 2, 1e39), "line 7: a number is too large"),
     "twice": (changed(9, 0, 8), "line 11: the time is none, or not after"),
     "back": (changed(70, 0, 0), "line 72: the time is none, or not after"),
     "no time": (changed(0, 0, "soon"), "line 2: the time is none, or not after"),
@@ -98,7 +104,17 @@ def test_what_is_wrong_with_a_series_is_named_by_file_and_line(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"season": 7}, "season: out of range"), ({"value": "sold"}, "no such column")]
+    ("options", "text"),
+    [
+        ({"season": 7}, "season: out of range"),
+        ({"value": "sold"}, "no such column"),
+        ({"gap": -1}, "gap: out of range"),
+        ({"covariates": ["turn", "value"]}, "covariates: the values are not known ahead"),
+        ({"context": 70}, "no window of 70 \\+ 4 values lies in train, val, test"),
+        ({"gap": 40}, "lies in train\n"),
+        ({"val": 0.05}, "lies in val\n"),
+        ({"test": 0.05}, "lies in test\n"),
+    ],
 )
 def test_settings_that_no_series_can_have(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError, match=text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.conftest import Cli
 ROWS = [("a good film", "for"), ("a bad film , a bad plot", "against"), ("good", "for"), ("bad plot", "against")] * 10
 
 
-def written(path: Path, rows: list[tuple[str, str]] = ROWS) -> str:
+def written(path: Path, rows: list[tuple[Any, Any]] = ROWS) -> str:
     path.write_text("".join(json.dumps({"text": text, "target": target}) + "\n" for text, target in rows))
     return str(path)
 
@@ -76,6 +77,15 @@ def test_tags_are_as_many_as_words(cli: Cli, project: Path) -> None:
     assert "['a', " in (project / "rows.csv").read_text()
 
 
+def test_lists_of_numbers_are_tags(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(
+        '{"text": ["a", "[b"], "target": [1, 20]}\n{"text": "[\'c d", "target": "20 1"}\n'
+    )
+    texts = Texts(str(tmp_path / "t.jsonl"), tags=True)
+    assert texts.info.class_names == ("1", "20")
+    assert texts.known.names[2:] == ["a", "[b", "['c", "d"]
+
+
 def test_a_folder_for_each_class(tmp_path: Path) -> None:
     for number, (text, target) in enumerate(ROWS):
         (tmp_path / target).mkdir(exist_ok=True)
@@ -87,9 +97,13 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
         Texts(str(tmp_path))
 
 
-WRONG = {
+WRONG: dict[str, Any] = {
     "empty": ([*ROWS, ("  ", "for")], {}, "t.jsonl, line 41: the text has no words"),
     "tags": ([("a b", "X Y"), ("c d", "X Y Z")], {"tags": True}, "t.jsonl, line 2: 2 words, 3 tags"),
+    "no class": ([*ROWS, ("a b", "")], {}, "t.jsonl, line 41: the class is missing"),
+    "null for a class": ([*ROWS, ("a b", None)], {}, "t.jsonl, line 41: the class is missing"),
+    "no items": ([(["a"], ["X"]), ([], [])], {"tags": True}, "t.jsonl, line 2: the text has no words"),
+    "null among tags": ([(["a", "b"], ["X", None])], {"tags": True}, "t.jsonl, line 1: 2 words, 1 tags"),
     "no column": (ROWS, {"text": "body"}, "no such column"),
     "one class": (ROWS[:1], {}, "holds one class only"),
 }
