@@ -78,11 +78,11 @@ def huggingface(
     inputs = [str(image or text)] if text is None or isinstance(text, str) else [*text]
     where = (path, name, revision or (pinned or {}).get("revision"), inputs, target)
     if image is not None:
-        return Images(*where, reader=ImageReader(size, channels))
+        return ImageRows(*where, reader=ImageReader(size, channels))
     reader = TextReader(inputs, targets=[target] if target else [], tokenizer=tokenizer, max_length=max_length)
     if target is None or task in ("causal_lm", "masked_lm"):
-        return Windows(*where, reader=reader, masked=masked if task == "masked_lm" else None)
-    return Texts(*where, reader=reader)
+        return TokenRows(*where, reader=reader, masked=masked if task == "masked_lm" else None)
+    return TextRows(*where, reader=reader)
 
 
 class Rows:
@@ -204,7 +204,7 @@ def _numbered(cells: Sequence[Any], feature: Any) -> tuple[Tensor, tuple[str, ..
     return torch.tensor([places[cell] for cell in cells]), tuple(map(str, known))
 
 
-class Texts(Rows):
+class TextRows(Rows):
     """Texts with a target each, or lists of words with a class for each, which is that of its first token.
 
     Args:
@@ -256,7 +256,7 @@ def _firsts(words: Sequence[int | None]) -> list[int]:
     return [-1 if word in (None, before) else word for before, word in zip([None, *words], words)]
 
 
-class Windows(Rows):
+class TokenRows(Rows):
     """Tokens for language models: all texts of a split one after the other, cut into samples of one length.
 
     The target of a token is the one after it. With `masked` it is the token itself where that is to be guessed, and
@@ -317,7 +317,7 @@ class Windows(Rows):
         return seen[0], target[0]
 
 
-class Images(Rows):
+class ImageRows(Rows):
     """Images with a target each, decoded when they are asked for.
 
     Args:
