@@ -47,7 +47,10 @@ class SegmentationFolder(images.ImageFiles):
     ) -> None:
         images.check_image_size(size, channels)
         self.size, self.channels, self.reader = size, channels, images.ImageReader(size, channels)
-        levels = classes if isinstance(classes, Mapping) else {name: level for level, name in enumerate(classes)}
+        levels = dict(zip(classes, range(256))) if isinstance(classes, (list, tuple)) else classes
+        if not levels or not isinstance(levels, Mapping) or len({*levels.values()}) < len(classes):
+            what, expected = "each class has a name and a level of its own", "[ground, road] or {ground: 0, road: 255}"
+            raise UserError(what, argument="classes", expected=expected, received=classes)
         self._numbers = {level: number for number, level in enumerate(levels.values())}
         self._numbers |= {} if ignore_index is None else {ignore_index: ignore_index}
         folder, found, faults = images.existing(root), dict[str, dict[Path, Path]](), dict[Path, str]()
@@ -76,6 +79,10 @@ class SegmentationFolder(images.ImageFiles):
                 raise UserError(
                     what, argument="root", expected=f"grey levels or a palette, {image.size}", received=found
                 )
+            if (strange := ~np.isin(levels, [*self._numbers])).any():
+                what, found = "a pixel of no class", f"{self._masks[file]}: {levels[strange][0]}"
+                fix = "name its level there; data.dataset.ignore_index says which level counts for nothing"
+                raise UserError(what, argument="classes", expected=str([*self._numbers]), received=found, fix=fix)
             for level, number in self._numbers.items():
                 labels[torch.from_numpy(levels == level)] = number
             return images.image_to_tensor(image, size=self.size, channels=self.channels), labels
@@ -129,6 +136,8 @@ def _read(path: Path, folder: Path, names: dict[int, str]) -> dict[Path, list[li
         names |= {entry["id"]: str(entry["name"]) for entry in content["categories"]}
         files = {image["id"]: folder / image["file_name"] for image in content["images"]}
         boxes: dict[Path, list[list[float]]] = {file: [] for file in files.values()}
+        if len(boxes) < len(content["images"]):
+            raise ValueError("two images have one id or one file_name")
         for entry in content["annotations"]:
             left, top, width, height = map(float, entry["bbox"])
             if not entry.get("iscrowd"):

@@ -75,8 +75,8 @@ def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
             yield begin, end - begin, _contents(tar, members, f"{wanted}.")
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
         file.seek(tar.offset)  # the end of the members, or what is no head of one
-        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise ValueError(f"no member begins at byte {tar.offset:,}")
+        if (head := file.read(tarfile.BLOCKSIZE)).strip(b"\0") or not head:  # zeros end a tar file
+            raise ValueError(f"no member begins at byte {tar.offset:,}" if head else "the end of the file is missing")
 
 
 def _members(content: bytes) -> Mapping[str, bytes]:

@@ -77,11 +77,11 @@ def parameter_groups(
     """
     layers = LayerRates(layer_decay, tuple(slices), decay_key=layer_key, slices_key=slices_key)
     checked = read_rules(rules)
-    rates = [part.get("lr") for part in parts.values()] if parts else [lr]
-    for rate in rates:
-        check_rate(rate, "lr")
+    rates = {f"parts.{name}.lr": part.get("lr") for name, part in parts.items()} if parts else {"lr": lr}
+    for argument, rate in rates.items():
+        check_rate(rate, argument)
     check_decay(weight_decay, "weight_decay")
-    if None in rates and (layers.asked or any(rule.scales for rule in checked)):
+    if None in rates.values() and (layers.asked or any(rule.scales for rule in checked)):
         asking = "layer_decay, slices, lr_scale and lr_ratio"
         raise UserError(f"{asking} need a learning rate to scale", argument="lr", fix="set optim.lr")
     aliases, labels, first_steps = aliases or {}, labels or {}, first_steps or {}

@@ -237,7 +237,9 @@ class PartsStepper(ClosureStepper):
 
     def _step(self, batch: Any) -> StepOutput:
         learner, name = self._learner, self._name
-        step = learner.task.part(name, learner.network, batch, learner.criterion)
+        step: Any = learner.task.part(name, learner.network, batch, learner.criterion)
+        if not isinstance(step, StepOutput):
+            raise UserError(f"the loss of {name} is missing", key="trainer.task", fix="part() returns a StepOutput")
         return step._replace(log={**(step.log or {}), f"loss_{name}": step.loss})
 
     @contextmanager

@@ -143,6 +143,21 @@ def test_masks_are_levels_or_palettes_and_may_leave_pixels_out(masks: Path) -> N
     assert (data.info.sizes()["ignore_index"], data.info.num_classes) == (255, 2)
 
 
+@pytest.mark.parametrize("classes", ["3", "[]", "thing", "[thing,thing]", "{none: 0, thing: 1, other: 1}"])
+def test_each_class_has_a_level_of_its_own(cli: Cli, masks: Path, classes: str) -> None:
+    refusal = cli("train", *MASKS, f"data.dataset.root={masks}", f"data.dataset.classes={classes}")
+    assert (refusal.code, "data.dataset.classes: " in refusal.err) == (2, True), refusal.err
+
+
+def test_the_doctor_counts_classes_of_pixels(cli: Cli, masks: Path) -> None:
+    mask = np.full((SIDE, SIDE), 2, np.uint8)
+    mask[3:] = 255
+    save(masks / "masks/0.png", mask)
+    words = (*MASKS, "data.dataset.classes=[none,thing,other]", "data.dataset.ignore_index=255")
+    found = cli("doctor", *words, *USUAL, f"data.dataset.root={masks}")
+    assert " labels of train are not" not in found.out, found.out
+
+
 def test_wrong_masks_are_named(cli: Cli, masks: Path) -> None:
     words = ("train", *MASKS, *USUAL, f"data.dataset.root={masks}")
     (masks / "masks/3.png").unlink()
@@ -157,7 +172,7 @@ def test_wrong_masks_are_named(cli: Cli, masks: Path) -> None:
 @pytest.mark.parametrize(
     ("levels", "mode", "text"),
     [
-        (np.full((SIDE, SIDE), 9, np.uint8), "L", "the label of row images/0.png is out of range"),
+        (np.full((SIDE, SIDE), 9, np.uint8), "L", "masks/0.png: 9"),
         (np.zeros((SIDE, SIDE), np.uint8), "RGB", "masks/0.png: RGB"),
         (np.zeros((SIDE, 3), np.uint8), "L", "masks/0.png: L, (3, 16)"),
     ],
@@ -175,6 +190,7 @@ def test_a_mask_that_does_not_fit_is_named(cli: Cli, masks: Path, levels: Any, m
         (lambda found: found["annotations"][3].update(category_id=8), "3.png … a label that is no class"),
         (lambda found: found["images"][3].update(file_name="gone.png"), "gone.png"),
         (lambda found: found["annotations"][3].update(image_id=1), "not a file in the format of COCO"),
+        (lambda found: found["images"][3].update(id=101), "two images have one id"),
         (lambda found: found.pop("images"), "not a file in the format of COCO"),
     ],
 )
@@ -184,6 +200,11 @@ def test_wrong_boxes_are_named(boxes: Path, change: Any, text: str) -> None:
     change(found)
     file.write_text(json.dumps(found))
     refused(lambda: CocoBoxes(str(boxes), str(file)), text)
+
+
+def test_pictures_of_any_sizes_are_not_scaled(cli: Cli, boxes: Path) -> None:
+    refusal = cli("train", *BOXES, *USUAL, f"data.dataset.root={boxes}", "data.normalize=image")
+    assert (refusal.code, "data.normalize: only pairs" in refusal.err) == (2, True), refusal.err
 
 
 def test_boxes_of_crowds_are_left_out_and_splits_have_files_of_their_own(boxes: Path) -> None:

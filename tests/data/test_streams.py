@@ -210,6 +210,7 @@ def test_a_window_opens_few_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         (lambda path: path.write_bytes(path.read_bytes()[:9000]), "of part-1.tar cannot be read: ReadError"),
         (lambda path: path.write_bytes(path.read_bytes()[:6144] + b"#" * 4096), "no member begins at byte 6,144"),
+        (lambda path: path.write_bytes(path.read_bytes()[:6144]), "the end of the file is missing"),
         (lambda path: path.write_bytes(b""), "row 1 of part-1.tar cannot be read: ReadError: empty file"),
         (lambda path: write_tar(path, []), "row 1 of part-1.tar cannot be read: ValueError: it is empty"),
         (

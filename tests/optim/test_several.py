@@ -121,6 +121,7 @@ def test_limits_and_schedules_by_name(train: Cli, project: Path) -> None:
         (parts(b="_target_: torch.optim.LBFGS, match: b"), "each steps by gradients alone"),
         (parts(b="match: b, ever: 2"), "optim.parts.b.ever"),
         (parts(b="match: b, every: 0"), "optim.parts.b.every"),
+        (parts(b="match: b, lr: -1"), "optim.parts.b.lr: not a learning rate"),
         (parts(b="match: b, schedule: {_target_: lightkit.optim.Cosine, warm: 1}"), "optim.parts.b.schedule.warm"),
         (["optim=several"], "optim.parts"),
         (["optim=adam", "optim.parts={a: {_target_: torch.optim.SGD, match: '*'}}"], "optim.parts: there are several"),
@@ -133,6 +134,20 @@ def test_limits_and_schedules_by_name(train: Cli, project: Path) -> None:
 def test_what_cannot_be_is_told_before_training(train: Cli, words: list[str], text: str) -> None:
     done = train(*ONE, *words)
     assert (done.code, text in done.out + done.err) == (2, True), done.err
+
+
+def test_a_loss_that_is_missing_is_told(train: Cli, project: Path) -> None:
+    body = "        return Chase.part(self, name, model, batch, criterion) if name == 'a' else None"
+    lines = [
+        "from two import Chase",
+        "",
+        "",
+        "class Less(Chase):",
+        "    def part(self, name, model, batch, criterion):",
+    ]
+    (project / "less.py").write_text("\n".join([*lines, body]))
+    done = train(*ONE, *parts(), "trainer.task._target_=less.Less")
+    assert (done.code, "the loss of b is missing" in done.err) == (2, True), done.err
 
 
 def test_a_step_that_moves_what_is_not_its_own_ends_the_run() -> None:

@@ -104,8 +104,10 @@ def _out_of_range(sample: DataSample, split: str) -> Finding | None:
     info, y = sample.data.info, sample.targets(split)
     if y is None:
         return None
-    single = info.task == "multiclass"
+    single = info.task in ("multiclass", "segmentation")
     bad = (y < 0) | (y >= info.num_classes) if single else (y != 0) & (y != 1)
+    if info.ignore_index is not None:
+        bad &= y != info.ignore_index
     if not bad.any():
         return None
     values = named([f"{value:g}" for value in y[bad].flatten().unique().tolist()], _LISTED)
