@@ -123,7 +123,8 @@ def _with_pictures(rows: Iterable[dict[str, Any]], folder: Path) -> Iterator[dic
     from lightkit.data.placed import SIDES
 
     for row in rows:
-        found, known = row["prediction"], {name: row[name] for name in row if name not in ("target", "prediction")}
+        found: Any = row.get("prediction")  # none where there are several heads
+        known = {name: row[name] for name in row if name not in ("target", "prediction")}
         if isinstance(found, dict):
             boxes = zip(*found.values()) if found["boxes"] else [([None] * len(SIDES), None, None)]
             yield from (

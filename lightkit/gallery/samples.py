@@ -302,7 +302,9 @@ class Page:
     def html(self) -> str:
         """Return the whole page."""
         facts = {"title": self.title, "subtitle": self.subtitle, "sections": self.sections, "view": self.view}
-        return render(_TEMPLATE, **facts, is_text=isinstance(self.view, TextView), table=self._table, repr=repr)
+        return render(
+            _TEMPLATE, **facts, is_text=self.view.data.info.task == "language_modeling", table=self._table, repr=repr
+        )
 
     def _table(self, samples: Sequence[Sample]) -> tuple[list[str], list[tuple[Sample, list[str]]]] | None:
         """Return heads and lines of samples that are rows of a table; None where they are none."""

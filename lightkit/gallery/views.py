@@ -158,9 +158,10 @@ class TextView(InputView):
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of tokens; their numbers where the vocabulary is not known."""
-        names = self.data.info.vocabulary
-        numbers = [int(token) for token in tokens.flatten().tolist()]
-        return "".join(names[number] for number in numbers) if names else " ".join(map(str, numbers))
+        names, padding = self.data.info.vocabulary, self.data.info.padding_idx
+        numbers = [number for number in map(int, tokens.flatten().tolist()) if number != padding]
+        between = "" if names and padding is None else " "  # symbols, or words and numbers
+        return between.join(names[number] if names else str(number) for number in numbers)
 
     def told(self, sample: Any) -> list[tuple[str, str]]:
         """Return of each token of a sample after the first one what was to be predicted, and what was."""

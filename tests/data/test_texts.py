@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def test_new_texts_are_predicted_by_the_words_of_the_run(cli: Cli, project: Path
     run = ["train", "data=texts", "trainer.epochs=8", "model.dim=16", "model.depth=1", "optim.lr=0.01"]
     done = cli(*run, f"data.dataset.path={written(project / 't.jsonl')}", "hydra.run.dir=run")
     assert done.code == 0, done.err
+    shown = cli("show", "worst", "run")
+    assert shown.code == 0, shown.err
+    page = (project / "run/show/worst-test.html").read_text()
+    assert set(re.findall("<pre>(.*?)</pre>", page)) <= {text for text, _ in ROWS}, "words are apart, without padding"
     (project / "t.jsonl").unlink()
     (project / "new.csv").write_text("id,text\n7,good good film\n8,bad unheard plot\n")
     printed = cli("predict", "run", "--input", "new.csv", "--output", "-").out

@@ -56,7 +56,7 @@ def find_unreadable(sample: DataSample) -> Iterator[Finding]:
 def find_wrong_labels(sample: DataSample) -> Iterator[Finding]:
     """Find labels out of range, and classes or labels that the training split lacks."""
     info, train = sample.data.info, sample.targets("train")
-    if train is None or info.task in ("custom", "language_modeling"):
+    if train is None or info.task in ("custom", "language_modeling", "tagging"):
         yield Finding(LABELS, "skipped", f"what the targets of a {info.task} task mean is known to the task alone")
         return
     if info.task == "regression":

@@ -46,6 +46,9 @@ LABELS = {
     "coarse inputs": planted(
         "ok", "labels", lambda: TensorData(drawn(400, 5, high=2).float(), drawn(400, seed=9))
     ),
+    "tags": planted(
+        "skipped labels", "labels", lambda: labelled(drawn(200, 5, high=6) - 100, DataInfo("tagging", (4,), 5))
+    ),
     "a task of one's own": planted("skipped labels", "labels", lambda: Rows([{"x": torch.zeros(3)}] * 40)),
     "counts from one": planted(
         "warning labels: count from 1 | count labels from 0", "labels", lambda: labelled(drawn(200) + 1)
