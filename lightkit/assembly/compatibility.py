@@ -28,6 +28,7 @@ METRIC_TASKS = {
     "torchmetrics.regression.": "regression",
     "torchmetrics.text.": "language_modeling",
     "lightkit.metrics.language.": "language_modeling",
+    "lightkit.metrics.detection.": "detection",
 }
 """The kind of target that metrics whose path begins so are for."""
 OPTIONS = {

@@ -64,7 +64,10 @@ class SegmentationFolder(images.ImageFiles):
         faults |= images.unreadable(files)
         images.refuse_unreadable(faults, len(files), choice="leave out both", cannot="cannot be used")
         parts = {split: [*own] for split, own in found.items()}
-        mark = self._list(folder, parts, size, channels, self._numbers, [*map(str, self._masks.values())])
+        facts = (size, channels, self._numbers, [*map(str, self._masks.values())])
+        mark = self._list(
+            folder, parts, *facts, split=[*parts] != ["train"] or find_splits(folder) != {"train": folder}
+        )
         names, facts = tuple(map(str, levels)), {"fingerprint": mark, "ignore_index": ignore_index}
         self.info = DataInfo("segmentation", (channels, size, size), len(names), names, **facts)  # type: ignore[arg-type]
 
@@ -119,7 +122,8 @@ class CocoBoxes(images.ImageFiles):
         faults = {file: fault for file, fault in (faults | images.unreadable([*found])).items() if fault}
         images.refuse_unreadable(faults, len(found), choice="mend the JSON file", cannot="cannot be used")
         classes = ("background", *(names[category] for category in numbers))
-        mark = self._list(folder, {split: [*own] for split, own in parts.items()}, classes, [*found.values()])
+        files = {split: [*own] for split, own in parts.items()}
+        mark = self._list(folder, files, classes, [*found.values()], split=not isinstance(annotations, str))
         self.reader = images.ImageReader(None, 3)
         self.info = DataInfo("detection", (), len(classes), classes, fingerprint=mark)
 

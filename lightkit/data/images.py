@@ -38,11 +38,11 @@ class ImageFiles:
 
     draws = False
 
-    def _list(self, folder: Path, found: Mapping[str, Sequence[Path]], *facts: Any) -> str:
+    def _list(self, folder: Path, found: Mapping[str, Sequence[Path]], *facts: Any, split: bool) -> str:
         """Take the files of each split, below a folder; returns a fingerprint of them and of what else counts."""
         self.files = [file for own in found.values() for file in own]
         pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
-        self.splits = dict(zip(found, pieces, strict=True)) if len(found) > 1 else {}
+        self.splits = dict(zip(found, pieces, strict=True)) if split else {}
         listing = [(below(folder, file), file.stat().st_size) for file in self.files]
         self.row_names = [name for name, _ in listing]
         return fingerprint([*facts, listing])
@@ -94,7 +94,8 @@ class ImageFolder(ImageFiles):
         found = self._readable(found, folder, on_error)
         self._numbers = [number for own in found.values() for _, number in own]
         self.targets = torch.tensor(self._numbers)
-        mark = self._list(folder, {split: [file for file, _ in own] for split, own in found.items()}, size, channels)
+        files = {split: [file for file, _ in own] for split, own in found.items()}
+        mark = self._list(folder, files, size, channels, split=parts != {"train": folder})
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
 
     def _readable(

@@ -37,7 +37,8 @@ def lies_within(x: Any, y: Any) -> bool:
     """Tell whether the targets of a batch lie in its pictures: as masks `(B, H, W)`, or as boxes in mappings."""
     if isinstance(y, Tensor):
         return y.ndim == 3 and not y.is_floating_point() and is_dense(x.shape[1:], y.shape[1:])
-    return isinstance(y, (list, tuple)) and len(y) > 0 and isinstance(y[0], Mapping) and "boxes" in y[0]
+    each = y[0] if isinstance(y, (list, tuple)) and len(y) > 0 else None
+    return isinstance(each, Mapping) and {"boxes", "labels"} <= each.keys()
 
 
 def box_fault(target: Mapping[str, Tensor], classes: int) -> str:

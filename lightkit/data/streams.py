@@ -200,7 +200,7 @@ def make_index(path: Path, shards: Sequence[Shard], rows: Callable[[Shard], Sequ
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("ab") as lock:
+    with path.with_suffix(".locked").open("ab") as lock:
         while not (known := read_index(path, shards)):
             if take(lock):
                 with replacing(path) as unfinished, unfinished.open("wb") as file:
@@ -257,7 +257,7 @@ class Stream:
         paths = path if isinstance(path, Mapping) else {"": path}
         found = [find_shards(own) for own in paths.values()]
         self._shards = [shard for own in found for shard in own]
-        file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes])}.npz"
+        file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes])}.index.npz"
         index = make_index((user_state() or Path(gettempdir())) / "streams" / file, self._shards, self._rows)
         self._places, targets, ends = index["places"], index["targets"], np.cumsum([0, *index["rows"]])
         self.shards, self._starts = torch.from_numpy(ends[:-1]), ends[:-1].tolist()

@@ -25,7 +25,7 @@ _BLOCK_ROWS = 2**13
 _SHOWN = 5
 _PARQUET, _ARROW, _JSON = (".parquet", ".pq"), (".feather", ".arrow", ".ipc"), (".jsonl", ".ndjson")
 _CSV = (".csv", ".tsv", ".txt", ".tab", ".data", ".dat")
-_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".json", ".npy", ".npz", ".pkl", ".png", ".jpg", ".jpeg")
+_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".json", ".npy", ".pkl", ".png", ".jpg", ".jpeg")
 EXPECTED = "a .csv, .tsv, .parquet, .feather, .arrow or .jsonl file, a folder or a pattern of such files"
 
 

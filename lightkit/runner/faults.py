@@ -157,6 +157,7 @@ _STEP = "trainer.loop._step"
 _DOING = {
     "trainer.loop._next": "reading a batch",
     "device.engine.backward": "backward pass",
+    "device.precision.backward": "backward pass",
     "device.engine.step": "optimizer step",
     "trainer.step.micro": "forward pass",
 }

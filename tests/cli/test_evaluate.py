@@ -179,7 +179,7 @@ def test_new_rows_that_cannot_be_read_are_named(cli: Cli, wine: Path, project: P
     ("args", "message"),
     [
         (["--input", "none.csv"], "--input: there is no such file"),
-        (["--input", "."], "this run predicts from tables"),
+        (["--input", "."], "there are no tables"),
         (["--input", "new.csv", "--split", "val"], "--split: new rows are in no split"),
         (["--proba"], "--proba: this is for new rows"),
         (["--input", "new.csv", "--output", "./new.csv"], "--output: this is the file of the new rows"),

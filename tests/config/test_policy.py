@@ -45,7 +45,7 @@ torchvision.io.write_file torchvision.datasets.folder.os.remove timm.create_mode
 lightkit.cli.main lightkit.cli.entry.os.system lightkit.runner.Runner lightkit.config.instantiate
 lightkit.config.loader.split_sweep lightkit.config.loader.locate
 lightkit.processes.files.write_whole lightkit.processes.children.run
-lightkit.metrics.figures.Figures lightkit.models.zoo.importlib.import_module lightkit.models.zoo._package
+lightkit.metrics.figures.Figures lightkit.optim.layers.importlib.import_module lightkit.models.zoo._package
 lightkit.data.images.Path lightkit.__main__.main
 """
 )

@@ -138,7 +138,7 @@ def test_globs_are_widened_and_nothing_else_is() -> None:
     assert as_meant("seed: 0\n", tree) == {
         "finetune": {
             "freeze": ["*a", "*b", "re:^c", "@head"],
-            "train": None,
+            "train": ["*"],
             "schedule": [{"epoch": 1, "unfreeze": ["*d.*"], "freeze": None}],
             "lora": {"match": ["*i"], "ranks": {"*i": 2, "*j": 3}},
             "adapter": {"match": []},

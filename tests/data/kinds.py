@@ -107,9 +107,9 @@ class Kind(Dicts):
 
 
 class Net(nn.Module):
-    def __init__(self, num_classes: int = 2) -> None:
+    def __init__(self, num_classes: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Dropout(0.1), nn.Linear(3, num_classes))
+        self.layers = nn.Sequential(nn.Dropout(dropout), nn.Linear(3, num_classes))
 
     def forward(self, x: Tensor) -> Any:
         return self.layers(x)

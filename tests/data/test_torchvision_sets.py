@@ -73,5 +73,6 @@ def test_a_failed_download_leaves_no_folders(tmp_path: Path, monkeypatch: pytest
 
 
 def test_torchvision_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
+    for name in ("torchvision", "torchvision.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
     refused(lambda: torchvision_dataset("CIFAR10"), "torchvision is not installed … lightkit[vision]")

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from lightkit.common import hub
 from lightkit.common.errors import UserError
 from lightkit.models import timm_model, torchvision_model, zoo
 
@@ -158,7 +159,7 @@ def test_a_missing_package(make, package, monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.setattr(zoo.importlib, "import_module", lambda name: without(name))
+    monkeypatch.setattr(hub.importlib, "import_module", lambda name: without(name))
     with pytest.raises(UserError, match=rf"{package} is not installed(.|\n)*lightkit\[vision\]"):
         make("resnet18", 5)
 

@@ -127,7 +127,7 @@ def test_memory_that_runs_out_is_tried_in_a_new_process(model: Callable[..., Mod
 def test_nothing_fits(model: Callable[..., Model]) -> None:
     model(limit=50 * MIB)
     message = r"no batch fits into memory\na training step on 1 sample needs 101 MiB, of which 100 MiB"
-    with pytest.raises(UserError, match=rf"device\.batch_size: {message}") as caught:
+    with pytest.raises(UserError, match=rf"trainer\.find_batch_size: {message}") as caught:
         find_batch(config("trainer.find_batch_size=auto"))
     assert caught.value.exit_code == 4
     out = {"peak": None, "error": "out of memory in training step 1 (forward pass): CUDA out of memory"}
@@ -145,7 +145,11 @@ def test_nothing_fits(model: Callable[..., Model]) -> None:
 @pytest.mark.parametrize(
     ("answer", "message", "code"),
     [
-        ({"error": "KeyError: 'x'", "exit_code": 1}, r"device\.batch_size: a training step fails: KeyError: 'x'", 1),
+        (
+            {"error": "KeyError: 'x'", "exit_code": 1},
+            r"trainer\.find_batch_size: a training step fails: KeyError: 'x'",
+            1,
+        ),
         ({"error": "data.csv: no such file", "exit_code": 2}, r"^data\.csv: no such file", 2),
     ],
 )

@@ -213,7 +213,7 @@ class FinetuneConfig:
     """Parameters that start or stop training later: `[{epoch: 3, unfreeze: ["layer4.*"]}]`."""
     gradual: GradualConfig = field(default_factory=GradualConfig)
     """Unfreezing layer by layer, from the head down."""
-    rules: Optional[list[RuleConfig]] = field(default=None, metadata={**INTERNAL, "now": "optim.rules"})
+    rules: list[RuleConfig] = field(default_factory=list, metadata={**INTERNAL, "now": "optim.rules"})
     """Settings by pattern or label."""
     layer_decay: Optional[float] = former("optim.layer_decay", Range(above=0, high=1))
     """Factor on the learning rate per layer from the output."""
