@@ -64,9 +64,9 @@ class SegmentationFolder(images.ImageFiles):
         faults |= images.unreadable(files)
         images.refuse_unreadable(faults, len(files), choice="leave out both", cannot="cannot be used")
         parts = {split: [*own] for split, own in found.items()}
-        facts = (size, channels, self._numbers, [*map(str, self._masks.values())])
+        content = (size, channels, self._numbers, [*map(str, self._masks.values())])
         mark = self._list(
-            folder, parts, *facts, split=[*parts] != ["train"] or find_splits(folder) != {"train": folder}
+            folder, parts, *content, split=[*parts] != ["train"] or find_splits(folder) != {"train": folder}
         )
         names, facts = tuple(map(str, levels)), {"fingerprint": mark, "ignore_index": ignore_index}
         self.info = DataInfo("segmentation", (channels, size, size), len(names), names, **facts)  # type: ignore[arg-type]
