@@ -152,7 +152,7 @@ _TIMES_FREE = 4
 """How many times the weights must be free there."""
 _FROM_WORKER = "Caught "
 _OPTIMIZER = {"optimizer": "state of the optimizer"}
-_VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
+_VALIDATION, _EVALUATION = "trainer.services.run", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
 _STEP = "trainer.loop._step"
 _DOING = {
     "trainer.loop._next": "reading a batch",
