@@ -355,7 +355,6 @@ def read_inputs(source: Any, rows: Tensor, options: LoaderOptions, *, purpose: s
     )
     with closing(Loader(source, rows, reading)) as loader:
         for batch in loader.epoch(0):
-            scaled = purpose == "data.normalize"  # what else is read may be texts
-            if not isinstance(batch, tuple) or (scaled and not isinstance(batch[0], Tensor)):
+            if not isinstance(batch, tuple) or (purpose == "data.normalize" and not isinstance(batch[0], Tensor)):
                 raise UserError("only pairs of input and target can be scaled", argument="normalize", expected="none")
             yield batch[0]
