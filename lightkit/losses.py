@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, is_out_of_memory
 
 
 class TokenCrossEntropy(nn.Module):
@@ -162,6 +163,8 @@ class ByHead(nn.Module):
         if not losses or strange:
             what = "there is no such head" if losses else "there is no head"
             raise UserError(what, argument="weights" if losses else "losses", received=strange, choices=losses)
+        for name, weight in given.items():
+            check_range(f"weights.{name}", weight, low=0, what="below 0")
         self.losses, self.weights = nn.ModuleDict(losses), {name: float(given.get(name, 1)) for name in losses}
         self.log_variances = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in losses if learnt})
 
@@ -176,7 +179,14 @@ class ByHead(nn.Module):
             raise UserError(what, key="loss.losses", received=lacking, choices=[*map(str, outputs)])
         total = torch.zeros(())
         for name, loss in self.losses.items():
-            value = loss(outputs[name], targets[name])
+            try:
+                value = loss(outputs[name], targets[name])
+            except (IndexError, ValueError, RuntimeError) as error:
+                if is_out_of_memory(error):
+                    raise
+                shapes = f"outputs {tuple(outputs[name].shape)}, targets {tuple(targets[name].shape)}"
+                what = f"this loss cannot take the targets of its head: {in_short(error)}"
+                raise UserError(what, key=f"loss.losses.{name}", received=shapes, family="loss-or-metric") from error
             if name in self.log_variances:
                 value = (-self.log_variances[name]).exp() * value + self.log_variances[name] / 2
             total = total.to(value) + self.weights[name] * value

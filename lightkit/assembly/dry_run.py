@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,14 +63,9 @@ def _contradiction(failure: UserError, given: Mapping[str, Any], sizes: Mapping[
     name = next((name for name in sizes if name in given and given[name] != sizes[name]), None)
     if name is None or failure.families[0].slug != "model-misfit":
         return None
-    problem = UserError(
-        f"this contradicts the data, and so {failure.what}",
-        key=f"model.{name}",
-        expected=f"{name}={sizes[name]}, as the data has it",
-        received=given[name],
-        fix=f"leave model.{name} out: the model gets it from the data",
-        family="model-misfit",
-    )
+    what, key = f"this contradicts the data, and so {failure.what}", f"model.{name}"
+    expected, fix = f"{name}={sizes[name]}, as the data has it", f"leave {key} out: the model gets it from the data"
+    problem = UserError(what, key=key, expected=expected, received=given[name], fix=fix, family="model-misfit")
     return _caused_by(failure.__cause__, problem) if isinstance(failure.__cause__, Exception) else problem
 
 
@@ -157,14 +153,16 @@ def copies(*parts: Any) -> Any:
 
 @contextmanager
 def unnoticed(device: torch.device) -> Iterator[None]:
-    """Put back all random generators, and leave warnings to the run itself."""
-    states = random.getstate(), np.random.get_state()
+    """Put back all random generators, and leave warnings to the run itself, also those that metrics log."""
+    states, metrics = (random.getstate(), np.random.get_state()), logging.getLogger("lightkit.metrics.collection")
+    metrics.disabled, before = True, metrics.disabled
     devices = [device] if device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        metrics.disabled = before
         random.setstate(states[0])
         np.random.set_state(states[1])
 

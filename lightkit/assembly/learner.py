@@ -46,7 +46,7 @@ from lightkit.optim.several import Part, Several
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.step import check_closure, check_parts
-from lightkit.trainer.tasks import Detection, Distillation, Supervised, Task, Weighted
+from lightkit.trainer.tasks import Distillation, Supervised, Task, Weighted
 
 
 def build_shared(
@@ -295,16 +295,16 @@ def build_task(
 ) -> Task:
     """Build the task from its node, which turns a batch into a loss; with the teacher where fine-tuning has one."""
     task: Task = instantiate(node, key="trainer.task", expected=Task)
-    if type(task) is Supervised:
-        task = Detection() if info.task == "detection" else Weighted(scaled=True) if info.weighted else task
-    distill: Any = tuning["distill"] if tuning is not None else {}
+    if type(task) is Supervised and info.learnt_by:
+        task = instantiate({"_target_": info.learnt_by}, key="trainer.task", expected=Task)
+    elif type(task) is Supervised and info.weighted:
+        task = Weighted(scaled=True)
+    distill: Any = tuning["distill"] if tuning else {}
     if not distill.get("teacher"):
         return task
     run, key = located(distill["teacher"]), "finetune.distill.teacher"
-    if is_ensemble(run):
-        teacher: nn.Module = trained_ensemble(run, info, engine, trust=trust, key=key)
-    else:
-        teacher = trained_network(run, info, engine, trust=trust, key=key)
+    trained = trained_ensemble if is_ensemble(run) else trained_network
+    teacher: nn.Module = trained(run, info, engine, trust=trust, key=key)
     chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
     return Distillation(task, engine.precision.place(teacher), **chosen)
 

@@ -293,8 +293,7 @@ def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any]
 def _asks_for_depths(decay: float | None, options: Mapping[str, Any] | None) -> bool:
     """Tell whether rates or phases go by the depth of layers."""
     gradual = options["gradual"] if options else {}
-    asked = [decay, *(options[name] for name in ("slices",) if options)]
-    return any((*asked, *(gradual.get(name) for name in _GRADUAL)))
+    return any((decay, options and options["slices"], *(gradual.get(name) for name in _GRADUAL)))
 
 
 def injects(options: Mapping[str, Any] | None) -> bool:

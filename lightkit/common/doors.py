@@ -26,7 +26,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "shuffle": "lightkit.data.samplers.Shuffled",
         "none": "lightkit.data.samplers.InOrder",
         "balanced": "lightkit.data.samplers.Balanced",
-        "weighted": "lightkit.data.samplers.Weighted",
+        "weighted": "lightkit.data.samplers.ByWeight",
         "length": "lightkit.data.samplers.ByLength",
     },
     "loss.weight": {"balanced": "lightkit.data.row_facts.balanced"},

@@ -284,7 +284,7 @@ def _fit_scaling(
     most: int | None,
     report: Report,
 ) -> tuple[Normalizer | None, list[str]]:
-    """Fit the scaling of inputs to training rows.
+    """Fit the scaling of inputs to training rows; returns it, and lines about what it was fitted to.
 
     Args:
         kind: See `lightkit.data.normalize.fit`; or a scaling that was fitted elsewhere, or None for none.
@@ -294,14 +294,14 @@ def _fit_scaling(
         most: Use at most so many of the rows, evenly spaced; None uses all.
         report: Called now and then with a line that tells how far it is.
 
-    Returns:
-        The scaling, and lines about what it was fitted to.
-
     Raises:
         UserError: The inputs cannot be scaled in this way.
     """
     if not isinstance(kind, str):
         return kind and kind.suited(source.info.input_shape), []
+    if kind != "none" and getattr(source, "scales_itself", False):
+        what = "each series is scaled by itself already"
+        raise UserError(what, argument="normalize", received=kind, fix="data.normalize=none")
     some = rows
     if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
         some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]

@@ -22,7 +22,7 @@ _WITHOUT_STATE = ("utf-8-sig", "iso8859-1", "cp1252", "ascii")
 """Encodings in which ASCII is written as itself, wherever it is."""
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Some rows of a table."""
 
     numbers: np.ndarray
@@ -37,7 +37,7 @@ class Block(NamedTuple):
     """The file that these are in."""
 
 
-def csv_blocks(file: CsvFile, names: Sequence[str]) -> Iterator[Block]:
+def csv_blocks(file: CsvFile, names: Sequence[str]) -> Iterator[RowBlock]:
     """Read columns of a CSV file by Arrow's parser, and from where that cannot go on by Python's.
 
     Raises:
@@ -47,7 +47,7 @@ def csv_blocks(file: CsvFile, names: Sequence[str]) -> Iterator[Block]:
     try:
         for columns in parse_plain(file, names):
             size = len(columns[0])
-            yield Block(np.arange(done, done + size), dict(zip(names, columns, strict=True)), size)
+            yield RowBlock(np.arange(done, done + size), dict(zip(names, columns, strict=True)), size)
             done += size
     except NotPlainError:
         yield from parse_any(file, names, done)
@@ -95,7 +95,7 @@ def parse_plain(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
         raise NotPlainError(str(error)) from error
 
 
-def parse_any(file: CsvFile, names: Sequence[str], done: int = 0) -> Iterator[Block]:
+def parse_any(file: CsvFile, names: Sequence[str], done: int = 0) -> Iterator[RowBlock]:
     """Read a file as `csv_blocks` does, with Python's csv module.
 
     Args:
@@ -112,7 +112,7 @@ def parse_any(file: CsvFile, names: Sequence[str], done: int = 0) -> Iterator[Bl
         even = [(number, row) for number, (_, row) in some if len(row) == width]
         cells = {name: strings([row[at].strip() for _, row in even]) for name, at in zip(names, places, strict=True)}
         odd = [(line, len(row), file.delimiter.join(row)[:80]) for _, (line, row) in some if len(row) != width]
-        yield Block(np.array([number for number, _ in even], dtype=np.int64), cells, len(some), tuple(odd), file)
+        yield RowBlock(np.array([number for number, _ in even], dtype=np.int64), cells, len(some), tuple(odd), file)
 
 
 def _blocks(file: CsvFile) -> Iterator[bytes]:

@@ -158,8 +158,8 @@ class Mixup:
         if not alpha > 0:
             what, expected = "not a parameter of Beta(alpha, alpha)", "above 0, or null"
             raise UserError(what, argument=name, expected=expected, received=alpha)
-        if self.info.cardinalities:
-            what = "numbers of names cannot be mixed (data.dataset.embedded)"
+        if self.info.cardinalities or self.info.vocab_size is not None:
+            what = "numbers of names (data.dataset.embedded) or of words cannot be mixed"
             raise UserError(what, argument=name, received=alpha, fix=f"data.{name}=null")
         if self.info.task not in ("multiclass", "binary", "multilabel", "regression"):
             what = f"{self.info.task} targets cannot be mixed"

@@ -47,7 +47,7 @@ class InOrder(Shuffled):
         yield torch.arange(self.num_samples)
 
 
-class Weighted(WeightedRandomSampler):
+class ByWeight(WeightedRandomSampler):
     """Draws rows with replacement, each as often as its weight says.
 
     Args:

@@ -141,6 +141,7 @@ class Series(SeriesReader):
     test: float = 0.2
     gap: int = 0
     exact = True
+    scales_itself = True
     split_by = ("file",)
 
     def __post_init__(self) -> None:
@@ -180,7 +181,8 @@ class Series(SeriesReader):
             (self.context + self.horizon, self.table.shape[1]),
             fingerprint([self.table, self.starts, self.splits]),
         )
-        self.info = DataInfo("regression", shape, self.horizon, fingerprint=mark)
+        learnt_by = "lightkit.trainer.Forecast"
+        self.info = DataInfo("regression", shape, self.horizon, fingerprint=mark, learnt_by=learnt_by)
 
     def __len__(self) -> int:
         return len(self.starts)

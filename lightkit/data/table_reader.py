@@ -30,7 +30,7 @@ from lightkit.data.csv_columns import (
     strings,
     texts,
 )
-from lightkit.data.csv_reader import Block
+from lightkit.data.csv_reader import RowBlock
 from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.table_encodings import ENCODINGS, Encoding, OneHot, encode
 from lightkit.data.table_sources import EXPECTED, TableSource, frame_source, open_table
@@ -109,7 +109,7 @@ class TableReader(Reader):
             error.argument = ""  # none of a data set: what was given is at fault
             raise
 
-    def _rows(self, block: Block, source: TableSource, faults: Faults) -> Iterator[NewRows]:
+    def _rows(self, block: RowBlock, source: TableSource, faults: Faults) -> Iterator[NewRows]:
         """Yield the rows of a block that can be used."""
         spelling = Spelling(self.spelling.get("decimal", "."), self.spelling.get("thousands", ""))
         columns = dict[str, Any]()
@@ -139,7 +139,7 @@ class TableReader(Reader):
             kept = {name: _cells(block.columns[name], fine) for name in source.names if name not in self.features}
             yield NewRows(block.numbers[fine].tolist(), torch.from_numpy(inputs), kept)
 
-    def _wrong(self, block: Block, columns: Mapping[str, Any]) -> dict[int, str]:
+    def _wrong(self, block: RowBlock, columns: Mapping[str, Any]) -> dict[int, str]:
         """Return what is wrong with the rows of a block that cannot be used, by their places in it."""
         wrong = dict[int, list[str]]()
         for name, column in columns.items():

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lightkit.common.csv_lines import open_csv
 from lightkit.common.errors import Problems, UserError
 from lightkit.data.csv_columns import strings, texts, whole
-from lightkit.data.csv_reader import Block, csv_blocks
+from lightkit.data.csv_reader import RowBlock, csv_blocks
 
 _BLOCK_ROWS = 2**13
 _SHOWN = 5
@@ -48,7 +48,7 @@ class TableSource:
 
     label: str
     names: tuple[str, ...]
-    blocks: Callable[[Sequence[str]], Iterator[Block]] = field(repr=False)
+    blocks: Callable[[Sequence[str]], Iterator[RowBlock]] = field(repr=False)
     argument: str = "path"
     files: tuple[Path, ...] = ()
     spelling: str = ""
@@ -86,14 +86,14 @@ class TableSource:
         raise UserError(what, argument=self.argument, received=self.label, family="data-unreadable")
 
 
-def _arrow_blocks(batches: Callable[[Sequence[str]], Iterable[Any]], wanted: Sequence[str]) -> Iterator[Block]:
+def _arrow_blocks(batches: Callable[[Sequence[str]], Iterable[Any]], wanted: Sequence[str]) -> Iterator[RowBlock]:
     """Yield record batches of Arrow, tables, or arrays by name as blocks."""
     first = 0
     for batch in batches(wanted):
         columns = {name: whole(batch[name]) for name in wanted}
         size = len(columns[wanted[0]])
         if size:
-            yield Block(np.arange(first, first + size), columns, size)
+            yield RowBlock(np.arange(first, first + size), columns, size)
         first += size
 
 
@@ -101,7 +101,7 @@ def _joined(label: str, parts: Sequence[TableSource], argument: str) -> TableSou
     """Return the rows of several files with the same columns, one after the other."""
     starts = list[int]()
 
-    def blocks(wanted: Sequence[str]) -> Iterator[Block]:
+    def blocks(wanted: Sequence[str]) -> Iterator[RowBlock]:
         starts[:], end = [], 0
         for part in parts:
             start = end

@@ -282,6 +282,7 @@ class DataInfo:
         cardinalities: For each feature of a table whose values are numbers of names, how many there are; 0 for others.
         class_shares: Which share of the training rows is of each class, or has each label; empty where not known.
         weighted: Whether batches hold the weight of each sample, too.
+        learnt_by: Path of the `Task` that its batches are made for, in place of that of plain pairs; empty for those.
         decode: Makes a text of token numbers; None where the data set has no such method.
         more: Further facts, in plain values, for models that take an argument `info`.
         ignore_index: Label of pixels that count for nothing; None where there are none.
@@ -301,6 +302,7 @@ class DataInfo:
     cardinalities: tuple[int, ...] = ()
     class_shares: tuple[float, ...] = field(default=(), compare=False)
     weighted: bool = field(default=False, compare=False)
+    learnt_by: str = field(default="", compare=False)
     decode: Callable[[list[int]], str] | None = field(default=None, repr=False, compare=False)
     more: Mapping[str, Any] = field(default_factory=dict)
     ignore_index: int | None = None
@@ -309,6 +311,8 @@ class DataInfo:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise UserError("not a kind of task", argument="", received=self.task, choices=TASKS)
+        if self.task == "detection" and not self.learnt_by:
+            object.__setattr__(self, "learnt_by", "lightkit.trainer.Detection")
 
     def undo(self, values: Tensor) -> Tensor:
         """Return what is learnt in the unit of the data set's targets: without the transform."""

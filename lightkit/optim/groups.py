@@ -27,7 +27,6 @@ def parameter_groups(
     rules: Sequence[Mapping[str, Any]] = (),
     no_decay: bool = False,
     layer_decay: float | None = None,
-    layer_key: str = "optim.layer_decay",
     slices: Sequence[float] = (),
     slices_key: str = "finetune.slices",
     depths: Mapping[str, int] | None = None,
@@ -54,7 +53,6 @@ def parameter_groups(
             names in `no_weight_decay()` (as timm's models do). Embeddings and positions have two dimensions and decay.
         layer_decay: Factor on the rate per layer counted from the output, above 0 to 1
             (https://arxiv.org/abs/2106.08254); see `layer_depths` for what a layer is.
-        layer_key: Configuration key of `layer_decay`.
         slices: Factors on the rate from input to output: the layers are cut into as many consecutive slices, of sizes
             that differ by one at most (discriminative fine-tuning, https://arxiv.org/abs/1801.06146).
         slices_key: Configuration key of `slices`.
@@ -75,7 +73,7 @@ def parameter_groups(
         UserError: A rule is not understood or matches nothing, a rate is 0 or below, or there is nothing to train.
         ValueError: One of `names` is not the first name of a parameter.
     """
-    layers = LayerRates(layer_decay, tuple(slices), decay_key=layer_key, slices_key=slices_key)
+    layers = LayerRates(layer_decay, tuple(slices), decay_key="optim.layer_decay", slices_key=slices_key)
     checked = read_rules(rules)
     rates = {f"parts.{name}.lr": part.get("lr") for name, part in parts.items()} if parts else {"lr": lr}
     for argument, rate in rates.items():

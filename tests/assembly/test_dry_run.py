@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, TensorData, build_data
 from lightkit.device import Engine
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task
+from tests.conftest import Cli
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -262,3 +264,16 @@ def test_a_data_set_that_only_workers_can_read_passes() -> None:
             return super().__getitem__(row)
 
     rehearsed(nn.Linear(4, 3), InWorkers(), num_workers=1)
+
+
+def test_two_samples_of_one_class_are_no_word_about_metrics(
+    cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [f"{place % 7},{'ab'[place % 2]},train" for place in range(40)]
+    rows += [f"{place % 7},b,{split}" for split in ("val", "test") for place in range(3)]
+    rows += [f"{place % 7},a,{split}" for split in ("val", "test") for place in range(9)]
+    (project / "t.csv").write_text("\n".join(["x,kind,part", *rows]))
+    table = ["data=table", "data.dataset.path=t.csv", "data.dataset.target=kind", "data.dataset.split_column=part"]
+    done = cli("train", *table, "data.split.by=file", "model=mlp", "trainer.epochs=1")
+    assert done.code == 0, done.err
+    assert "is not defined" not in caplog.text

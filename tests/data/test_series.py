@@ -138,3 +138,15 @@ def test_a_run_predicts_the_next_horizon(cli: Cli, project: Path) -> None:
         model.predict(written(project / "short.csv", [*cells()[:3], *ahead]))
     printed = cli("predict", "run", "--input", new, "--output", "-").out
     assert printed.splitlines()[1].startswith("0,a,")
+
+
+def test_series_are_learnt_as_forecasts_and_not_scaled_twice(cli: Cli, project: Path) -> None:
+    written(project / "t.csv", cells())
+    run = ["data=series", "data.dataset.path=t.csv", "data.dataset.series=shop", "data.dataset.covariates=[turn]"]
+    run += [*(f"data.dataset.{name}={size}" for name, size in SIZES.items()), "model=mlp", "trainer.epochs=1"]
+    done = cli("train", *run, "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    assert "mase" in done.out, "the data say how they are learnt"
+    done = cli("train", *run, "data.normalize=standard")
+    assert done.code == 2
+    assert "data.normalize: each series is scaled by itself already" in done.err

@@ -120,3 +120,10 @@ def test_what_is_wrong_with_texts_is_named(tmp_path: Path, case: str) -> None:
     path = written(tmp_path / "t.jsonl", rows)
     with pytest.raises(UserError, match=text):
         build_data(dataset=Texts(path, **options), split={"val": 0, "test": 0})
+
+
+def test_words_are_not_mixed(cli: Cli, project: Path) -> None:
+    (project / "t.csv").write_text("text,target\n" + "good cat,yes\nbad dog,no\n" * 20)
+    done = cli("train", "data=texts", "data.dataset.path=t.csv", "model=transformer", "data.mixup.alpha=0.2")
+    assert done.code == 2
+    assert "of words cannot be mixed" in done.err

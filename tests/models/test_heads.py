@@ -63,3 +63,17 @@ def test_heads_share_what_is_before_them() -> None:
     assert {name: tuple(one.shape) for name, one in model(torch.randn(7, 4)).items()} == {"a": (7, 2), "b": (7, 3)}
     with pytest.raises(UserError, match="sizes start at 1"):
         Heads(MLP(4, 6), {"a": 0})
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("loss.weights={size: -1}", "loss.weights.size: below 0"),
+        ("model.heads={kind: 2, size: 1}", "loss.losses.kind: this loss cannot take the targets of its head"),
+    ],
+)
+def test_what_a_head_cannot_take_is_named(cli: Cli, project: Path, more: str, text: str) -> None:
+    (project / "two.py").write_text(DATA)
+    done = cli(*RUN, more)
+    assert done.code == 2, done.err
+    assert text in done.err

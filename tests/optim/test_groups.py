@@ -142,7 +142,6 @@ def test_torchs_optimizers_take_the_groups(name):
         ({"weight_decay": -0.1}, r"weight_decay: not a weight decay"),
         ({"layer_decay": 0.0}, r"optim\.layer_decay: not a factor per layer"),
         ({"layer_decay": 1.5}, r"optim\.layer_decay: not a factor per layer"),
-        ({"layer_decay": 1.5, "layer_key": "finetune.layer_decay"}, r"finetune\.layer_decay: not a factor per layer"),
         ({"lr": None, "layer_decay": 0.5}, r"layer_decay, slices, lr_scale and lr_ratio need a learning rate"),
         ({"lr": None, "slices": [0.5]}, "need a learning rate to scale"),
         ({"lr": None, "rules": [{"match": "*", "lr_scale": 2.0}]}, "need a learning rate to scale"),
