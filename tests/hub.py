@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ def sentences(rows: int, seed: int = 0) -> list[tuple[str, int]]:
     return made
 
 
-def save_tokenizer(folder: Path, *, plain: bool = False) -> None:
+def save_tokenizer(folder: Path, *, plain: bool = False, words: Sequence[str] = WORDS) -> None:
     """Write a tokenizer of whole words; a plain one has none of the tokens of BERT, but one that ends texts."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     special = ["[UNK]", "<end>"] if plain else SPECIAL
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + WORDS)}, unk_token="[UNK]"))
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*special, *words])}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     names = {"eos_token": "<end>"}
     if not plain:

@@ -62,15 +62,12 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
     else:
         own = f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
     same = "the same number of other tokens" if len(known) == len(info.vocabulary) else f"{len(known)} tokens"
-    raise UserError(
-        "the weights belong to another vocabulary: the numbers of its tokens stand for others here",
-        key=key,
-        expected=f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}",
-        received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
-        fix=f"the base's own in a YAML file of yours, {own}; "
-        "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
-        family="weights",
-    )
+    what = "the weights belong to another vocabulary: the numbers of its tokens stand for others here"
+    expected = f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}"
+    received = f"{same}; not in this data: {_some(known, info.vocabulary)}"
+    fix = f"the base's own in a YAML file of yours, {own}; or train the base with one for all texts, such as "
+    fix += "data.dataset.vocabulary=ascii"
+    raise UserError(what, key=key, expected=expected, received=received, fix=fix, family="weights")
 
 
 def embeds_tokens(model: nn.Module, info: DataInfo, names: Collection[str]) -> bool:
@@ -108,14 +105,10 @@ def check_same_classes(run: Path, info: DataInfo, override: Sequence[str]) -> No
     others = _texts(run, "classes") if info.class_names else ()
     if others in ((), info.class_names) or named("data.dataset", override):
         return
-    raise UserError(
-        "the classes of the data are not those that this run has learnt: its outputs would stand for others",
-        key="data.dataset",
-        expected=_listed(others),
-        received=_listed(info.class_names),
-        fix="name them as they were, each class in its place; 'resume.override=[data.dataset]' takes the classes as "
-        "they are now, in this order, where there are as many",
-    )
+    what = "the classes of the data are not those that this run has learnt: its outputs would stand for others"
+    fix = "name them as they were, each class in its place; 'resume.override=[data.dataset]' takes the classes as "
+    fix += "they are now, in this order, where there are as many"
+    raise UserError(what, key="data.dataset", expected=_listed(others), received=_listed(info.class_names), fix=fix)
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -139,14 +132,10 @@ def scaling_of_base(path: str | None, folder: Path | None) -> Normalizer | None:
     try:
         return Normalizer(torch.tensor(kept["shift"]), torch.tensor(kept["scale"]))
     except (LookupError, TypeError, ValueError) as error:
-        raise UserError(
-            "it is not known how the base scaled its inputs",
-            key="data.normalize",
-            expected="finetune.weights.path in the folder of a run of lightkit that keeps its scaling",
-            received=path,
-            fix="data.normalize=standard, or another that is fitted on the rows of this run",
-            family="weights",
-        ) from error
+        what, key = "it is not known how the base scaled its inputs", "data.normalize"
+        expected = "finetune.weights.path in the folder of a run of lightkit that keeps its scaling"
+        fix = "data.normalize=standard, or another that is fitted on the rows of this run"
+        raise UserError(what, key=key, expected=expected, received=path, fix=fix, family="weights") from error
 
 
 def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:

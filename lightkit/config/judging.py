@@ -215,6 +215,8 @@ def _overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[tuple[str, 
             received = None if given[name] is UNKNOWN else given[name]
             fix = f"finetune.weights.path=FILE loads weights from a file; {_trusting(target, trust)}"
             yield name, f"{target} would load what {name} names, from anywhere", {"received": received, "fix": fix}
+    if home.startswith("lightkit.models.") and given.get("trust_remote_code"):
+        yield "trust_remote_code", f"{target} would run code of others", {"fix": _trusting(target, trust)}
     if home == _OWN_VISION or home.startswith(f"{_VISION}."):
         yield from _written_folder(home, given, trust)
 

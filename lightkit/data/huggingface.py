@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from lightkit.common.names import split_named
 from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
 from lightkit.data.padding import IGNORED
 from lightkit.data.tensors import DataInfo, fingerprint
-from lightkit.data.text_reader import TextReader, without_text
+from lightkit.data.text_reader import TextReader, without_text, words_of
 
 _COMMIT = re.compile(r"@([0-9a-f]{40})/")
 """Where the address of a file on the Hub names the commit."""
@@ -41,6 +42,7 @@ def huggingface(
     target: str | None = None,
     task: str | None = None,
     tokenizer: str | None = None,
+    tokenizer_revision: str | None = None,
     max_length: int | None = None,
     masked: float = 0.15,
     size: int = 224,
@@ -59,6 +61,7 @@ def huggingface(
             models.
         task: One of `KINDS`; None finds out from the columns.
         tokenizer: Name on the Hub, or folder, of the tokenizer.
+        tokenizer_revision: Commit, branch or tag of it; None takes the newest.
         max_length: Tokens at which texts are cut off, and the length of samples for language models; None takes the
             limit of the tokenizer.
         masked: Share of the tokens that are to be guessed, for `masked_lm`.
@@ -79,7 +82,8 @@ def huggingface(
     where = (path, name, revision or (pinned or {}).get("revision"), inputs, target)
     if image is not None:
         return ImageRows(*where, reader=ImageReader(size, channels))
-    reader = TextReader(inputs, targets=[target] if target else [], tokenizer=tokenizer, max_length=max_length)
+    known: dict[str, Any] = {"tokenizer": tokenizer, "revision": tokenizer_revision, "max_length": max_length}
+    reader = TextReader(inputs, targets=[target] if target else [], **known)
     if target is None or task in ("causal_lm", "masked_lm"):
         return TokenRows(*where, reader=reader, masked=masked if task == "masked_lm" else None)
     return TextRows(*where, reader=reader)
@@ -134,7 +138,12 @@ class Rows:
             return package.load_from_disk(str(place))
         if place.is_file():
             return package.load_dataset(str(place.resolve().parent), data_files=place.name)
-        return package.load_dataset(local(self.path), name, revision=revision)
+        builder = package.load_dataset_builder(local(self.path), name, revision=revision)
+        for older in Path(builder.cache_dir).parents[1].glob(f"*/{revision}") if builder.hash != revision else ():
+            known = {"repo_id": self.path, "dataset_name": builder.dataset_name, "config_name": builder.config.name}
+            builder = type(builder)(**known, version=older.parent.name, hash=revision)  # not the newest in the cache
+        builder.download_and_prepare()
+        return builder.as_dataset()
 
     def _add(self, parts: dict[str, Any], name: str, part: Any) -> None:
         """Add a split to others, or note why it is left out."""
@@ -217,22 +226,23 @@ class TextRows(Rows):
 
     def __init__(self, *where: Any, reader: TextReader) -> None:
         super().__init__(*where)
-        self.reader, self.collate_fn = reader, reader.collate_fn
+        self.reader = reader = replace(reader, tags=hasattr(self.table.features[self.target], "feature"))
+        self.collate_fn = reader.collate_fn
         self._tokens, self._starts = self._tokenized(self._encode)
         self.lengths = self._starts.diff()
         facts: dict[str, Any] = {"num_tokens": len(reader.loaded), "pad_token_id": reader.pad_token_id}
         content = [*self._tokens.values(), self._starts]
-        words = self._tokens.pop("words", None)
-        tags = self._tags(words) if hasattr(self.table.features[self.target], "feature") else None
+        tags = self._tags(self._tokens.pop("words")) if reader.tags else None
         facts |= {"objective": KINDS[tags is not None], "longest": int(self.lengths.max())}
         self._label((), content, tags, **facts)
+        self.info = replace(self.info, decode=reader.loaded.decode)
 
-    def _tags(self, words: Tensor | None) -> tuple[Tensor, tuple[str, ...]]:
+    def _tags(self, words: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """Return the class of each token, and the names of the classes; tokens that begin no word have none."""
         cells, texts = self.table[self.target][:], self.table[self.inputs[0]][:]
-        odd = next((row for row, (own, text) in enumerate(zip(cells, texts)) if len(own or ()) != len(text)), None)
-        if words is None or odd is not None:
-            raise self.fault(odd or 0, "not one class for each word of a list of words", argument="target")
+        odd = next((row for row, own in enumerate(cells) if len(own or ()) != len(words_of(texts[row]))), None)
+        if odd is not None:
+            raise self.fault(odd, "not one class for each word of a list of words", argument="target")
         flat, names = _numbered([*chain.from_iterable(cells)], self.table.features[self.target].feature)
         first = torch.tensor([0, *accumulate(map(len, cells))][:-1]).repeat_interleave(self.lengths)
         return torch.where(words < 0, IGNORED, flat[first + words.clamp(0)]), names
@@ -240,20 +250,12 @@ class TextRows(Rows):
     def _encode(self, columns: list[Any], first: int) -> Mapping[str, Any]:
         if wrong := without_text(columns):
             raise self.fault(first + wrong[0], "there is no text", argument="text")
-        if not isinstance(columns[0][0], list):
-            return self.reader.encode(columns)
-        found = self.reader.encode(columns, is_split_into_words=True)
-        return {**found, "words": [_firsts(found.word_ids(row)) for row in range(len(columns[0]))]}
+        return self.reader.encode(columns)
 
     def __getitem__(self, row: int) -> tuple[dict[str, Tensor], Tensor]:
         part = slice(int(self._starts[row]), int(self._starts[row + 1]))
         target = self.targets[part] if self.info.task == "tagging" else self.targets[row]
         return {name: values[part].long() for name, values in self._tokens.items()}, target
-
-
-def _firsts(words: Sequence[int | None]) -> list[int]:
-    """Return for each token the word that begins with it; -1 where none does."""
-    return [-1 if word in (None, before) else word for before, word in zip([None, *words], words)]
 
 
 class TokenRows(Rows):

@@ -23,8 +23,8 @@ from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo
 from lightkit.data.text_reader import TextReader
 
-_KEPT_ELSEWHERE = ("class_names", "vocabulary", "fingerprint")
-"""Facts about data that a run keeps under names of their own."""
+_KEPT_ELSEWHERE = ("class_names", "vocabulary", "fingerprint", "decode")
+"""Facts about data that a run keeps under names of their own, or not at all."""
 READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, SeriesReader, TableReader, TextReader)}
 """Readers that are built again from what a run keeps of them."""
 

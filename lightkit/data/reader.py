@@ -95,14 +95,10 @@ class Reader:
         Raises:
             UserError: It is nothing that can be read.
         """
-        raise UserError(
-            "the data set of this run does not say how new inputs are read from files or tables",
-            argument="",
-            received=called(given),
-            expected="in Python an array of inputs: a tensor, or one of NumPy",
-            fix="a data set of your own may have an attribute `reader` (lightkit.data.reader.Reader)",
-            family="data-setting",
-        )
+        what = "the data set of this run does not say how new inputs are read from files or tables"
+        expected = "in Python an array of inputs: a tensor, or one of NumPy"
+        fix = "a data set of your own may have an attribute `reader` (lightkit.data.reader.Reader)"
+        raise UserError(what, argument="", received=called(given), expected=expected, fix=fix, family="data-setting")
 
 
 def called(given: Any) -> str:

@@ -152,12 +152,10 @@ def _overlaid(axes: Axes, values: Mapping[str, Tensor]) -> None:
         bins = np.linspace(low, high if high > low else low + 1, _BINS + 1).tolist()
         for split, value in finite.items():
             filled = split == "train" or len(finite) == 1
-            form: dict[str, Any] = (
-                {"histtype": "stepfilled", "alpha": 0.35} if filled else {"histtype": "step", "linewidth": 1.2}
-            )
-            axes.hist(
-                value.numpy(), bins=bins, density=True, color=_SPLIT_COLOURS.get(split, BLUE), label=split, **form
-            )
+            form: dict[str, Any] = {"histtype": "stepfilled", "alpha": 0.35}
+            form = form if filled else {"histtype": "step", "linewidth": 1.2}
+            colour = _SPLIT_COLOURS.get(split, BLUE)
+            axes.hist(value.numpy(), bins=bins, density=True, color=colour, label=split, **form)
     style(axes)
 
 

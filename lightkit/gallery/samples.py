@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +125,8 @@ def _apart(batch: Any, size: int) -> list[tuple[Any, Tensor | None]]:
     pair = isinstance(batch, (tuple, list)) and len(batch) == 2
     if pair and (all(isinstance(part, Tensor) for part in batch) or lies_within(*batch)):
         return list(zip(*batch))
+    if pair and isinstance(batch[0], Mapping) and isinstance(batch[1], Tensor) and batch[1].shape[:1] == (size,):
+        return list(zip(apart(batch[0], size), batch[1]))
     return [(sample, None) for sample in apart(batch, size)]
 
 
@@ -182,7 +184,8 @@ def target_words(target: Tensor, info: DataInfo, decode: Callable[[Tensor], str]
     """Put the target of a sample in words.
 
     Args:
-        target: A class `()`, shares of classes `(C,)` as mixup makes them, labels `(L,)`, numbers, or tokens `(T,)`.
+        target: A class `()`, shares of classes `(C,)` as mixup makes them, labels `(L,)`, numbers, or tokens or tags
+            `(T,)`.
         info: What the data is.
         decode: Makes text of tokens; None shows their numbers.
     """
@@ -197,6 +200,8 @@ def target_words(target: Tensor, info: DataInfo, decode: Callable[[Tensor], str]
         return _binary(value, info) if value in (0.0, 1.0) else f"{value:.2f} {_named(info, 0)}"
     if info.task == "multilabel":
         return _labels(target, info)
+    if info.task == "tagging":
+        return " ".join(_named(info, int(tag)) for tag in target if tag >= 0)
     if info.task == "multiclass":
         return _named(info, int(target)) if not target.ndim else _mixed(target, info)
     return _numbers(target, info)
@@ -206,13 +211,16 @@ def answer(output: Tensor, target: Tensor | None, info: DataInfo, decode: Callab
     """Put what a model gives for a sample in words.
 
     Args:
-        output: Raw output: scores `(C,)` or `(L,)`, numbers, or scores of tokens `(T, V)`.
+        output: Raw output: scores `(C,)` or `(L,)`, numbers, scores of tokens `(T, V)`, or of tags `(C, T)`.
         target: The target; None where there is none.
         info: What the data is.
         decode: Makes text of tokens; None shows their numbers.
     """
     if info.task in PLACED:
         return Prediction(target_words(output, info))
+    if info.task == "tagging" and target is not None:
+        tags = output.argmax(0).where(target >= 0, target)
+        return Prediction(target_words(tags, info), None, bool((tags == target).all()))
     if info.task == "multiclass" and output.ndim == 1:
         chosen = int(output.argmax())
         right = None if target is None or target.ndim else chosen == int(target)

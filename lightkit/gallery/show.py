@@ -113,9 +113,8 @@ def worst_page(learner: Learner, name: str, *, split: str = "test", count: int =
     """
     samples, view, losses = worst(learner, split, count)
     title = f"{name}: largest losses on {split}"
-    share = float(
-        losses.nan_to_num(0).sort(descending=True).values[: len(samples)].sum() / losses.nansum().clamp(min=1e-30)
-    )
+    largest = losses.nan_to_num(0).sort(descending=True).values[: len(samples)]
+    share = float(largest.sum() / losses.nansum().clamp(min=1e-30))
     subtitle = f"{len(samples)} of {len(losses)} rows, with {min(1.0, share):.0%} of the total loss"
     sections = [
         PageSection("Samples", " ".join([_how(samples), *view.notes]).strip(), samples=samples),

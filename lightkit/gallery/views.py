@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,15 +151,18 @@ class TableView(InputView):
 
 
 class TextView(InputView):
-    """Texts as tokens `(T,)`."""
+    """Texts as tokens `(T,)`, or as mappings with these."""
 
     kind = "texts"
     wide = True
 
-    def decode(self, tokens: Tensor) -> str:
+    def decode(self, tokens: Any) -> str:
         """Return the text of tokens; their numbers where the vocabulary is not known."""
-        names, padding = self.data.info.vocabulary, self.data.info.padding_idx
-        numbers = [number for number in map(int, tokens.flatten().tolist()) if number != padding]
+        info, tokens = self.data.info, tokens["input_ids"] if isinstance(tokens, Mapping) else tokens
+        names, padding = info.vocabulary, info.more.get("pad_token_id", info.padding_idx)
+        numbers = [number for number in map(int, tokens.flatten().tolist()) if number != padding and number >= 0]
+        if info.decode is not None and not names:
+            return info.decode(numbers)
         between = "" if names and padding is None else " "  # symbols, or words and numbers
         return between.join(names[number] if names else str(number) for number in numbers)
 
@@ -214,9 +217,10 @@ def view_of(data: Data, x: Any) -> InputView:
         data: The splits.
         x: One input.
     """
+    x = x.get("input_ids") if isinstance(x, Mapping) else x
     if not isinstance(x, Tensor):
         return InputView(data)
-    if data.info.vocab_size is not None and not x.is_floating_point():
+    if (data.info.vocab_size or data.info.decode) and not x.is_floating_point():
         return TextView(data)
     numbers = x.numel() > 0 and x.dtype != torch.bool and not x.is_complex()
     if numbers and x.ndim == 3 and x.shape[0] <= 16:

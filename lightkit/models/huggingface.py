@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ def huggingface_model(
     task: str | None = None,
     config: Mapping[str, Any] | None = None,
     revision: str = "main",
+    trust_remote_code: bool = False,
     info: Any = None,
 ) -> nn.Module:
     """Build a model of transformers (https://huggingface.co/docs/transformers), with an output layer for the data.
@@ -34,6 +36,8 @@ def huggingface_model(
             None goes by the data.
         config: Keys of its configuration to change, such as `{hidden_size: 32}`.
         revision: Commit, branch or tag on the Hub.
+        trust_remote_code: Run the code that the name brings, in which there may be anything: that of a folder, or of
+            the commit that `revision` names.
         info: Facts about the data (`lightkit.data.DataInfo`).
 
     Raises:
@@ -48,6 +52,8 @@ def huggingface_model(
         package.logging.set_verbosity_error()
         own = name in package.CONFIG_MAPPING and not pretrained
         make = getattr(package, f"AutoModelFor{kind.title().replace('_', '').replace('Lm', 'LM')}")
+        if not own:
+            _judge_code(package, name, revision, trusted=trust_remote_code, pretrained=pretrained)
         plain = package.AutoConfig.for_model(name) if own else package.AutoConfig.from_pretrained(where, **from_hub)
         given = dict(config or {})
         for key in given:
@@ -59,19 +65,31 @@ def huggingface_model(
         settings = type(plain)(**given) if own else type(plain).from_dict({**plain.to_dict(), **given})
         _suit(settings, info, classifies=not kind.endswith("lm"))
         if not pretrained:
-            return make.from_config(settings)
+            return make.from_config(settings, trust_remote_code=trust_remote_code)
         how = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True, **from_hub}
         model, report = make.from_pretrained(where, config=settings, dtype=torch.float32, **how)
         new = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
         model.fresh_parameters = tuple(key for key, _ in model.named_parameters() if key in new)
         return model.train()
 
-    where, from_hub = local(name), {"revision": revision, "trust_remote_code": False}
+    where, from_hub = local(name), {"revision": revision, "trust_remote_code": trust_remote_code}
     model = load_by("transformers", build, "name", name)
     model.register_forward_pre_hook(_by_name, with_kwargs=True)
     if kind == "token_classification":
         model.register_forward_hook(_classes_first)
     return model
+
+
+def _judge_code(package: Any, name: str, revision: str, *, trusted: bool, pretrained: bool) -> None:
+    """Refuse code that comes with a model, unless it is trusted, and is that of a folder or of one commit."""
+    facts, _ = package.PretrainedConfig.get_config_dict(local(name), revision=revision)
+    files = ", ".join(sorted({f"{code.rpartition('.')[0]}.py" for code in facts.get("auto_map", {}).values()}))
+    # Without weights, transformers takes the newest code; with --, that of another name.
+    fixed = "--" not in files and (Path(local(name)).exists() or (pretrained and len(revision) == 40))
+    if files and not (trusted and fixed) and (trusted or facts.get("model_type") not in package.CONFIG_MAPPING):
+        what, expected = f"{name} brings code that would run", "code that you have read: of a folder, or of one commit"
+        fix = "model.trust_remote_code=true 'trust=[lightkit.models.huggingface_model]' (Hub: model.revision=COMMIT)"
+        raise UserError(what, argument="name", received=files, expected=expected, fix=fix, family="target-not-trusted")
 
 
 def _classes_first(_module: nn.Module, _args: Any, outputs: Any) -> Any:

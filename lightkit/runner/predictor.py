@@ -121,7 +121,7 @@ class Predictor:
         """Return what the network puts out for new inputs, `(N, ...)` float32 on the CPU: logits, or values learnt.
 
         Of a model with several outputs by name it is such a tensor for each of them, of segmentation the class of each
-        pixel, of detection a list with the boxes of each picture.
+        pixel, of detection a list with the boxes of each picture, of tagging one with the tags of each text.
 
         Args:
             given: See the class.
@@ -133,7 +133,7 @@ class Predictor:
         found = [collected.outputs() for _, collected, _ in self._outputs(given, Faults(skip=skip_bad))]
         if found and isinstance(found[0], dict):
             return {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
-        if self.info.task == "detection":
+        if self.info.task in ("detection", "tagging"):
             return [one for each in found for one in each]
         wide = self.info.task in ("multiclass", "multilabel")
         return torch.cat(found) if found else torch.zeros(0, *([self.info.num_classes] if wide else []))
@@ -220,7 +220,7 @@ class Predictor:
             return {name.partition("/")[2]: value for name, value in found.items()}
         pieces = [*self._pieces(given, Faults())]
         x = join_inputs([piece.inputs for piece in pieces]) if pieces else torch.zeros(0)
-        y, wanted = self._targets(pieces, targets), tuple(self._no_targets(len(x)).shape)
+        y, wanted = self._targets(pieces, targets), tuple(self._no_targets(x).shape)
         if not len(y) or tuple(y.shape) != wanted:
             what = "as many targets as inputs are needed" if len(x) else "there are no rows to evaluate"
             raise UserError(what, argument="", received=tuple(y.shape), expected=str(wanted))
@@ -233,9 +233,9 @@ class Predictor:
     def _targets(self, pieces: Sequence[NewRows], given: Any) -> Tensor:
         """Return targets as the network learnt them, `(N,)` or `(N, C)`."""
         info, given = self.info, self._given_targets(pieces) if given is None else given
-        values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-        values = values[:, 0] if values.shape[1:] == (1,) and info.task != "multilabel" else values
         try:
+            values = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            values = values[:, 0] if values.shape[1:] == (1,) and info.task != "multilabel" else values
             if info.task not in ("multiclass", "binary"):
                 return info.transform(torch.as_tensor(values.astype(np.float32)) / info.target_scale)
             places = {str(name): place for place, name in enumerate(self.classes)}
@@ -273,9 +273,7 @@ class Predictor:
         """Run the network over rows, piece by piece; yields them, its outputs, and how sure an ensemble is."""
         self.network.to(self._engine.device)  # an ensemble forgets how it has computed earlier inputs
         for piece in self._pieces(given, faults):
-            targets = self._no_targets(len(piece.inputs))
-            if self.info.task == "tagging":
-                targets -= (piece.inputs == self.info.padding_idx).long()
+            targets = self._no_targets(piece.inputs)
             loader = self._loader(self.preprocessing(piece.inputs), targets)
             with kept_generators(), self._translated():
                 found = predict_rows(self._trained, loader, self.info)
@@ -324,20 +322,24 @@ class Predictor:
         if fine.any():
             yield NewRows(fine.nonzero()[:, 0].tolist(), x[fine], {})
 
-    def _no_targets(self, count: int) -> Tensor:
-        """Return targets that stand for none, of the shape that outputs are compared with."""
-        info = self.info
+    def _no_targets(self, inputs: Any) -> Any:
+        """Return targets that stand for none, of the shape that outputs are compared with; tags stand for words."""
+        info, count = self.info, len(inputs)
+        if info.task == "tagging" and isinstance(inputs, list):
+            return [row.pop("words").clamp(max=0) for row in inputs]
+        if info.task == "tagging":
+            return -(inputs == info.padding_idx).long()
         if info.task in ("binary", "regression", "multilabel"):
             is_table = info.task == "multilabel" or info.num_classes > 1
             return torch.zeros(count, *([info.num_classes] if is_table else []))
-        shape = info.input_shape if info.task in ("language_modeling", "tagging") else ()
+        shape = info.input_shape if info.task == "language_modeling" else ()
         return torch.zeros(count, *shape, dtype=torch.int64)
 
     @property
     def _batch_size(self) -> int:
         return int(self._cfg.data.eval_batch_size or self._cfg.data.batch_size)
 
-    def _loader(self, x: Any, y: Tensor) -> Loader:
+    def _loader(self, x: Any, y: Any) -> Loader:
         """Return the batches that an evaluation of these rows would see, on which the last bits of outputs depend."""
         collate = getattr(self.preprocessing.reader, "collate_fn", None)
         info = replace(self.info, fingerprint="new rows")
@@ -380,10 +382,7 @@ def load(
     plain += [f"device.name={device}"] if device is not None else []
     cfg = read_run(folder, [*plain, *overrides], trust=trust).cfg
     if role_of(cfg).features:
-        what, fix = (
-            "this member predicts from what other members predict",
-            f"the whole ensemble: {folder.parent.parent}",
-        )
+        what, fix = "this member predicts from what other members predict", f"the whole ensemble: {folder.parents[1]}"
         raise UserError(what, key=str(folder), fix=fix, family="ensemble")
     with kept_generators():
         engine = build_engine(cfg)

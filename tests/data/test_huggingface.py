@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,6 +237,45 @@ def test_a_run_is_predicted_from_new_texts(hub: Path, cli: Cli) -> None:
     assert left.config.id2label == {0: "bad", 1: "good"}
 
 
+@pytest.fixture
+def tags(hub: Path, cli: Cli) -> Path:
+    """A finished run that tags words: whether each is a noun."""
+    texts = [text.split() for text, _ in sentences(60)]
+    tagged(words=texts, tags=[[int(word not in ("cat", "dog")) for word in words] for words in texts])
+    columns = ("data.dataset.text=words", "data.dataset.target=tags", "metrics=tagging", "optim.lr=0.05")
+    done = cli("train", *overrides(*columns, "data.dataset.max_length=9", "name=t", data="tagged"))
+    assert done.code == 0, done.err
+    return hub
+
+
+def test_each_word_of_new_texts_gets_a_tag(tags: Path, cli: Cli) -> None:
+    (tags / "new.csv").write_text("id,words\n7,the cat runs\n8,\n9,the cat the cat the cat the cat the\n10,dog\n")
+    done = cli("predict", "t", "--input", "new.csv", "--output", "found.jsonl")
+    assert "2 rows cannot be read:\nnew.csv, line 3: there is no text\nnew.csv, line 4: 2 of its words" in done.err
+    done = cli("predict", "t", "--input", "new.csv", "--skip-bad", "--output", "found.jsonl")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tags / "found.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["prediction"]) for row in rows] == [("7", ["other", "noun", "other"]), ("10", ["noun"])]
+    (tags / "new.jsonl").write_text('{"words": ["the", "cat-dog", "runs"]}\n{"words": ["a", null]}\n')
+    done = cli("predict", "t", "--input", "new.jsonl", "--output", "found.jsonl")
+    assert "new.jsonl, line 2: there is no text" in done.err
+    import lightkit
+
+    model = lightkit.load("t")
+    given = [["the", "cat-dog", "runs"], ["dog"]]
+    assert [len(found) for found in model.predict(given)] == [3, 1]
+    assert model.predict(["the cat runs", "dog"]) == [["other", "noun", "other"], ["noun"]]
+    assert model.outputs([["dog"]]) == [["noun"]]
+    with pytest.raises(UserError, match="row 1: there is no text"):
+        model.predict([["dog"], ["the", " "]])
+    with pytest.raises(UserError, match="no target of this run"):
+        model.evaluate(given, [["other", "noun", "other"], ["noun"]])
+    done = cli("show", "worst", "t", "--count", "2")
+    assert re.search(r"(?m)^ *\d+ +[\d.]+ +(noun|other)( (noun|other))* ", done.out), done.out
+    [page] = tags.glob("outputs/**/show/worst-test.html")
+    assert re.search(r"<pre>\[CLS\] \w+ .*\[SEP\]</pre>", page.read_text())
+
+
 def losses(folder: Path) -> list[float]:
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row]
@@ -294,7 +334,9 @@ def test_a_run_keeps_the_commit_of_its_data_set(
     os.utime(made / "cache/someone___reviews/default/0.0.0" / ("b" * 40), (2e9, 2e9))
     assert len(reviews(path="someone/reviews")) == 50
     for options in ({"pinned": {"revision": "a" * 40}}, {"revision": "a" * 40}):
-        with pytest.raises(UserError, match=r"(?s)the cache has another commit.*expected: *a{40}.*received: *'b{40}"):
-            reviews(path="someone/reviews", **options)
-    done = cli("eval", "r")
-    assert "the cache has another commit" in done.err
+        assert len(reviews(path="someone/reviews", **options)) == 40
+    for command in (("eval", "r"), ("resume", "r", "trainer.epochs=2")):
+        done = cli(*command)
+        assert done.code == 0, done.err
+    with pytest.raises(UserError, match=r"(?s)the cache has another commit.*expected: *c{40}.*received: *'b{40}"):
+        reviews(path="someone/reviews", revision="c" * 40)
