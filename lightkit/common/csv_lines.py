@@ -6,11 +6,11 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from lightkit.common.errors import UserError
 from lightkit.common.text import is_number, visible
@@ -27,14 +27,16 @@ class CsvFile:
         argument: Name of the argument that gives the path, for errors.
         names: Names of the columns.
         content: All of it, where it can be read only once, as a pipe can.
+        opened: Opens its bytes, where that is no plain file.
     """
 
     path: Path
     delimiter: str
-    encoding: str
-    argument: str
+    encoding: str = "utf-8"
+    argument: str = "path"
     names: tuple[str, ...] = ()
     content: bytes | None = None
+    opened: Callable[[Path], BinaryIO] | None = None
 
     @property
     def codec(self) -> str:
@@ -53,7 +55,9 @@ class CsvFile:
 
     def stream(self) -> BinaryIO:
         """Open its bytes from the beginning."""
-        return self.path.open("rb") if self.content is None else io.BytesIO(self.content)
+        if self.content is not None:
+            return io.BytesIO(self.content)
+        return self.opened(self.path) if self.opened else self.path.open("rb")
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number, from 1, and cells of every line that is not empty; that of the names comes first.
@@ -96,41 +100,38 @@ class CsvFile:
         )
 
 
-def open_csv(
-    path: str | Path, *, delimiter: str, encoding: str = "utf-8", argument: str = "path", content: bytes | None = None
-) -> CsvFile:
+def open_csv(path: str | Path, *, delimiter: str, **how: Any) -> CsvFile:
     """Find out the columns of a CSV file.
 
     Args:
         path: The file.
         delimiter: What stands between two cells, one character; a backslash and a `t` mean a tab.
-        encoding: How the text is written down.
-        argument: Name of the argument that gives the path, for errors.
-        content: All of it, where it was read already; the path is then only its name.
+        **how: Further fields of `CsvFile`. With `content` the path is only a name.
 
     Raises:
-        UserError: It cannot be read, has no rows, or names a column twice.
+        UserError: It cannot be read, or has no rows.
     """
     path = Path(path).expanduser()
     delimiter = "\t" if delimiter == "\\t" else delimiter
     if len(delimiter) != 1:
         raise UserError("not a delimiter", argument="delimiter", expected="one character", received=delimiter)
-    content = _content(path, argument) if content is None else content
-    file = CsvFile(path, delimiter, encoding, argument, content=content)
+    file = CsvFile(path, delimiter, **how)
+    file = file if file.content is not None else replace(file, content=_content(path, file.argument))
     first = [row for _, row in islice(file.lines(), 2)]
     if len(first) < 2:
         expected = "a line of column names and rows"
         raise UserError(
-            "the file has no rows", argument=argument, expected=expected, received=str(path), family="data-unreadable"
+            "the file has no rows",
+            argument=file.argument,
+            expected=expected,
+            received=str(path),
+            family="data-unreadable",
         )
     names = tuple(name.strip() for name in first[0])
     for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
         if len(names) == 1 and mark in names[0]:  # which looks like another delimiter
             what = f"{path} has one column, by its first line"
             raise UserError(what, argument="delimiter", received=delimiter, fix=f'"data.dataset.delimiter={typed}"')
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise UserError(f"{path} names a column twice", argument="path", received=twice[0])
     return replace(file, names=names)
 
 

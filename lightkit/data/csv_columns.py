@@ -26,6 +26,8 @@ _PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$
 """Numbers that Arrow reads as Python does, all of them finite."""
 _PADDED = r"^\s*0[0-9]{2,}\s*$"
 """Whole numbers with zeros before them, as ids and codes are written; days and months have two digits."""
+_EXACT, _FEW = 2**24, 0.01
+"""The whole number up to which float32 has all, and the share of neighbours that may become one."""
 
 
 def is_missing(cell: str) -> bool:
@@ -78,20 +80,21 @@ class NumberColumn:
         values: `(N,)` float32, NaN where there is none.
         missing: `(N,)`: whether a row has no value.
         text: `(N,)`: whether it holds something else than a number.
-        padded: First whole number that is written with zeros before it; empty where none is.
+        doubtful: A cell that speaks against numbers: one with zeros before it, or a whole one that float32
+            takes for its neighbour; empty where none does.
     """
 
     values: np.ndarray
     missing: np.ndarray
     text: np.ndarray
-    padded: str = ""
+    doubtful: str = ""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, rows: np.ndarray) -> NumberColumn:
         """Return the column at some rows."""
-        return NumberColumn(self.values[rows], self.missing[rows], self.text[rows], self.padded)
+        return NumberColumn(self.values[rows], self.missing[rows], self.text[rows], self.doubtful)
 
 
 @dataclass(frozen=True)
@@ -147,16 +150,12 @@ class NameColumn:
         return by_code[self.codes]
 
 
-def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
-    """Join pieces of a column of numbers."""
-    arrays = zip(*((piece.values, piece.missing, piece.text) for piece in pieces))
-    values, missing, text = map(np.concatenate, arrays)
-    return NumberColumn(values, missing, text, next((piece.padded for piece in pieces if piece.padded), ""))
-
-
 def join(pieces: Sequence[Any]) -> NumberColumn | NameColumn:
     """Join pieces of a column: of numbers, or of names from `parse_names`."""
-    return join_numbers(pieces) if isinstance(pieces[0], NumberColumn) else join_names(pieces)
+    if not isinstance(pieces[0], NumberColumn):
+        return join_names(pieces)
+    values, missing, text = map(np.concatenate, zip(*((piece.values, piece.missing, piece.text) for piece in pieces)))
+    return NumberColumn(values, missing, text, next((piece.doubtful for piece in pieces if piece.doubtful), ""))
 
 
 def parse_names(cells: Any) -> Any:
@@ -173,19 +172,36 @@ def join_names(pieces: Sequence[Any]) -> NameColumn:
 
 def parse_numbers(cells: Any) -> NumberColumn:
     """Read numbers in Arrow's array of strings as Python's `float` does, rounded to float32."""
-    values, none = _cast(cells), np.zeros(len(cells), dtype=bool)
-    if values is not None:
-        return NumberColumn(values, none, none, _first_padded(cells, values))
-    cells = pc.ascii_trim(cells, characters=" \t")
-    missing = pc.is_in(pc.ascii_lower(cells), value_set=strings(sorted(MISSING)))
-    values = _cast(cells, missing)
-    if values is not None:
-        return NumberColumn(values, _bools(missing), none, _first_padded(cells, values))
-    return _parse_others(cells)
+    values, masks = _cast(cells), np.zeros((2, len(cells)), dtype=bool)
+    if values is None:
+        cells = pc.ascii_trim(cells, characters=" \t")
+        other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
+        values = _cast(cells, other)
+        assert values is not None, "what is left are plain numbers"
+        others = cells.filter(other).dictionary_encode()
+        kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
+        missing = np.array([is_missing(kind) for kind in kinds])
+        text = np.array([not is_number(kind) for kind in kinds]) & ~missing
+        numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
+        rows, codes = _bools(other), view(others.indices, np.int32)
+        values[rows], masks[:, rows] = np.array(numbers)[codes], np.stack((missing, text))[:, codes]
+    return NumberColumn(_rounded(values), masks[0], masks[1], _doubtful(cells, values))
 
 
-def _first_padded(cells: Any, values: np.ndarray) -> str:
-    """Return the first cell of whole numbers that has zeros before it; empty where none has, or one has a fraction."""
+def _doubtful(cells: Any, values: np.ndarray) -> str:
+    """Return a cell that speaks against numbers, see `NumberColumn`; empty where none does, or one has a fraction.
+
+    Args:
+        cells: The cells.
+        values: What is in them, float64.
+    """
+    if (np.abs(values) > _EXACT).any():
+        less, differ = _rounded(values), _bools(pc.not_equal(cells.slice(1), cells.slice(0, len(cells) - 1)))
+        like = np.flatnonzero(differ & (less[1:] == less[:-1]))
+        if len(like) > _FEW * len(values):
+            return str(cells[int(like[0])]).strip()
+    if not is_text(cells):
+        return ""
     begin = pc.starts_with(pc.ascii_trim_whitespace(cells), pattern="0")
     if not _bools(begin).any() or (np.nan_to_num(values) % 1).any():
         return ""
@@ -193,23 +209,8 @@ def _first_padded(cells: Any, values: np.ndarray) -> str:
     return str(padded[0]).strip() if len(padded) else ""
 
 
-def _parse_others(cells: Any) -> NumberColumn:
-    """Read numbers some of which Arrow reads in another way than Python, or not at all."""
-    other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
-    values = _cast(cells, other)
-    assert values is not None, "what is left are plain numbers"
-    others = cells.filter(other).dictionary_encode()
-    kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
-    missing = np.array([is_missing(kind) for kind in kinds])
-    text = np.array([not is_number(kind) for kind in kinds]) & ~missing
-    numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
-    rows, codes, masks = _bools(other), view(others.indices, np.int32), np.zeros((2, len(cells)), dtype=bool)
-    values[rows], masks[:, rows] = _rounded(np.array(numbers))[codes], np.stack((missing, text))[:, codes]
-    return NumberColumn(values, *masks)
-
-
 def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
-    """Cast cells to float32, NaN where a mask leaves them out; None where one is not a finite number."""
+    """Cast cells to float64, NaN where a mask leaves them out; None where one is not a finite number."""
     if without is not None:
         cells = pc.if_else(without, "0", cells)
     try:
@@ -218,10 +219,7 @@ def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
         return None
     if not np.isfinite(numbers).all():
         return None
-    values = _rounded(numbers)
-    if without is not None:
-        values[_bools(without)] = np.nan
-    return values
+    return numbers if without is None else np.where(_bools(without), np.nan, numbers)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
@@ -238,9 +236,8 @@ def number_column(cells: Any, spelling: Spelling = PLAIN) -> NumberColumn:
     wide = pc.fill_null(pc.cast(cells, pa.float64(), safe=False), pa.scalar(math.nan, pa.float64()))
     numbers = view(wide, np.float64)
     missing = ~np.isfinite(numbers)
-    values = _rounded(numbers)
-    values[missing] = np.nan
-    return NumberColumn(values, missing, np.zeros(len(values), dtype=bool))
+    values = np.where(missing, np.nan, numbers)
+    return NumberColumn(_rounded(values), missing, np.zeros(len(values), dtype=bool), _doubtful(cells, values))
 
 
 def texts(cells: Any, spelling: Spelling = PLAIN) -> Any:

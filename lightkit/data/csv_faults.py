@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.reading import data_beside
 from lightkit.data.csv_columns import NameColumn
 from lightkit.data.table_columns import Table, read_table
-from lightkit.data.table_encodings import Encoding
+from lightkit.data.table_encodings import Encoding, moments
 from lightkit.data.table_spec import TableSpec
 
 _SHARE = 0.9
@@ -21,10 +23,13 @@ _MANY = 20
 """Rows, or different cells, from which on it can be told that nearly every row has a cell of its own."""
 _WORDS = 4
 """Words of a cell, on average, from which on it is free text."""
+_MARKS: dict[str, dict[str, str]] = data_beside(__file__)["marks"]
+"""What is told of a row that lacks what a column has to tell of it, by the argument that names the column."""
+_DOUBTS: dict[str, str] = data_beside(__file__)["doubts"]
+"""What is told of a column of numbers by the kind of a doubtful cell."""
 _KINDS: dict[str, dict[str, str]] = data_beside(__file__)["kinds"]
 """What columns hold, how that is told, and what to do about it."""
-_LEFT_OUT = tuple(kind for kind, about in _KINDS.items() if "left_out" in about)
-"""What is better left out; the rest can be numbers, or names."""
+_FEATURES = "features"
 
 
 @dataclass(frozen=True)
@@ -99,10 +104,12 @@ def text_problems(table: Table, wanted: Sequence[str], features: Sequence[str], 
     for one in found:
         if one is not None and not (unsure and one.kind == "text"):
             by_kind.setdefault((one.kind, one.name in features), []).append(one)
-    left = [one.name for one in found if one is not None and one.kind in _LEFT_OUT]
-    kept = [name for name in features if name not in left]
+    names = {kind: [one.name for one in own] for (kind, is_feature), own in by_kind.items() if is_feature}
+    settings = _settings(names, features, spec)
+    line = " ".join(dict.fromkeys(settings.values())) if len(settings) == len(names) > 1 else ""
     for (kind, is_feature), own in by_kind.items():
-        fix = _fix(kind, own, kept, spec.categorical) if is_feature else _target_fix(kind)
+        fix = _mended(kind, settings.get(kind, "") if is_feature else "")
+        fix += f"; all of these columns in one line: {line}" if line and [*names][-1:] == [kind] and is_feature else ""
         facts = {"argument": "features" if is_feature else "target", "expected": "a number", "fix": fix}
         what = f"{_named(own)} {_what(kind, own)}"
         yield table.fault(own[0].row, own[0].name, what, **facts, family="data-unreadable")
@@ -121,12 +128,13 @@ def names_problem(table: Table, column: str, *, most: int) -> Iterator[UserError
     if count <= most:
         return
     found = judge(column, names, most=most) or Judged(column, "numbers", 0, count)
-    held = "names" if found.kind == "text" else _KINDS[found.kind]["holds"]
-    places = "features and categorical" if found.kind in ("text", *_LEFT_OUT) else "categorical"
-    fixes = (f"leave it out of data.dataset.{places}", _mended(found.kind, column))
-    what = f"column {column!r} would be {count:,} inputs: it holds {held}"
+    kind = "names" if found.kind == "text" else found.kind
+    places = "features and categorical" if "key" in _KINDS[kind] else "categorical"
+    mended = _mended(kind, _setting(kind, [column])) if _KINDS[kind].get("key") != _FEATURES else ""
+    what = f"column {column!r} would be {count:,} inputs: it holds {_KINDS[kind]['holds']}"
     expected = f"{most} different names at most (data.dataset.max_categories)"
-    fix = f"{'; '.join(filter(None, fixes))}; or data.dataset.max_categories={count} where that is meant"
+    fixes = filter(None, (f"leave it out of data.dataset.{places}", mended))
+    fix = f"{'; '.join(fixes)}; or data.dataset.max_categories={count} where that is meant"
     yield table.fault(found.row, column, what, argument="categorical", expected=expected, fix=fix)
 
 
@@ -140,10 +148,12 @@ def target_problem(table: Table, target: str, *, most: int) -> Iterator[UserErro
     """
     names = table.names(target)
     found = judge(target, names, most=most)
-    if found is None or found.kind in ("text", "names", "mixed") or found.kinds <= _MANY:
+    # A few whole numbers may be classes beside names, such as 1, 2 and other; many fractions are amounts.
+    classes = ("text", "names", *(() if (names.numbers.values % 1 > 0).any() else ("mixed",)))
+    if found is None or found.kind in classes or found.kinds <= min(_MANY, len(table) // 2):
         return
     what = f"{_named([found])} {_what(found.kind, [found])}: these are no classes"
-    fix = f"{_target_fix(found.kind)}; data.dataset.task=multiclass takes each of the {found.kinds:,} for a class"
+    fix = f"{_mended(found.kind, '')}; data.dataset.task=multiclass takes each of the {found.kinds:,} for a class"
     facts = {"expected": "numbers, or the names of classes", "fix": fix, "family": "data-unreadable"}
     yield table.fault(found.row, target, what, argument="target", **facts)
 
@@ -158,20 +168,34 @@ def encoding_problem(table: Table, name: str, encoding: Encoding) -> Iterator[Us
         yield table.fault(int(wrong[0]), name, what, argument=encoding.kind, expected=expected, fix=fix)
 
 
-def doubts(table: Table, features: Sequence[str]) -> list[str]:
-    """Return lines about features of numbers that only count the rows, or are written as ids are."""
-    counters, padded = list[str](), list[str]()
+def unmarked(table: Table, marks: Mapping[str, str]) -> Iterator[UserError]:
+    """Yield the errors of rows without a group, a time or a weight, by the columns that tell them."""
+    for argument, lacks in _LACKS.items():
+        column = marks.get(argument, "")
+        if column in table.columns and (wrong := lacks(table.names(column))).any():
+            about = {key: text.replace("NAME", column) for key, text in _MARKS[argument].items()}
+            yield table.fault(int(wrong.argmax()), column, **about, argument=argument, family="data-unreadable")
+
+
+_LACKS: dict[str, Callable[[NameColumn], np.ndarray]] = {
+    "group_column": lambda own: own.missing,
+    "time_column": lambda own: own.missing | np.isnan(moments(own.kinds.to_pylist()))[own.codes],
+    "weight_column": lambda own: ~(own.numbers.values >= 0),
+}
+"""Which rows lack what a column has to tell of each, by the argument that names it."""
+
+
+def doubts(table: Table, features: Sequence[str]) -> Iterator[str]:
+    """Yield lines about features of numbers that only count the rows, are written as ids are, or are too much alike."""
     for name in features:
         numbers = table.numbers(name)
         values = numbers.values if len(table) > _MANY else np.zeros(0)
         if len(values) and np.isfinite(values).all() and (np.diff(values) == 1).all():
             told = "counts the rows: as a feature it tells their order; data.dataset.features may leave it out"
-            counters.append(f"column {name!r} {told}")
-        elif numbers.padded:
-            told = "has zeros before its numbers, as ids and codes have, and is read as numbers"
-            fix = f"data.dataset.categorical=[{name}] takes them for names, data.dataset.features may leave it out"
-            padded.append(f"column {name!r} {told} ({numbers.padded!r}): {fix}")
-    return [*counters, *padded]
+            yield f"column {name!r} {told}"
+        elif numbers.doubtful:
+            told = _DOUBTS["padded" if numbers.doubtful.startswith("0") else "alike"]
+            yield f"column {name!r} " + told.replace("CELL", numbers.doubtful).replace("NAME", name)
 
 
 def _named(own: Sequence[Judged]) -> str:
@@ -187,21 +211,25 @@ def _what(kind: str, own: Sequence[Judged]) -> str:
     return f"hold{'s' if len(own) == 1 else ''} {held}"
 
 
-def _fix(kind: str, own: Sequence[Judged], kept: Sequence[str], categorical: Sequence[str]) -> str:
-    names = ",".join(one.name for one in own)
-    if kind == "text":
-        named = ",".join([*categorical, names])
-        return f"data.dataset.categorical=[{named}] for names, or leave it out of data.dataset.features"
-    if kind not in _LEFT_OUT:
-        return _mended(kind, names)
-    few = f": data.dataset.features=[{','.join(kept)}]" if 0 < len(kept) <= 20 else " of data.dataset.features"
-    return f"leave it out{few}; {_mended(kind, names)}"
+def _settings(by_kind: Mapping[str, Sequence[str]], features: Sequence[str], spec: TableSpec) -> dict[str, str]:
+    """Write for each kind of features what is to be typed so that they are read, or left out."""
+    keys = {kind: str(_KINDS[kind]["key"]) for kind in by_kind if "key" in _KINDS[kind]}
+    left = {name for kind, key in keys.items() if key == _FEATURES for name in by_kind[kind]}
+    kept = [name for name in features if name not in left]
+    known = {**spec.kinds, _FEATURES: kept if len(kept) <= _MANY else ["…"]}
+    named = {kind: [*known[key], *by_kind[kind]] if key in spec.kinds else known[key] for kind, key in keys.items()}
+    return {kind: _setting(kind, names) for kind, names in named.items()}
 
 
-def _target_fix(kind: str) -> str:
-    other = "choose another column, or make numbers of it first"
-    return other if kind in ("text", *_LEFT_OUT) else _mended(kind, "")
+def _setting(kind: str, names: Sequence[str]) -> str:
+    """Write names of columns as a setting that a shell and Hydra read as they are."""
+    about = _KINDS[kind]
+    quoted = (n if n.isidentifier() and n.isascii() else json.dumps(n, ensure_ascii=False) for n in names)
+    return shlex.quote(f"data.dataset.{about.get('key')}=[{','.join(quoted)}]") + about.get("more", "")
 
 
-def _mended(kind: str, names: str) -> str:
-    return _KINDS[kind].get("fix", "").replace("NAMES", names)
+def _mended(kind: str, setting: str) -> str:
+    """Return what to do about a kind of columns, by what is to be typed; empty for a target, which no setting mends."""
+    if "key" in _KINDS[kind] and not setting:
+        return "choose another column, or make numbers of it first"
+    return _KINDS[kind].get("fix", "").replace("SETTING", setting)

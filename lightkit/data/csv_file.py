@@ -50,7 +50,7 @@ def build_table(spec: TableSpec) -> TensorData:
         imputer=_imputer(names, tables.encodings, tables.policy, add_indicator=spec.add_indicator),
         notes=tables.notes,
         feature_names=[f"{name}{part}" for name, kind in zip(names, own) for part in (kind.parts if kind else [""])],
-        groups=tables.groups,
+        groups=_cells(tables, spec.group_column),
         times=_cells(tables, spec.time_column),
         weights=_cells(tables, spec.weight_column),
         reader=_reader(tables, spec),

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
+from lightkit.common.text import is_number
 from lightkit.data.csv_columns import NameColumn, is_missing
-from lightkit.data.csv_faults import doubts, encoding_problem, names_problem, target_problem, text_problems
+from lightkit.data.csv_faults import doubts, encoding_problem, names_problem, target_problem, text_problems, unmarked
 from lightkit.data.missing import MissingPolicy
 from lightkit.data.table_columns import Table, class_words, read_table
 from lightkit.data.table_encodings import Codes, Dates, Encoding, OneHot, Words
@@ -40,7 +42,6 @@ class Tables:
         y: Targets `(N,)` or `(N, K)`: int64 classes, or float32.
         classes: Names of the classes or labels.
         splits: Rows of each split, where the table says which.
-        groups: Name of the group of each row; None where there are none.
         notes: Lines about what was left out.
     """
 
@@ -52,7 +53,6 @@ class Tables:
     y: np.ndarray
     classes: tuple[str, ...]
     splits: dict[str, np.ndarray]
-    groups: list[str] | None
     notes: list[str]
 
 
@@ -77,8 +77,7 @@ def find_task(spec: TableSpec) -> str:
     if spec.task is not None:
         return spec.task
     source = open_table(spec.path, delimiter=spec.delimiter, encoding=spec.encoding)
-    for error in source.unknown(spec.targets, argument="target"):
-        raise error
+    Problems(source.unknown(spec.targets, argument="target")).raise_any()
     table = read_table(source, numbers=spec.targets, names=spec.targets, spelling=spec.spelling, cached=spec.cache)
     there = ~np.any([table.names(name).missing for name in spec.targets], axis=0)
     return guess_task([table.names(name).take(np.flatnonzero(there)) for name in spec.targets])
@@ -104,8 +103,10 @@ class _Reading:
         self.chosen = self._feature_names(train)
         self.targets = [name for name in spec.targets if name in train.names]
         self.kinds = {name: kind for kind, names in spec.kinds.items() for name in names if name in self.chosen}
+        self.typed = {name: kind for name, kind in train.kinds.items() if name in {*self.chosen} - {*self.kinds}}
+        self.kinds |= self.typed
         with self.problems.noted():
-            named = [*spec.categorical, *spec.embedded]
+            named = [name for name, kind in self.kinds.items() if kind in ("categorical", "embedded")]
             self.policy = MissingPolicy(spec.missing, spec.fill_value, self.chosen, self.targets, named)
         if not hasattr(self, "policy") or not (self.chosen or self.targets):
             self.problems.raise_any()
@@ -186,23 +187,24 @@ class _Reading:
         if self.targets and self.targets == spec.targets and spec.task in (None, *_TASKS) and not spec.too_many:
             with self.problems.noted():
                 task, y, classes = self._targets(tables)
-        splits, groups = dict[str, np.ndarray](), None
+        splits = dict[str, np.ndarray]()
         with self.problems.noted():
             splits = read_splits(tables, spec.split_column)
-        if spec.group_column in train.source.names:
-            with self.problems.noted():
-                groups = read_groups([*tables.values()], str(spec.group_column))
+        self.problems += chain(*(unmarked(table, spec.marks) for table in tables.values()))
         self.problems.raise_any()
+        notes += [
+            f"column {name!r}: data.dataset.{kind}, by its type in the table" for name, kind in self.typed.items()
+        ]
         notes += doubts(train, [name for name in self.chosen if name not in encodings])
         for name in spec.text:
             notes.append(f"column {name!r}: its words are {spec.text_features} inputs (data.dataset.text_features)")
-        return Tables(tables, self.chosen, encodings, self.policy, task, y, classes, splits, groups, notes)
+        return Tables(tables, self.chosen, encodings, self.policy, task, y, classes, splits, notes)
 
     def _encoding(self, train: Table, name: str, kind: str) -> Encoding:
         """Return how a column becomes features, and note what speaks against it."""
         spec = self.spec
         if kind == "dates":
-            return Dates(spec.date_format or "")
+            return Dates("" if name in self.typed else spec.date_format or "")
         if kind == "text":
             return Words(spec.text_features)
         most = spec.max_categories if kind == "categorical" else max(spec.max_categories, len(train) // 2)
@@ -286,7 +288,9 @@ def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndar
     if len(names) == 1:
         what, choices = f"column {target!r} holds one class only", [*tables[0].source.names]
         choices.remove(target)
-        raise UserError(what, argument="target", expected="2 classes or more", received=names[0], choices=choices)
+        fix = "data.dataset.task=regression where it is a number to predict" if is_number(names[0]) else None
+        facts: dict[str, Any] = {"received": names[0], "choices": choices, "fix": fix}
+        raise UserError(what, argument="target", expected="2 classes or more", **facts)
     if binary and len(names) != 2:
         raise UserError("binary needs a target of two values", argument="task", received=names[:5])
     y = np.concatenate([_numbered(table, target, names, "a class that the training rows lack") for table in tables])
@@ -301,20 +305,6 @@ def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argum
         facts = {"argument": argument, "choices": known, "family": "data-unreadable"}
         raise table.fault(int(unknown[0]), name, problem, **facts)
     return numbers
-
-
-def read_groups(tables: Sequence[Table], column: str) -> list[str]:
-    """Return the name of the group of each row of all tables, and refuse a row without one."""
-    found = list[str]()
-    for table in tables:
-        own = table.names(column)
-        if own.missing.any():
-            fix, expected = "give such a row a group of its own, or leave it out", f"a name in column {column!r}"
-            facts = {"argument": "group_column", "expected": expected, "fix": fix, "family": "data-unreadable"}
-            raise table.fault(int(own.missing.argmax()), column, "the row belongs to no group", **facts)
-        names = {code: name for name, code in own.found().items()}
-        found += [names[code] for code in own.codes.tolist()]
-    return found
 
 
 def read_splits(tables: dict[str, Table], split_column: str | None) -> dict[str, np.ndarray]:

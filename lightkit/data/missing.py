@@ -151,6 +151,10 @@ class MissingPolicy:
         fill = "" if is_target else "; mean, median, most_frequent or constant fill the values in"
         what, expected = f"{place}: column {name!r} {problem}{more}", "a finite number or a name"
         fix = f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}"
+        if is_target and self.missing in STRATEGIES:
+            fix = f'"data.dataset.missing={{*: {self.missing}, {name}: drop}}" leaves such rows out'
+        if empty := [name for name, rows in holes.items() if rows.all()]:
+            fix = f"leave {', '.join(empty)} out of data.dataset.features: no row has a value there; {fix}"
         return UserError(what, argument=table.source.argument, expected=expected, received=cell, fix=fix)
 
 

@@ -6,9 +6,7 @@ Shapes: B windows, C values of the context, H of the horizon, T = C + H, K known
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,11 @@ from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import Problems, UserError
 from lightkit.data.reader import Faults, NewRows, Reader
 from lightkit.data.table_columns import read_table
+from lightkit.data.table_encodings import moments
 from lightkit.data.table_sources import open_table
 from lightkit.data.tensors import DataInfo, fingerprint
+
+_SHOWN = 5
 
 
 @dataclass
@@ -63,8 +64,8 @@ class SeriesReader(Reader):
         table, wrong = read_table(source, numbers=numbers, names=names), dict[int, str]()
         kinds = table.names(names[-1]).kinds.to_pylist() if self.series else [""]
         codes = table.names(names[-1]).codes if self.series else np.zeros(len(table))
-        moments = np.array([_time(cell) for cell in table.names(self.time).kinds.to_pylist()])
-        times, values = moments[table.names(self.time).codes], np.stack([table.numbers(n).values for n in numbers], 1)
+        known = moments(table.names(self.time).kinds.to_pylist())
+        times, values = known[table.names(self.time).codes], np.stack([table.numbers(n).values for n in numbers], 1)
         rows = [np.flatnonzero(codes == code) for code in range(len(kinds))]
         for own in rows:
             large = (np.abs(values[own]) > np.finfo(np.float32).max).any(1)
@@ -82,14 +83,11 @@ class SeriesReader(Reader):
         for number, (name, _, values) in enumerate(self.parts(given, faults, ahead=True)):
             known = len(values) - int(np.isnan(values[::-1, 0]).argmin())
             own = values[max(0, known - self.context) : known + self.horizon]
-            scale, size = (
-                self.scales.get(name) or naive_error(values[:known, 0], self.season),
-                self.context + self.horizon,
-            )
+            scale = self.scales.get(name) or naive_error(values[:known, 0], self.season)
+            size = self.context + self.horizon
             if known < self.context or np.isnan(own[: self.context]).any() or (self.covariates and len(own) < size):
-                faults.take(
-                    [(f"series {name!r}", f"its last {self.context} values, or covariates ahead, are not all there")]
-                )
+                why = f"its last {self.context} values, or covariates ahead, are not all there"
+                faults.take([(f"series {name!r}", why)])
                 continue
             x = np.full((1, size, values.shape[1] + 1), scale, np.float32)
             x[0, : len(own), :-1] = own
@@ -104,14 +102,6 @@ class SeriesReader(Reader):
 def naive_error(values: np.ndarray, season: int) -> float:
     """Return the mean error of the seasonal naive forecast, one step ahead; 1 where it has none."""
     return float(np.abs(values[season:] - values[:-season]).mean() or 1.0) if len(values) > season else 1.0
-
-
-def _time(cell: str) -> float:
-    with suppress(ValueError):
-        return float(cell)
-    with suppress(ValueError):
-        return float(np.datetime64(cell, "s").astype(np.int64))
-    return nan
 
 
 @dataclass
@@ -152,35 +142,37 @@ class Series(SeriesReader):
             raise UserError("the values are not known ahead", argument="covariates", received=self.value)
         parts = [*self.parts(self.path, Faults(fix="mend them, or take them out of the table"))]
         moments = np.unique(np.concatenate([times for _, times, _ in parts]))
+        size = self.context + self.horizon
+        short = [name for name, times, _ in parts if len(times) < size]
+        told = f"{len(short):,} of {len(parts):,} series are shorter than {size} values and have no window: "
+        self.notes = [told + ", ".join(map(repr, short[:_SHOWN])) + ", …" * (len(short) > _SHOWN)] if short else []
         places = [round(len(moments) * (1 - share)) for share in (self.val + self.test, self.test)]
         end, first, last = (np.append(moments, np.inf)[max(0, at)] for at in (places[0] - self.gap, *places))
         starts, kinds, tables, done = list[Any](), list[Any](), list[Any](), 0
         for name, times, values in parts:
             self.scales[name] = naive_error(values[times < first, 0], self.season)
             tables.append(np.insert(values, values.shape[1], self.scales[name], axis=1))
-            at = np.arange(0, max(0, len(values) - self.context - self.horizon + 1), self.stride)
+            at = np.arange(0, max(0, len(values) - size + 1), self.stride)
             begins, ends = times[at + self.context], times[at + self.context + self.horizon - 1]
             within = [ends < end, (begins >= first) & (ends < last), begins >= last]
             kinds.append(np.select(within, [1, 2, 3]))
             starts.append(at + done)
             done += len(values)
         self.table, self.starts = (torch.from_numpy(np.concatenate(each)) for each in (tables, starts))
-        numbers = {
-            name: np.flatnonzero(np.concatenate(kinds) == kind) for kind, name in enumerate(("train", "val", "test"), 1)
-        }
+        all_kinds = np.concatenate(kinds)
+        numbers = {name: np.flatnonzero(all_kinds == i) for i, name in enumerate(("train", "val", "test"), 1)}
         self.splits = {name: rows for name, rows in numbers.items() if getattr(self, name, 1)}
         if empty := [name for name, rows in self.splits.items() if not len(rows)]:
             raise UserError(
-                f"no window of {self.context} + {self.horizon} values lies in {', '.join(empty)}",
+                "; ".join(
+                    [f"no window of {self.context} + {self.horizon} values lies in {', '.join(empty)}", *self.notes]
+                ),
                 argument="path",
                 received=f"{len(moments)} moments, val {self.val}, test {self.test}, gap {self.gap}",
                 fix="smaller context, horizon or gap, or other data.split.val and data.split.test (0: no such split)",
             )
         self.reader = SeriesReader(**{each.name: getattr(self, each.name) for each in fields(SeriesReader)})
-        shape, mark = (
-            (self.context + self.horizon, self.table.shape[1]),
-            fingerprint([self.table, self.starts, self.splits]),
-        )
+        shape, mark = (size, self.table.shape[1]), fingerprint([self.table, self.starts, self.splits])
         learnt_by = "lightkit.trainer.Forecast"
         self.info = DataInfo("regression", shape, self.horizon, fingerprint=mark, learnt_by=learnt_by)
 

@@ -28,7 +28,7 @@ _FRESH = 2.0
 """Seconds after which a further change of a file shows in the time of its last change, on any file system."""
 _KEPT = 30 * 86400.0
 """Seconds after which a copy that nobody has read goes."""
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Cache:
             facts = json.loads(batch.schema.metadata[b"facts"])
             if facts["mark"] == self.mark and facts["sums"] == [_sum(column) for column in batch.columns]:
                 os.utime(self.path)
-                padded = facts["padded"]
-                return {name: _column(cells, padded[name]) for name, cells in zip(batch.schema.names, batch.columns)}
+                doubtful = facts["doubtful"]
+                return {name: _column(cells, doubtful[name]) for name, cells in zip(batch.schema.names, batch.columns)}
         return {}
 
     def save(self, columns: Mapping[str, NumberColumn | NameColumn]) -> None:
@@ -83,8 +83,8 @@ class Cache:
         if self.path is None or any(column.text.any() for column in numbers):
             return
         arrays = [*map(_arrow, columns.values())]
-        padded = {name: getattr(column, "padded", "") for name, column in columns.items()}
-        facts = json.dumps({"mark": self.mark, "sums": [_sum(column) for column in arrays], "padded": padded})
+        doubtful = {name: getattr(column, "doubtful", "") for name, column in columns.items()}
+        facts = json.dumps({"mark": self.mark, "sums": [_sum(column) for column in arrays], "doubtful": doubtful})
         fields = [pa.field(name, column.type) for name, column in zip(columns, arrays, strict=True)]
         schema = pa.schema(fields, metadata={"facts": facts})
         with suppress(OSError, pa.ArrowException):
@@ -102,11 +102,11 @@ def _arrow(column: NumberColumn | NameColumn) -> Any:
     return pa.DictionaryArray.from_arrays(array(column.codes, pa.int32()), column.kinds)
 
 
-def _column(cells: Any, padded: str) -> NumberColumn | NameColumn:
+def _column(cells: Any, doubtful: str) -> NumberColumn | NameColumn:
     if isinstance(cells, pa.DictionaryArray):
         return NameColumn(view(cells.indices, np.int32), cells.dictionary)
     values = view(cells, np.float32)
-    return NumberColumn(values, np.isnan(values), np.zeros(len(values), dtype=bool), padded)
+    return NumberColumn(values, np.isnan(values), np.zeros(len(values), dtype=bool), doubtful)
 
 
 def _sum(cells: Any) -> int:

@@ -126,6 +126,14 @@ class Dates(Encoding):
         return found
 
 
+def moments(cells: Sequence[str]) -> np.ndarray:
+    """Return the times that cells say, as numbers or as seconds of dates of ISO 8601; NaN where one says none."""
+    for kind, unit in (("float64", 1.0), ("datetime64[us]", 1e6)):
+        with suppress(ValueError):
+            return np.array([cell or "none" for cell in cells], dtype=kind).astype(np.float64) / unit
+    return np.concatenate([moments([cell]) for cell in cells]) if len(cells) > 1 else np.full(len(cells), math.nan)
+
+
 _CIRCLES = {"month": 12, "day": 31, "weekday": 7, "hour": 24}
 """Parts of a date that begin again, with how many values they have."""
 
@@ -175,7 +183,6 @@ class Tokens(Encoding):
     size: int = 256
     spaces: bool = False
     kind = "tokens"
-    unit = "word"
 
     @property
     def parts(self) -> list[str]:
@@ -188,10 +195,6 @@ class Tokens(Encoding):
             with suppress(ValueError, SyntaxError):
                 return [str(word) for word in literal_eval(cell) if word is not None]
         return cell.split() if self.spaces else _WORD.findall(cell.lower())
-
-    def is_wrong(self, cell: str) -> bool:
-        """Tell whether a text has no words."""
-        return not self.cut(cell)
 
     def features(self, cells: Sequence[str]) -> np.ndarray:
         """Return the numbers; see `Encoding.features`."""

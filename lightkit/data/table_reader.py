@@ -91,7 +91,7 @@ class TableReader(Reader):
         if not isinstance(given, (str, Path)):
             if isinstance(given, (list, tuple)) and len(self.features) == 1:
                 return frame_source({self.features[0]: given}, "")
-            if not hasattr(given, "columns"):
+            if not hasattr(type(given), "columns"):
                 expected = "a data frame, the path of a file with its columns, or an array of numbers"
                 raise UserError(what, argument="", expected=expected, received=called(given))
             return frame_source(given, "")

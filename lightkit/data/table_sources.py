@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from glob import has_magic
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,8 @@ _BLOCK_ROWS = 2**13
 _SHOWN = 5
 _PARQUET, _ARROW, _JSON = (".parquet", ".pq"), (".feather", ".arrow", ".ipc"), (".jsonl", ".ndjson")
 _CSV = (".csv", ".tsv", ".txt", ".tab", ".data", ".dat")
-_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".json", ".npy", ".pkl", ".png", ".jpg", ".jpeg")
+_PACKED = (".gz", ".bz2", ".zst", ".lz4")
+_OTHERS = (".xlsx", ".xls", ".ods", ".zip", ".tar", ".tgz", ".xz", ".json", ".npy", ".pkl", ".png", ".jpg", ".jpeg")
 EXPECTED = "a .csv, .tsv, .parquet, .feather, .arrow or .jsonl file, a folder or a pattern of such files"
 
 
@@ -41,6 +43,7 @@ class TableSource:
         files: What it is read from; empty for what is in memory.
         spelling: What else decides how files are read.
         find: Tells where rows stand by their numbers; None where the numbers say it.
+        kinds: What columns hold by the type that they have there, `dates` or `categorical`.
 
     Raises:
         UserError: Two columns have one name.
@@ -53,6 +56,7 @@ class TableSource:
     files: tuple[Path, ...] = ()
     spelling: str = ""
     find: Callable[[Sequence[int]], list[str]] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
@@ -97,6 +101,17 @@ def _arrow_blocks(batches: Callable[[Sequence[str]], Iterable[Any]], wanted: Seq
         first += size
 
 
+def _arrow_source(
+    label: str, schema: Iterable[tuple[str, Any]], batches: Any, argument: str, **more: Any
+) -> TableSource:
+    """Return a table of Arrow, by the names and types of its columns and what reads some of them."""
+    types = [*schema]
+    kinds = {name: "dates" for name, kind in types if pa.types.is_timestamp(kind) or pa.types.is_date(kind)}
+    kinds |= {name: "categorical" for name, kind in types if pa.types.is_dictionary(kind)}
+    names = tuple(name for name, _ in types)
+    return TableSource(label, names, partial(_arrow_blocks, batches), argument, kinds=kinds, **more)
+
+
 def _joined(label: str, parts: Sequence[TableSource], argument: str) -> TableSource:
     """Return the rows of several files with the same columns, one after the other."""
     starts = list[int]()
@@ -115,7 +130,8 @@ def _joined(label: str, parts: Sequence[TableSource], argument: str) -> TableSou
         return [parts[at].places([number - starts[at]])[0] for at, number in pairs]
 
     files = tuple(path for part in parts for path in part.files)
-    return TableSource(label, parts[0].names, blocks, argument, files, parts[0].spelling, find)
+    kinds = {name: kind for name, kind in parts[0].kinds.items() if all(part.kinds.get(name) == kind for part in parts)}
+    return TableSource(label, parts[0].names, blocks, argument, files, parts[0].spelling, find, kinds)
 
 
 def _lines(label: str, numbers: Sequence[int], lines: Iterable[int]) -> list[str]:
@@ -155,6 +171,8 @@ def open_table(given: Any, *, argument: str = "path", content: bytes | None = No
     files, parts, problems = table_files(given), list[TableSource](), Problems()
     if [Path(given).expanduser()] == files:
         return _file(files[0], known=False, **how)
+    if not files and [*Path(given).expanduser().glob("*=*/")]:
+        return _columnar(Path(given).expanduser(), argument, "parquet")
     if not files:
         what = "there are no tables"
         raise UserError(what, argument=argument, expected=EXPECTED, received=str(given), family="data-not-found")
@@ -177,7 +195,7 @@ def _missing(one: TableSource, other: TableSource) -> str:
 
 def _file(path: Path, *, known: bool, argument: str, **how: Any) -> TableSource:
     """Open one file; `known` wants an ending that is one of a table."""
-    ending = path.suffix.lower()
+    ending = _ending(path)
     if ending in _OTHERS or (known and ending not in (*_PARQUET, *_ARROW, *_JSON, *_CSV)):
         what, fix = f"{path}: no table can be read from such a file", "a pattern such as 'FOLDER/*.csv' leaves it out"
         facts: dict[str, Any] = {"expected": EXPECTED, "received": path.name, "fix": fix if known else None}
@@ -187,17 +205,26 @@ def _file(path: Path, *, known: bool, argument: str, **how: Any) -> TableSource:
     return _json(path, argument) if ending in _JSON else _csv(path, argument=argument, **how)
 
 
-def _csv(path: Path, *, argument: str, delimiter: str, encoding: str, content: bytes | None = None) -> TableSource:
-    delimiter = "\t" if (path.suffix.lower(), delimiter) == (".tsv", ",") else delimiter
-    file = open_csv(path, delimiter=delimiter, encoding=encoding, argument=argument, content=content)
+def _csv(path: Path, *, delimiter: str, **how: Any) -> TableSource:
+    delimiter = "\t" if (_ending(path), delimiter) == (".tsv", ",") else delimiter
+    file = open_csv(path, delimiter=delimiter, opened=_opened, **how)
     files = (file.path,) if file.content is None else ()
 
     def find(numbers: Sequence[int]) -> list[str]:
         return _lines(str(path), numbers, (line for line, _ in islice(file.lines(), 1, None)))
 
-    return TableSource(
-        str(file.path), file.names, partial(csv_blocks, file), argument, files, f"{file.delimiter}{file.codec}", find
-    )
+    spelling = f"{file.delimiter}{file.codec}"
+    return TableSource(str(file.path), file.names, partial(csv_blocks, file), file.argument, files, spelling, find)
+
+
+def _ending(path: Path) -> str:
+    """Return the ending of a file, before that of a packed one."""
+    return Path(path.stem if path.suffix.lower() in _PACKED else path).suffix.lower()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file to be read, unpacked as it is read where its ending says how."""
+    return io.BufferedReader(pa.input_stream(str(path))) if path.suffix.lower() in _PACKED else path.open("rb")
 
 
 @contextmanager
@@ -216,6 +243,8 @@ def _columnar(path: Path, argument: str, kind: str) -> TableSource:
     from pyarrow import dataset
 
     def opened() -> Any:
+        if path.is_dir():
+            return dataset.dataset(str(path), format=kind, partitioning="hive")
         with path.open("rb") as file:
             if kind == "parquet" or file.read(6) == b"ARROW1":
                 return dataset.dataset(str(path), format=kind)
@@ -226,33 +255,35 @@ def _columnar(path: Path, argument: str, kind: str) -> TableSource:
             yield from opened().to_batches(columns=[*wanted], batch_readahead=0, use_threads=False)
 
     with _readable(path, argument):
-        return TableSource(str(path), tuple(opened().schema.names), partial(_arrow_blocks, batches), argument, (path,))
+        schema, files = opened().schema, tuple(path.rglob("*.*")) if path.is_dir() else (path,)
+    return _arrow_source(str(path), zip(schema.names, schema.types), batches, argument, files=files)
 
 
 def _json(path: Path, argument: str) -> TableSource:
     from pyarrow import json as arrow
 
-    with _readable(path, argument):
-        options = arrow.ReadOptions(use_threads=False, block_size=max(1, min(path.stat().st_size, 2**31 - 1)))
+    with _readable(path, argument), _opened(path) as stream:
+        content = stream.read()
+        options = arrow.ReadOptions(use_threads=False, block_size=max(1, min(len(content), 2**31 - 1)))
         try:
-            table = arrow.read_json(str(path), options)
+            table = arrow.read_json(pa.BufferReader(content), options)
         except pa.ArrowInvalid:
             table = _json_by_python(path, argument)
     if not table.num_rows:
         raise UserError("the file has no rows", argument=argument, received=str(path), family="data-unreadable")
 
     def find(numbers: Sequence[int]) -> list[str]:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             return _lines(str(path), numbers, (line for line, text in enumerate(file, 1) if text.strip()))
 
-    blocks = partial(_arrow_blocks, lambda wanted: [table])
-    return TableSource(str(path), tuple(table.column_names), blocks, argument, (path,), find=find)
+    types = zip(table.column_names, table.schema.types)
+    return _arrow_source(str(path), types, lambda wanted: [table], argument, files=(path,), find=find)
 
 
 def _json_by_python(path: Path, argument: str) -> Any:
     """Read lines of JSON whose values are of several kinds, as texts, or tell all lines that are broken."""
     rows, bad = list[dict[str, Any]](), list[tuple[int, str]]()
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with io.TextIOWrapper(_opened(path), encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line) if line.strip() else None
@@ -281,8 +312,8 @@ def frame_source(frame: Any, argument: str = "frame") -> TableSource:
         UserError: It is none.
     """
     given = frame
-    if hasattr(frame, "to_arrow"):
-        frame = frame.to_arrow()
+    for way in ("collect", "to_arrow"):  # of polars
+        frame = getattr(frame, way)() if hasattr(frame, way) else frame
     if isinstance(frame, pa.Table):
         named = [(name, whole(column)) for name, column in zip(frame.column_names, frame.columns)]
     elif hasattr(frame, "columns") and hasattr(frame, "iloc"):
@@ -292,8 +323,8 @@ def frame_source(frame: Any, argument: str = "frame") -> TableSource:
     else:
         expected = "a data frame of pandas, polars or Arrow"
         raise UserError("this is no table", argument=argument, expected=expected, received=type(given).__name__)
-    blocks = partial(_arrow_blocks, lambda wanted: [dict(named)])
-    return TableSource("the table", tuple(name for name, _ in named), blocks, argument)
+    types = ((name, cells.type) for name, cells in named)
+    return _arrow_source("the table", types, lambda wanted: [dict(named)], argument)
 
 
 def _array(series: Any) -> Any:

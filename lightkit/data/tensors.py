@@ -82,7 +82,7 @@ class TensorData:
         imputer: Imputer | None = None,
         notes: Sequence[str] = (),
         feature_names: Sequence[str] = (),
-        groups: Tensor | Sequence[Any] | None = None,
+        groups: Any = None,
         times: Any = None,
         weights: Any = None,
         reader: Any = None,
