@@ -180,8 +180,8 @@ def parse_numbers(cells: Any) -> NumberColumn:
         assert values is not None, "what is left are plain numbers"
         others = cells.filter(other).dictionary_encode()
         kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
-        missing = np.array([is_missing(kind) for kind in kinds])
-        text = np.array([not is_number(kind) for kind in kinds]) & ~missing
+        missing = np.array([is_missing(kind) for kind in kinds], dtype=bool)
+        text = np.array([not is_number(kind) for kind in kinds], dtype=bool) & ~missing
         numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
         rows, codes = _bools(other), view(others.indices, np.int32)
         values[rows], masks[:, rows] = np.array(numbers)[codes], np.stack((missing, text))[:, codes]

@@ -153,6 +153,7 @@ class MissingPolicy:
         fix = f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}"
         if is_target and self.missing in STRATEGIES:
             fix = f'"data.dataset.missing={{*: {self.missing}, {name}: drop}}" leaves such rows out'
+            fix += f" ({_any(table, holes).sum()} of {len(table)})"
         if empty := [name for name, rows in holes.items() if rows.all()]:
             fix = f"leave {', '.join(empty)} out of data.dataset.features: no row has a value there; {fix}"
         return UserError(what, argument=table.source.argument, expected=expected, received=cell, fix=fix)

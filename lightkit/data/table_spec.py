@@ -51,13 +51,15 @@ def table(
 
     Args:
         path: A `.csv`, `.tsv`, `.parquet`, `.feather`, `.arrow` or `.jsonl` file, a folder or pattern of such files;
-            other endings are read as CSV. With `test_path` or `val_path` its rows are the training part.
+            other endings are read as CSV, `.gz`, `.bz2`, `.zst` and `.lz4` are unpacked. With `test_path` or `val_path`
+            its rows are the training part.
         target: Column to predict; several for `multilabel` (0/1) or several regression targets.
         features: Columns to predict from; None takes all others.
         frame: A data frame of pandas, polars or Arrow in place of `path`; in a configuration a function that makes it.
         task: `multiclass`, `binary` (one output), `multilabel` or `regression`; None finds out: text and up to 20 whole
             numbers are classes, several columns of 0 and 1 are labels.
-        categorical: Feature columns that hold names.
+        categorical: Feature columns that hold names; those of categories and dates by their types in a Parquet or Arrow
+            file or a frame need not be named.
         embedded: Feature columns that hold names, for a model that learns a vector for each name (`model=tabular`).
         dates: Feature columns that hold dates: year, month, day, weekday and hour are features, and points on a circle
             for all but the year.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from lightkit.common.errors import UserErrors
@@ -20,13 +23,13 @@ CELLS: dict[str, tuple[Any, str]] = {
     "decimal comma": (lambda row: f'"{row},5"', "holds numbers with a decimal comma … decimal=','"),
     "german": (lambda row: f'"{row + 1}.{row + 100},5"', "points between thousands … thousands='.'"),
     "thousands": (lambda row: f'"{row + 1},{row + 100}.5"', "commas between thousands … thousands=','"),
-    "date": (lambda row: f"2020-01-{row % 28 + 1:02d}", "holds dates or times … features=[height]"),
-    "German date": (lambda row: f"{row % 28 + 1}.1.2020", "holds dates or times … features=[height]"),
-    "US date": (lambda row: f"{row % 12 + 1}/{row % 28 + 1}/2020", "holds dates or times … features=[height]"),
-    "month": (lambda row: f'"Mar {row % 28 + 1}, 2020"', "holds dates or times … features=[height]"),
-    "weekday": (lambda row: f"Tue {row % 28 + 1}-Okt-20", "holds dates or times … features=[height]"),
-    "clock": (lambda row: f"{row % 12 + 1}:30 PM", "holds dates or times … features=[height]"),
-    "time": (lambda row: f"2020-01-01T12:00:{row:02d}Z", "holds dates or times … features=[height]"),
+    "date": (lambda row: f"2020-01-{row % 28 + 1:02d}", "holds dates or times … dates=[x]"),
+    "German date": (lambda row: f"{row % 28 + 1}.1.2020", "holds dates or times … dates=[x]"),
+    "US date": (lambda row: f"{row % 12 + 1}/{row % 28 + 1}/2020", "holds dates or times … dates=[x]"),
+    "month": (lambda row: f'"Mar {row % 28 + 1}, 2020"', "holds dates or times … dates=[x]"),
+    "weekday": (lambda row: f"Tue {row % 28 + 1}-Okt-20", "holds dates or times … dates=[x]"),
+    "clock": (lambda row: f"{row % 12 + 1}:30 PM", "holds dates or times … dates=[x]"),
+    "time": (lambda row: f"2020-01-01T12:00:{row:02d}Z", "holds dates or times … dates=[x]"),
     "id": (lambda row: f"p-{row:05d}", "as an id does … features=[height]"),
     "free text": (lambda row: f"the {row} quick brown foxes", "holds free text … data.dataset.text=[x]"),
     "unit": (lambda row: f"{row} kg", "with a unit or a sign … name of the column"),
@@ -140,6 +143,55 @@ def test_the_command_tells_them_with_the_mistakes_of_the_configuration(
     assert done.code == 2
     assert all(said in done.err for said in (*SAID, "optim.lrr: ", f"{len(SAID) + 1} problems found"))
     assert not (project / "outputs").exists()
+
+
+def test_one_line_to_paste_reads_columns_of_all_kinds(cli: Callable[..., Outcome], project: Path) -> None:
+    rows = (
+        f"2020-01-{i % 28 + 1:02d},{'xy'[i % 2]},the {i} quick brown foxes,p-{i:05d},{i * i},{i / 7}" for i in range(40)
+    )
+    (project / "t.csv").write_text("\n".join(["am Tag,c=d,größe,id,n,y", *rows]) + "\n")
+    settings = ("data=table", "data.dataset.path=t.csv", "data.dataset.target=y", "trainer.epochs=1")
+    line = cli("train", *settings).err.partition("in one line: ")[2].splitlines()[0]
+    assert """'data.dataset.dates=["am Tag"]'""" in line
+    done = cli("train", *settings, *shlex.split(line))
+    assert done.code == 0, done.err
+    assert "input 272," in done.out, "1 number, 13 parts of the date, 2 names, 256 hashed words"
+
+
+@pytest.mark.parametrize("given", [2**60 + np.arange(60) * 3, 1_700_000_000 + np.arange(60), -(2**40) - np.arange(60)])
+def test_whole_numbers_that_become_one_are_told(tmp_path: Path, given: Any) -> None:
+    made = pd.DataFrame({"x": given, "y": np.arange(60) / 7})
+    made.to_csv(tmp_path / "t.csv", index=False)
+    for data in (csv(frame=made, target="y"), csv(str(tmp_path / "t.csv"), "y")):
+        assert [note for note in data.notes if f"such as {given[0]}, so that many become one" in note]
+    spread = made.assign(x=np.random.default_rng(0).integers(0, 2**62, 60))
+    assert not csv(frame=spread, target="y").notes
+
+
+MARKS: dict[str, tuple[Any, str]] = {
+    "time_column": (
+        lambda row: "soon" if row == 4 else f"2020-01-{row + 1:02d}",
+        "line 6: the row has no time … 'soon'",
+    ),
+    "weight_column": (lambda row: "-1" if row == 4 else "2", "line 6: the row has no weight … '-1'"),
+    "group_column": (lambda row: "NA" if row == 4 else "p", "line 6: the row belongs to no group … 'NA'"),
+}
+
+
+@pytest.mark.parametrize("argument", MARKS)
+def test_a_row_that_lacks_time_weight_or_group_is_named_by_its_line(tmp_path: Path, argument: str) -> None:
+    cell, text = MARKS[argument]
+    refused(lambda: csv(table(tmp_path / "t.csv", lambda row: cell(row % 28)), "kind", **{argument: "x"}), text)
+
+
+def test_numbers_with_a_text_among_them_are_no_classes(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", lambda row: "x" if row == 3 else row / 2)
+    refused(
+        lambda: csv(path, "x", features=["height"]), "line 5: column 'x' holds text in some rows … 'x' … task=multi"
+    )
+    whole = table(tmp_path / "w.csv", lambda row: "other" if row % 9 == 0 else row % 9)
+    assert csv(whole, "x", features=["height"]).info.num_classes == 9
+    refused(lambda: csv(frame={"x": [1.5], "y": [3]}, target="y"), "one class only … data.dataset.task=regression")
 
 
 def test_names_may_be_the_target_that_is_meant(tmp_path: Path) -> None:

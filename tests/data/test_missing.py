@@ -85,7 +85,7 @@ NUMBERS = {"features": ["height", "width"], "categorical": []}
         (ROWS, {"missing": "drop", "add_indicator": True}, "add_indicator: there is nothing to indicate"),
         (NO_COLOUR, {"missing": "drop"}, "every row lacks a value"),
         (NO_COLOUR, {"missing": "most_frequent"}, "column 'colour' has no value"),
-        (NO_KIND, {**NUMBERS, "missing": "mean"}, "line 4: column 'kind' has no value … such rows out (2 of 3)"),
+        (NO_KIND, {**NUMBERS, "missing": "mean"}, "line 4: column 'kind' has no value … such rows out (1 of 3)"),
     ],
 )
 def test_what_does_not_go(tmp_path: Path, rows: list[str], settings: dict[str, Any], text: str) -> None:

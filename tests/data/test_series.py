@@ -110,7 +110,10 @@ def test_what_is_wrong_with_a_series_is_named_by_file_and_line(tmp_path: Path, c
         ({"value": "sold"}, "no such column"),
         ({"gap": -1}, "gap: out of range"),
         ({"covariates": ["turn", "value"]}, "covariates: the values are not known ahead"),
-        ({"context": 70}, "no window of 70 \\+ 4 values lies in train, val, test"),
+        (
+            {"context": 70},
+            "no window of 70 \\+ 4 values lies in train, val, test; 2 of 2 series are shorter than 74 values",
+        ),
         ({"gap": 40}, "lies in train\n"),
         ({"val": 0.05}, "lies in val\n"),
         ({"test": 0.05}, "lies in test\n"),
@@ -119,6 +122,16 @@ def test_what_is_wrong_with_a_series_is_named_by_file_and_line(tmp_path: Path, c
 def test_settings_that_no_series_can_have(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError, match=text):
         series(tmp_path, **options)
+
+
+def test_series_without_a_window_are_told(cli: Cli, project: Path) -> None:
+    short = [[day, f"s{number}", 1, 0] for number in range(6) for day in range(3)]
+    written(project / "t.csv", [*cells(), *short])
+    sizes = [f"data.dataset.{name}={size}" for name, size in SIZES.items()]
+    run = ["train", "data=series", "data.dataset.path=t.csv", "data.dataset.series=shop", *sizes, "trainer.epochs=1"]
+    done = cli(*run, "model=mlp")
+    assert done.code == 0, done.err
+    assert "6 of 8 series are shorter than 10 values and have no window: 's0', 's1', 's2', 's3', 's4', …" in done.out
 
 
 def test_a_run_predicts_the_next_horizon(cli: Cli, project: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -76,6 +78,7 @@ def test_frames_folders_and_patterns(tmp_path: Path) -> None:
     made, mark = frame(), table(frame=frame(), **SETTINGS).info.fingerprint
     for given in (
         pl.from_pandas(made),
+        pl.from_pandas(made).lazy(),
         pa.Table.from_pandas(made),
         made.astype({"colour": object}).set_index("n", drop=False),
     ):
@@ -128,6 +131,54 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str) -> None:
     write, text = BAD[name]
     write(tmp_path / name)
     refused(lambda: table(str(tmp_path / name), "kind"), text)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "u.feather", "t.arrow", "pandas", "polars"])
+def test_dates_and_categories_are_known_by_their_types(tmp_path: Path, name: str) -> None:
+    made, how = frame(), {**SETTINGS, "categorical": [], "dates": []}
+    if name in WRITERS:
+        WRITERS[name](made, tmp_path / name)
+    given = made if name == "pandas" else pl.from_pandas(made)
+    data = table(str(tmp_path / name), **how) if name in WRITERS else table(frame=given, date_format="%d.%m.%Y", **how)
+    assert data.info.fingerprint == table(frame=made, **SETTINGS).info.fingerprint
+    assert "column 'born': data.dataset.dates, by its type in the table" in data.notes
+    assert table(frame=made, **{**how, "embedded": ["colour"]}).info.cardinalities[2] == 3, "what is named wins"
+    as_csv(made, tmp_path / "z.csv")
+    if name == "t.parquet":
+        refused(lambda: table(str(tmp_path), **how), "column 'born' holds dates … dates=[born]")
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "t.csv.gz": gzip.compress,
+    "t.tsv.bz2": bz2.compress,
+    "t.CSV.zst": lambda raw: pa.compress(raw, "zstd", asbytes=True),
+    "t.jsonl.gz": gzip.compress,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_files_are_unpacked_as_they_are_read(tmp_path: Path, name: str) -> None:
+    plain, made = tmp_path / "plain" / name.rpartition(".")[0].lower(), frame()
+    plain.parent.mkdir()
+    WRITERS[plain.name](made, plain)
+    (tmp_path / name).write_bytes(PACKED[name](plain.read_bytes()))
+    assert table(str(tmp_path / name), **SETTINGS).info.fingerprint == table(frame=made, **SETTINGS).info.fingerprint
+    WRITERS[plain.name](made.assign(x=["old", *range(39)]), plain)
+    (tmp_path / name).write_bytes(PACKED[name](plain.read_bytes()))
+    first = 1 if "json" in name else 2
+    refused(lambda: table(str(tmp_path / name), **SETTINGS), f"{name}, line {first}: column 'x' holds text … 'old'")
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
+    refused(lambda: table(str(tmp_path / name), **SETTINGS), "path: the file cannot be read")
+
+
+def test_partitions_are_columns(tmp_path: Path) -> None:
+    made = frame().assign(year=[2024, 2025] * 20)
+    made.to_parquet(tmp_path / "parts", partition_cols=["year"])
+    data = table(
+        str(tmp_path / "parts"),
+        **{**SETTINGS, "features": ["year", "x"], "categorical": [], "dates": [], "missing": "mean"},
+    )
+    assert (data.x[:, 0].tolist(), data.feature_names) == ([2024] * 20 + [2025] * 20, ("year", "x"))
 
 
 def test_folders_that_are_no_tables(tmp_path: Path) -> None:
