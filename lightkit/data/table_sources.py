@@ -102,10 +102,9 @@ def _arrow_blocks(batches: Callable[[Sequence[str]], Iterable[Any]], wanted: Seq
 
 
 def _arrow_source(
-    label: str, schema: Iterable[tuple[str, Any]], batches: Any, argument: str, **more: Any
+    label: str, types: Sequence[tuple[str, Any]], batches: Any, argument: str, **more: Any
 ) -> TableSource:
     """Return a table of Arrow, by the names and types of its columns and what reads some of them."""
-    types = [*schema]
     kinds = {name: "dates" for name, kind in types if pa.types.is_timestamp(kind) or pa.types.is_date(kind)}
     kinds |= {name: "categorical" for name, kind in types if pa.types.is_dictionary(kind)}
     names = tuple(name for name, _ in types)
@@ -171,8 +170,8 @@ def open_table(given: Any, *, argument: str = "path", content: bytes | None = No
     files, parts, problems = table_files(given), list[TableSource](), Problems()
     if [Path(given).expanduser()] == files:
         return _file(files[0], known=False, **how)
-    if not files and [*Path(given).expanduser().glob("*=*/")]:
-        return _columnar(Path(given).expanduser(), argument, "parquet")
+    if not files and [*(folder := Path(given).expanduser()).glob("*=*/")]:
+        return _columnar(folder, argument, "parquet")
     if not files:
         what = "there are no tables"
         raise UserError(what, argument=argument, expected=EXPECTED, received=str(given), family="data-not-found")
@@ -256,7 +255,7 @@ def _columnar(path: Path, argument: str, kind: str) -> TableSource:
 
     with _readable(path, argument):
         schema, files = opened().schema, tuple(path.rglob("*.*")) if path.is_dir() else (path,)
-    return _arrow_source(str(path), zip(schema.names, schema.types), batches, argument, files=files)
+    return _arrow_source(str(path), [*zip(schema.names, schema.types)], batches, argument, files=files)
 
 
 def _json(path: Path, argument: str) -> TableSource:
@@ -276,7 +275,7 @@ def _json(path: Path, argument: str) -> TableSource:
         with _opened(path) as file:
             return _lines(str(path), numbers, (line for line, text in enumerate(file, 1) if text.strip()))
 
-    types = zip(table.column_names, table.schema.types)
+    types = [*zip(table.column_names, table.schema.types)]
     return _arrow_source(str(path), types, lambda wanted: [table], argument, files=(path,), find=find)
 
 
@@ -323,7 +322,7 @@ def frame_source(frame: Any, argument: str = "frame") -> TableSource:
     else:
         expected = "a data frame of pandas, polars or Arrow"
         raise UserError("this is no table", argument=argument, expected=expected, received=type(given).__name__)
-    types = ((name, cells.type) for name, cells in named)
+    types = [(name, cells.type) for name, cells in named]
     return _arrow_source("the table", types, lambda wanted: [dict(named)], argument)
 
 
