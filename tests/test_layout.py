@@ -83,7 +83,7 @@ BUDGETS = {
     "runner": 5400,
     "doctor": 4150,
     "cli": 4200,
-    "data": 6250,
+    "data": 6300,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
