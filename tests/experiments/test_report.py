@@ -261,3 +261,12 @@ def test_a_difference_that_proves_nothing_is_called_level(gap: float, level: str
     shown = tables._headline(rows.PAGES["wine"], found)
 
     assert shown[3].endswith(", level") == bool(level)
+
+
+def test_where_a_name_comes_from_changes_no_result(tmp_path: Path) -> None:
+    (tmp_path / "wine").mkdir()
+    digests = []
+    for text in ("from a import b\n\nx = b()\n", "from c import b\n\nx = b()\n", "from a import b\n\nx = b(1)\n"):
+        (tmp_path / "wine" / "parts.py").write_text(text)
+        digests.append(stamp.sources(tmp_path, "wine"))
+    assert digests[0] == digests[1] != digests[2]

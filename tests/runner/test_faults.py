@@ -279,7 +279,8 @@ def test_a_run_that_ends_leaves_nothing_in_the_cache_of_a_gpu(
     try:
         Runner(compose([*QUICK, *SMALL, *more]).cfg, tmp_path / "run").run()
     except (UserError, RuntimeError) as error:
-        kept.append(error)  # as a caller that goes on with other runs may keep it
+        # A caller that goes on with other runs may keep one about memory; in others a debugger looks at the frames.
+        kept.append(error if isinstance(error, UserError) else RuntimeError())
     gc.collect()
     assert len(alive) == 1
     assert models[0]() is None
