@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,14 +179,21 @@ class TracedTask(Task):
     """
 
     def __init__(self, inner: Task, trace: RunTrace) -> None:
-        self.inner, self._trace = inner, trace
+        self.inner, self._trace, self.parts = inner, trace, inner.parts
+
+    def part(self, name: str, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        """See `Task.part`."""
+        return self._traced(partial(self.inner.part, name), model, batch, criterion)
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """See `Task.step`."""
+        return self._traced(self.inner.step, model, batch, criterion)
+
+    def _traced(self, step: Callable[..., Any], model: nn.Module, batch: Any, criterion: Criterion) -> Any:
         self._trace.batch(model, batch)
-        step = self.inner.step(model, batch, criterion)
-        self._trace.loss(step.loss)
-        return step
+        found = step(model, batch, criterion)
+        self._trace.loss(getattr(found, "loss", None))
+        return found
 
 
 def traced_runner(cfg: DictConfig, folder: Path, *, trace: Path, **options: Any) -> Runner:

@@ -27,7 +27,8 @@ SERIES = (
     "data=series", "data.dataset.path=series.csv", "data.dataset.context=8", "data.dataset.horizon=4", "model=mlp",
     "data.dataset.season=4", "trainer.task._target_=lightkit.trainer.Forecast", "model.dropout=0.1",
 )  # fmt: skip
-KINDS = {"tags": TAGS, "texts": TEXTS, "series": SERIES, "several heads": HEADS, "two views": VIEWS}
+GAN = ("experiment=gan_ring", "data.dataset.rows=150", "model.hidden=8", "~optim.lr")
+KINDS = {"several optimizers": GAN, "tags": TAGS, "texts": TEXTS, "series": SERIES, "several heads": HEADS, "two views": VIEWS}
 
 
 def write_tables() -> None:
