@@ -30,9 +30,10 @@ class SampleData:
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
             `strata`, `groups` (the group of each row), `row_names` (what a resume knows the rows by when the data have
-            changed), `notes` (lines about it for people), `left_out` (what it leaves out, and why), `decode` (makes a
-            text of token numbers), `targets` or `labels` (all targets at once), `classes` (their names, or their
-            number), `shards` (the first row of each of its files), `draws` (False: draws no random numbers),
+            changed), `place_of` (a method: what messages call a row), `notes` (lines about it for people), `left_out`
+            (what it leaves out, and why), `decode` (makes a text of token numbers), `targets` or `labels` (all targets
+            at once), `classes` (their names, or their number), `shards` (the first row of each of its files), `draws`
+            (False: draws no random numbers),
             `collate_fn` (makes a batch of a list of samples).
 
     Raises:
@@ -73,15 +74,19 @@ class SampleData:
             return other
         return self
 
+    def named(self, row: int) -> Any:
+        """Return what messages call a row: its name, its place in a file, or its number."""
+        names = getattr(self.base, "row_names", None)
+        return getattr(self.base, "place_of", names.__getitem__ if names is not None else int)(row)
+
     def check(self, batch: Any, rows: list[int]) -> None:
         """Refuse NaN, infinity and labels out of range in a batch of `rows`; only pairs (input, target) are looked at.
 
         Raises:
             UserError: A sample is wrong; its row in the data set is named.
         """
-        name = type(self.base).__name__
-        names: Any = getattr(self.base, "row_names", None)
-        rows = rows if names is None else [names[row] for row in rows]
+        name = type(getattr(self.base, "stream", self.base)).__name__
+        rows = [*map(self.named, rows)]
         pair = isinstance(batch, tuple) and len(batch) == 2
         for row, target in zip(rows, batch[1]) if pair and self.info.task == "detection" else ():
             if fault := box_fault(target, self.info.num_classes):
@@ -89,7 +94,7 @@ class SampleData:
         pair = pair and all(isinstance(part, Tensor) for part in batch)
         if self.info.task == "custom" or not pair or len(batch[0]) != len(rows):
             return
-        check_inputs(batch[0], name=name, rows=rows)
+        check_inputs(batch[0], self.info, name=name, rows=rows)
         check_targets(batch[1], self.info, name=name, rows=rows)
 
 

@@ -284,6 +284,11 @@ class Stream:
     def __len__(self) -> int:
         return len(self._places)
 
+    def place_of(self, row: int) -> str:
+        """Return the row of a shard and its name, for messages."""
+        number = bisect_right(self._starts, row) - 1
+        return f"{row - self._starts[number] + 1:,} of {Path(self._shards[number].url).name}"
+
     def __getitem__(self, row: int) -> Any:
         place, number = self._places[row].tolist(), bisect_right(self._starts, row) - 1
         shard = self._shards[number]

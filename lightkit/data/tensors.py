@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.impute import Imputer
+from lightkit.data.padding import IGNORED
 from lightkit.data.placed import PLACED, is_dense
 from lightkit.data.targets import AS_IT_IS, TargetTransform
 
@@ -90,7 +91,7 @@ class TensorData:
         check_lengths(x, y, name=name)
         info = info or infer_info(x, y)
         if imputer is None:
-            check_inputs(x, name=name)
+            check_inputs(x, info, name=name)
         self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
         for kind, values in {"groups": groups, "times": times, "weights": weights}.items():
             if values is not None or not hasattr(self, kind):  # a subclass may have some of its own
@@ -188,29 +189,29 @@ def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
         raise UserError(f"{name}: there are no rows", argument="")
 
 
-def check_inputs(x: Tensor, *, name: str, rows: Sequence[int] | None = None) -> None:
-    """Refuse NaN and infinity in floating-point inputs, naming the first row (its entry in `rows`)."""
+def check_inputs(x: Tensor, info: DataInfo, *, name: str, rows: Sequence[Any] | None = None) -> None:
+    """Refuse NaN and infinity, and tokens beyond the vocabulary, naming the first row (its entry in `rows`)."""
     if x.is_floating_point():
         _check_finite(x, what="inputs", name=name, rows=rows)
+    elif info.vocab_size is not None:
+        _check_numbers(x, info.vocab_size, f"{name}: the token", rows)
 
 
-def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] | None = None) -> None:
+def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[Any] | None = None) -> None:
     """Refuse targets that do not fit the task, naming the first row."""
     if y.is_floating_point():
         _check_finite(y, what="targets", name=name, rows=rows)
     if info.task in ("multiclass", "segmentation"):
         if y.is_floating_point() or (y.dim() != 1 and info.task == "multiclass"):
             what, received = f"{name}: classes are whole numbers, one a row", f"{y.dtype} {tuple(y.shape)}"
+            if (odd := y != y.round()).any():
+                received = f"{y[odd].flatten()[0].item()} in row {_named(_first_row(odd), rows)}"
             raise UserError(what, argument="", expected="int64 (N,)", received=received)
-        wrong = (y < 0) | (y >= info.num_classes)
-        if info.ignore_index is not None:
-            wrong &= y != info.ignore_index
-        if wrong.any():
-            row = _first_row(wrong)
-            what, found = f"{name}: the label of row {_named(row, rows)} is out of range", y[row][wrong[row]].flatten()
-            fix = "number the classes from 0 without gaps, or state the number of classes"
-            fix += "; ignore_index says which pixels count for nothing" * (info.task == "segmentation")
-            raise UserError(what, argument="", expected=f"0 to {info.num_classes - 1}", received=int(found[0]), fix=fix)
+        fix = "number the classes from 0 without gaps, or state the number of classes"
+        fix += "; ignore_index says which pixels count for nothing" * (info.task == "segmentation")
+        _check_numbers(y, info.num_classes, f"{name}: the label", rows, but=info.ignore_index, fix=fix)
+    elif info.task in ("tagging", "language_modeling"):
+        _check_numbers(y, info.num_classes, f"{name}: the target", rows, but=IGNORED)
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
         if wrong.any():
@@ -249,7 +250,17 @@ def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] |
         )
 
 
-def _named(row: int, rows: Sequence[int] | None) -> int:
+def _check_numbers(
+    y: Tensor, count: int, what: str, rows: Sequence[Any] | None, *, but: int | None = None, fix: str | None = None
+) -> None:
+    wrong = ((y < 0) | (y >= count)) & (y != but)
+    if wrong.any():
+        row = _first_row(wrong)
+        what, found = f"{what} of row {_named(row, rows)} is out of range", int(y[row][wrong[row]].flatten()[0])
+        raise UserError(what, argument="", expected=f"0 to {count - 1}", received=found, fix=fix)
+
+
+def _named(row: int, rows: Sequence[Any] | None) -> Any:
     """Return the row of the whole data set for one of a batch."""
     return row if rows is None else rows[row]
 

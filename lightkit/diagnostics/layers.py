@@ -102,8 +102,7 @@ def _traced(model: nn.Module, call: Call) -> Layer:
     import torchinfo
 
     # It takes neither None nor an argument by a name that it has itself: it gets the tensors, and the model the rest.
-    forward = model.forward
-    model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)
+    model.register_forward_pre_hook(lambda *_: (call.args, dict(call.kwargs)), with_kwargs=True, prepend=True)
     outputs: dict[int, Shape] = {}
 
     def note(module: nn.Module, _inputs: Any, output: Any) -> None:

@@ -54,6 +54,7 @@ _REFUSED = {
         "the loss depends on no weight that trains",
         "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss",
     ),
+    "index out of range in self": ("data.dataset", "a token is beyond the vocabulary", "a larger model.vocab_size"),
     "Trying to backward through the graph a second time": (
         "model",
         "a tensor of an earlier step takes part in this one",

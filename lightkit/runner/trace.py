@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import nn
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint.optimizer_state import packed
@@ -150,7 +150,7 @@ class RunTrace(Callback, Observer):
         phase = "micro" if model.training else self._evaluates
         self._batch = self.moment(phase, self._step() + (phase == "micro"), batch=digest(batch))
 
-    def loss(self, value: Tensor) -> None:
+    def loss(self, value: Any) -> None:
         """Write down the loss of the batch before."""
         self._write({**self._batch._asdict(), "loss": digest(value)})
 

@@ -165,6 +165,26 @@ def test_what_a_stream_does_not_say_or_raises(cli: Callable[..., Any], project: 
     assert (done.code, text in done.err) == (2, True), done.err
 
 
+@pytest.mark.parametrize("task", ["multiclass", "tagging", "language_modeling"])
+@pytest.mark.parametrize("what", ["token", "target"])
+def test_a_token_beyond_the_vocabulary_is_named_by_row(task: str, what: str) -> None:
+    class Texts:
+        info = DataInfo(task, (3,), 8, vocab_size=8)
+
+        def __len__(self) -> int:
+            return 7400
+
+        def __getitem__(self, row: int) -> Any:
+            x, y = torch.tensor([1, 2, 7]), torch.tensor([2, 1 if task == "multiclass" else -100, 0])
+            {"token": x, "target": y}[what][2] = 8 if row == 7000 else 3
+            return x, y[2] if task == "multiclass" else y
+
+    data = build_data(dataset=Texts(), split={"by": "ordered", "val": 0, "test": 0}, batch_size=100)
+    found = "label" if (task, what) == ("multiclass", "target") else what
+    with pytest.raises(UserError, match=rf"the {found} of row 7000 is out of range[\s\S]*0 to 7[\s\S]*received:.*8"):
+        [*data.evaluation("train").epoch(0, 6900)]  # type: ignore[union-attr]
+
+
 def test_rows_of_a_stream_are_the_same_in_any_order_and_copy() -> None:
     class Draws(IterableDataset[Any]):
         def __iter__(self) -> Any:

@@ -259,6 +259,18 @@ def test_a_row_that_breaks_later_is_named(tmp_path: Path) -> None:
         source[12]
 
 
+def test_a_row_that_is_unlike_others_is_named_with_its_file(tmp_path: Path) -> None:
+    for name, rows in (("a", 400), ("b", 7100)):
+        path = write_lines(tmp_path / f"{name}.jsonl", rows)
+    content = path.read_text().splitlines()
+    content[6999] = json.dumps({"x": [1.5], "label": 1})
+    path.write_text("\n".join(content))
+    made = data(Stream(str(tmp_path), "label", "x"), num_workers=1)
+    with pytest.raises(UserError, match=r"sample 7,000 of b\.jsonl is not like sample 1 of a\.jsonl"):
+        [*made.evaluation("train").epoch(0, 7300)]  # type: ignore[union-attr]
+    made.close()
+
+
 def test_the_index_is_found_again_and_follows_the_shards(
     tmp_path: Path, state: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

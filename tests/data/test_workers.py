@@ -53,11 +53,12 @@ BAD: list[tuple[Any, str]] = [
     ((torch.zeros(1, 2, 2), 0), "do not make a batch"),
     ((torch.full((1, 4, 4), torch.nan), 0), "Bad: row 20 of the inputs holds nan"),
     (LABEL, r"the label of row 20 is out of range\n.*0 to 2\n.*received:.*7"),
+    ((torch.zeros(1, 4, 4), 0.5), r"classes are whole numbers[\s\S]*received:.*0\.5 in row 20"),
 ]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(("how", "text"), BAD, ids=["raises", "user", "shape", "nan", "label"])
+@pytest.mark.parametrize(("how", "text"), BAD, ids=["raises", "user", "shape", "nan", "label", "part of a label"])
 def test_bad_sample_is_named(made: Any, how: Any, text: str, workers: int) -> None:
     with pytest.raises(UserError, match=text):
         joined(made(Bad(how), num_workers=workers).train, 0)

@@ -105,6 +105,23 @@ def test_a_model_that_looks_at_values_runs_with_them() -> None:
     assert not model._forward_hooks
 
 
+def test_what_is_done_to_arguments_before_the_call_is_done() -> None:
+    def scaled(_module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return args, {"scale": args[0]["scale"], "x": args[0]["x"]}
+
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, _mapping: Any, x: Tensor, scale: Tensor) -> Tensor:
+            return self.linear(x) * scale
+
+    model = Scaling()
+    model.register_forward_pre_hook(scaled, with_kwargs=True)
+    assert layers(model, {"x": torch.ones(4, 3), "scale": torch.ones(1)})["linear"].output == (4, 2)
+
+
 def test_how_a_step_calls_its_model() -> None:
     model, ran = Several(), list[int]()
     model.linear.register_forward_hook(lambda *_: ran.append(1))

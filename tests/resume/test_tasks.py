@@ -28,7 +28,14 @@ SERIES = (
     "data.dataset.season=4", "trainer.task._target_=lightkit.trainer.Forecast", "model.dropout=0.1",
 )  # fmt: skip
 GAN = ("experiment=gan_ring", "data.dataset.rows=150", "model.hidden=8", "~optim.lr")
-KINDS = {"several optimizers": GAN, "tags": TAGS, "texts": TEXTS, "series": SERIES, "several heads": HEADS, "two views": VIEWS}
+KINDS = {
+    "several optimizers": GAN,
+    "tags": TAGS,
+    "texts": TEXTS,
+    "series": SERIES,
+    "several heads": HEADS,
+    "two views": VIEWS,
+}
 
 
 def write_tables() -> None:

@@ -89,6 +89,8 @@ DIED = r"data\.dataset: a worker process of a data loader died: DataLoader worke
         (lambda _: torch.nn.BatchNorm1d(3)(torch.zeros(1, 3)),
          r"data\.batch_size: batch norm cannot[\s\S]*data\.drop_last=true", 2),
         (_raises(RuntimeError(NO_PRIMITIVE)), r"device\.precision: this processor cannot", 2),
+        (lambda _: torch.nn.Embedding(3, 1)(torch.tensor([3])),
+         r"data\.dataset: a token is beyond the vocab[\s\S]*vocab_size", 2),
         (_raises(RuntimeError(DEAD)), DIED, 1),
         (_raises(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")), DIED, 1),
         (_raises(OSError(errno.ENOSPC, "x", "/x/y")), r"/x/y: cannot write: the disk is full[\s\S]*make room", 1),
