@@ -93,7 +93,7 @@ BUDGETS = {
     "device": 1700,
     "common": 1650,
     "metrics": 1700,
-    "diagnostics": 1550,
+    "diagnostics": 1500,
     "loggers": 1900,
     "runs": 1350,
     "optim": 1250,
