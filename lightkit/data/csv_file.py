@@ -17,8 +17,8 @@ from lightkit.data.table_columns import class_words
 from lightkit.data.table_encodings import Codes, Encoding, OneHot, encode
 from lightkit.data.table_reader import TableReader
 from lightkit.data.table_spec import TableSpec, table
-from lightkit.data.targets import TargetTransform
-from lightkit.data.tensors import DataInfo, TensorData, check_scale
+from lightkit.data.targets import TargetTransform, check_scale
+from lightkit.data.tensors import DataInfo, TensorData
 
 
 def build_table(spec: TableSpec) -> TensorData:

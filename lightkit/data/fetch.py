@@ -139,8 +139,7 @@ class Fetch:
         first = read_sample(self.base, 0)
         odd = unlike(samples, first)
         if odd is not None and (self.collate is None or not isinstance(error, OSError)):
-            named = getattr(self.base, "named", int)
-            what = f"{what}; sample {named(rows[odd])} is not like sample {named(0)}"
+            what = f"{what}; sample {getattr(self.base, 'named', int)(rows[odd])} is not like sample 0"
             facts |= {"expected": shape_of(first), "received": shape_of(samples[odd])}
         key = "data.collate" if self._collate_name == "data.collate" else "data.dataset"
         return UserError(what, key=key, family="data-unreadable", **facts)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.tensors import DataInfo, TensorData, check_scale
+from lightkit.data.targets import check_scale
+from lightkit.data.tensors import DataInfo, TensorData
 
 ATTRIBUTES: dict[str, Callable[[int], bool]] = {
     "even": lambda digit: digit % 2 == 0,

@@ -5,6 +5,7 @@ Shapes: N rows, T targets, K knots.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,18 @@ from lightkit.common.errors import UserError
 
 KINDS = ("none", "standardize", "log", "quantile")
 _KNOTS = 129
+
+
+def check_scale(scale: float) -> float:
+    """Return `scale` if targets can be divided by it.
+
+    Raises:
+        UserError: It is not above 0, or infinite.
+    """
+    if not 0 < scale < math.inf:
+        what = "the target's unit must be above 0 and finite"
+        raise UserError(what, argument="target_scale", received=scale)
+    return scale
 
 
 @dataclass(frozen=True)

@@ -220,18 +220,6 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[Any] |
             raise UserError(what, argument="", expected="0 or 1", received=y[row].tolist())
 
 
-def check_scale(scale: float) -> float:
-    """Return `scale` if targets can be divided by it.
-
-    Raises:
-        UserError: It is not above 0, or infinite.
-    """
-    if not 0 < scale < math.inf:
-        what = "the target's unit must be above 0 and finite"
-        raise UserError(what, argument="target_scale", received=scale)
-    return scale
-
-
 def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] | None) -> None:
     # A sum is finite unless a value is not (or it overflows), and needs no mask of the size of the data. Nor shall it
     # need a copy: that is what another type makes of it.

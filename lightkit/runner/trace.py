@@ -150,9 +150,10 @@ class RunTrace(Callback, Observer):
         phase = "micro" if model.training else self._evaluates
         self._batch = self.moment(phase, self._step() + (phase == "micro"), batch=digest(batch))
 
-    def loss(self, value: Any) -> None:
-        """Write down the loss of the batch before."""
-        self._write({**self._batch._asdict(), "loss": digest(value)})
+    def result(self, step: Any) -> Any:
+        """Write down the loss of the batch before, and return what a task gave for it."""
+        self._write({**self._batch._asdict(), "loss": digest(getattr(step, "loss", None))})
+        return step
 
     def _step(self) -> int:
         return self._trainer.state.step if self._trainer else -1
@@ -191,9 +192,7 @@ class TracedTask(Task):
 
     def _traced(self, step: Callable[..., Any], model: nn.Module, batch: Any, criterion: Criterion) -> Any:
         self._trace.batch(model, batch)
-        found = step(model, batch, criterion)
-        self._trace.loss(getattr(found, "loss", None))
-        return found
+        return self._trace.result(step(model, batch, criterion))
 
 
 def traced_runner(cfg: DictConfig, folder: Path, *, trace: Path, **options: Any) -> Runner:
