@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightkit.common.errors import UserError, UserErrors
@@ -90,14 +90,15 @@ def _needed(path: str, task: str) -> str:
     return task if each else needs
 
 
-def check_monitor(monitor: str, *, has_val: bool) -> None:
+def check_monitor(monitor: str, *, splits: Collection[str]) -> None:
     """Refuse to monitor a value of a split that there is not.
 
     Raises:
-        UserError: There are no validation rows.
+        UserError: There are no validation rows, or no such further set.
     """
-    if monitor.startswith("val/") and not has_val:
-        what, key = "there is no validation split to take it from", "metrics.monitor"
+    split = monitor.partition("/")[0]
+    if split not in splits:
+        what, key = f"there is no {'validation' if split == 'val' else split} split to take it from", "metrics.monitor"
         raise UserError(what, key=key, received=monitor, fix="data.split.val=0.1, or metrics.monitor=train/loss")
 
 

@@ -142,9 +142,9 @@ def build_learner(
     rehearse(
         data, model, task, criterion, engine, to_plain(cfg.model)
     )  # a model of which this process holds a part only is let pass
-    metrics = build_metrics(cfg.metrics, data.info, engine)
+    metrics = build_metrics(cfg.metrics, data.info, engine, more=data.more)
     if trains:
-        measured = {split: part for split, part in metrics.items() if cfg.metrics[split]}
+        measured = {split: part for split, part in metrics.items() if cfg.metrics.get(split, cfg.metrics.val)}
         for part in measured.values():
             part.check()  # also those of which nothing is tried: a function may have given anything
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)

@@ -141,13 +141,13 @@ def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, 
     size = {"input_shape": (found.shape[1],), "vocab_size": None, "context_length": None}
     source = Features(x, y, replace(info, **size), shift=shift, scale=scale, **kept)  # type: ignore[arg-type]
     parts = {name: part[torch.isin(part, rows)] for name, part in parts.items()}
-    loaders: dict[str, Any] = dict.fromkeys(("val", "test"))
+    loaders = dict[str, Any]()
     for name, loader in data.loaders().items():
-        if len(parts[name]):
+        if len(parts.get(name, ())):
             loaders[name] = Loader(source, parts[name], loader.options, prepare=Prepare(loader.options.seed))
     parts = {name: part for name, part in parts.items() if len(part)}
     left = left[torch.isin(left, rows)]
-    return replace(data, info=source.info, source=source, rows=parts, left_out=left, **loaders)
+    return data.with_loaders(loaders, info=source.info, source=source, rows=parts, left_out=left)
 
 
 def _inputs(data: Data, rows: Tensor) -> Tensor:

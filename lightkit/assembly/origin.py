@@ -213,6 +213,8 @@ def facts_of(data: Data) -> dict[str, Any]:
     found |= {"classes": info.class_names} if info.class_names else {}
     found |= {"class_shares": info.class_shares} if info.class_shares else {}
     found |= {"filling": data.filling.state_dict()} if data.filling else {}
+    more = {name: loader.source.info.fingerprint for name, loader in data.more.items()}
+    found |= {"further sets": more} if more else {}
     found["pinned"] = getattr(getattr(data.source, "base", None), "pinned", None)
     state = data.normalizer.state_dict() if data.normalizer else None
     return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}

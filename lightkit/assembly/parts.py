@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
@@ -23,15 +23,17 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.lengths import read_length
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.common.strategies import ELSEWHERE
 from lightkit.common.text import counted
-from lightkit.config import instantiate, to_plain
+from lightkit.config import instantiate, to_plain, with_values
 from lightkit.config.direction import MODES
 from lightkit.config.doors import load
 from lightkit.config.schema.learning import MemberConfig
-from lightkit.data import Data, DataInfo, build_data
+from lightkit.data import Data, DataInfo, Loader, build_data
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.sources import as_source
+from lightkit.data.splits import rows_to_measure
 from lightkit.device import Engine, Parallel, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
@@ -103,8 +105,10 @@ def build_splits(
     *,
     within: Path | None = None,
     report: Callable[[str], None] = lambda line: None,
+    like: Data | None = None,
+    rows: Callable[[Any], Mapping[str, Tensor]] | None = None,
 ) -> Data:
-    """Load the data set, split it and make the loaders.
+    """Load the data set, split it and make the loaders, those of further sets, too.
 
     Args:
         cfg: The configuration.
@@ -112,14 +116,17 @@ def build_splits(
         folder: That of a run that has begun, which knows its rows and what it fitted to them; None for others.
         within: That of the ensemble that a new run is a member of, whose rows are its own.
         report: Called with a line now and then where that takes long.
+        like: Data to whose training rows all was fitted; None fits it to those of this data.
+        rows: Tells which rows of the data set are in which split; None draws them.
 
     Raises:
         UserError: The data cannot be loaded, or a setting does not suit it.
     """
     options, override = to_plain(cfg.data), tuple(cfg.resume.override)
-    pinned = pinned_before(cfg.data, folder or within)
+    pinned = {"like": getattr(like.source, "base", like.source)} if like else pinned_before(cfg.data, folder or within)
     dataset = instantiate(cfg.data.dataset, key="data.dataset", **pinned)
     del options["dataset"]
+    options.pop("more", None)
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
@@ -133,10 +140,7 @@ def build_splits(
         options["epoch_batches"] = steps * cfg.trainer.accumulate
     if options["pin_memory"] is None:
         options["pin_memory"] = engine.placement.pins_memory
-    if cfg.data.normalize == "base":
-        options["normalize"] = scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)
-    elif folder is not None:
-        options |= fitted_before(cfg.data, folder)
+    options |= _fitted(cfg, folder) if like is None else like.fitted()
     length = cfg.trainer.steps or (cfg.trainer.get("epoch_steps") or 0) * (cfg.trainer.epochs or 0)
     with keys_under("data.dataset"):
         source = as_source(dataset, length * cfg.trainer.accumulate * cfg.data.batch_size)
@@ -144,10 +148,58 @@ def build_splits(
         check_same_classes(folder, source.info, override)
     known = known_rows(cfg.data, source, folder or within, override)
     with keys_under("data"):
-        rows = None if known.kept is None else known.kept.rows()
-        data = build_data(dataset=known.source, seed=cfg.seed, rows=rows, report=report, order=known.order, **options)
+        own = rows(source) if rows else None if known.kept is None else known.kept.rows()
+        data = build_data(dataset=known.source, seed=cfg.seed, rows=own, report=report, order=known.order, **options)
     kept = known.kept or replace(KeptRows.of(source, data.rows), order=known.order)
-    return replace(data, kept=kept, notes=(*data.notes, *known.notes, *known.seen(data.rows)))
+    data = replace(data, kept=kept, notes=(*data.notes, *known.notes, *known.seen(data.rows)))
+    return _with_further_sets(cfg, data, engine)
+
+
+def _fitted(cfg: DictConfig, folder: Path | None) -> dict[str, Any]:
+    """Return what the run, or the base of a new one, has fitted before, as arguments of `build_data`."""
+    if cfg.data.normalize == "base":
+        return {"normalize": scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)}
+    return {} if folder is None else fitted_before(cfg.data, folder)
+
+
+_EVALUATED: Mapping[str, Any] = {"more": None, "augment": [], "sampler": None, "drop_last": False, "mixup.alpha": None}
+"""What only training does with data, and a further set does without."""
+_ALIKE = ("task", "input_shape", "class_names", "num_classes", "vocabulary", "target_scale", "weighted")
+
+
+def _with_further_sets(cfg: DictConfig, data: Data, engine: Engine) -> Data:
+    """Return the data of a run with the sets of `data.more`, which are prepared as the training rows were.
+
+    Raises:
+        UserError: One cannot be loaded, or a model of this data cannot be measured on it.
+    """
+    more, notes = dict[str, Loader](), [*data.notes]
+    for name, entry in to_plain(cfg.data.get("more") or {}).items():
+        whole: dict[str, Any] = {} if "split" in entry else {"split": {"by": "random", "groups": None}}
+        laid = with_values(cfg, {"data": {**whole, **entry}, **{f"data.{key}": own for key, own in _EVALUATED.items()}})
+        try:
+            part = build_splits(laid, engine, like=data, rows=rows_to_measure if whole else None)
+            _check_alike(data.info, part.info)
+            if part.test is None:
+                raise UserError("there are no test rows", key="data.split.test", received=laid.data.split.test)
+        except UserError as error:
+            error.move("data", f"data.more.{name}")
+            raise
+        notes += [f"{name}: {note}" for note in part.notes if note not in data.notes]
+        more[str(name)] = part.test.with_rows(part.test.rows, split=str(name))
+    return replace(data, more=more, notes=tuple(notes))
+
+
+def _check_alike(info: DataInfo, other: DataInfo) -> None:
+    """Refuse a set that a model of some data cannot be measured on; it may have the first of its classes only."""
+    if other.class_names and other.class_names == info.class_names[: len(other.class_names)]:
+        other = replace(other, class_names=info.class_names, num_classes=info.num_classes)
+    here, there = ({name: getattr(one, name) for name in _ALIKE} for one in (info, other))
+    if here != there:
+        pairs = [(f"{name} {here[name]}", f"{name} {there[name]}") for name in _ALIKE if here[name] != there[name]]
+        expected, received = map(", ".join, zip(*pairs))
+        what = "the set is not as the training set is"
+        raise UserError(what, key="data.dataset", expected=expected[:300], received=received[:300])
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
@@ -181,7 +233,7 @@ def build_loss(node: DictConfig, info: DataInfo, engine: Engine, model: nn.Modul
 
 
 def build_metrics(
-    metrics: DictConfig, info: DataInfo, engine: Engine, *, alone: bool = False
+    metrics: DictConfig, info: DataInfo, engine: Engine, *, alone: bool = False, more: Iterable[str] = ()
 ) -> dict[str, SplitMetrics | SharedMetrics]:
     """Build the metrics of every split; torchmetrics is imported when the first results come in.
 
@@ -190,20 +242,21 @@ def build_metrics(
         info: Facts about the data.
         engine: Tells the device, and the processes that share the batches.
         alone: This process sees all results, and asks no other.
+        more: Names of further sets, which are measured as the validation rows are.
     """
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
-        nodes, sizes = metrics[split], info.sizes()
+        kind, sizes = "val" if split in more else split, info.sizes()
 
         def make() -> dict[str, Any]:
-            named = ((str(name), node) for name, node in nodes.items() if node is not None)
-            return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
+            named = ((str(name), node) for name, node in metrics[kind].items() if node is not None)
+            return {name: instantiate(node, key=f"metrics.{kind}.{name}", **sizes) for name, node in named}
 
         about: dict[str, Any] = {"class_names": info.class_names, "decode": info.decode, "undo": info.undo}
         part = SplitMetrics(split, make, device=engine.device, **about)
         return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 and not alone else part
 
-    return {split: made(split) for split in ("train", "val", "test")}
+    return {split: made(split) for split in ("train", "val", "test", *more)}
 
 
 def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -> None:
@@ -322,7 +375,8 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     Raises:
         UserError: A logger of the user's cannot be built.
     """
-    given = {"folder": folder, "monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+    given: dict[str, Any] = {"folder": folder, "monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+    given["splits"] = (*SPLIT_NAMES, *(cfg.data.get("more") or ()))
     loggers: list[Logger] = [console or build_console(cfg)]
     for name, (kind, file) in _LOGGERS.items():
         if cfg.logger.get(name, {}).get("enabled", True):
@@ -349,4 +403,4 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":
         two_classes = cfg.data.dataset.get("binary") is False and data.info.num_classes == 2
         check_targets(data.info.task, loss=cfg.loss["_target_"], metrics=metrics, two_classes=two_classes)
-    check_monitor(cfg.metrics.monitor, has_val=data.val is not None)
+    check_monitor(cfg.metrics.monitor, splits=data.loaders())

@@ -15,6 +15,7 @@ from lightkit.cli.terminal import complain, json_text, number, report, say, tabl
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError, keys_under
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.common.signals import held
 from lightkit.common.text import counted, slug
 from lightkit.processes.files import replacing
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from lightkit.gallery.show import Page
     from lightkit.runner import Runner
 
-SPLITS = ("train", "val", "test")
 _MOST_LEFT_OUT = 50
 """Rows left out that are named."""
 
@@ -35,10 +35,10 @@ def evaluate(args: list[str]) -> int:
     """Measure a run on one split or several."""
     options = _read("eval", args)
     splits, found, files = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]](), list[Path]()
-    for split in splits:
-        if split not in SPLITS:
-            raise UserError("no such split", key="--split", received=split, choices=SPLITS)
     runner, folder = trained_run(options)
+    for split in splits:
+        if split not in (known := (*SPLIT_NAMES, *(runner.cfg.data.get("more") or ()))):
+            raise UserError("no such split", key="--split", received=split, choices=known)
     for split, values in runner.evaluate_splits(splits, options.checkpoint, members=options.members).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         facts |= {"members": options.members} if options.members else {}

@@ -98,8 +98,10 @@ def check_norm(clip_type: float | str) -> None:
         raise UserError(what, argument="clip_type", expected=expected, received=clip_type, family="wrong-value")
 
 
-IN_ORDER = ("ordered", "time")
+IN_ORDER = ("ordered", "time", "time_fold")
 """Ways to split in which training rows come before all others."""
+FOLDS = ("fold", "time_fold")
+"""Ways to split into folds."""
 
 
 def check_shares(by: str, val: float, test: float) -> None:
@@ -108,7 +110,7 @@ def check_shares(by: str, val: float, test: float) -> None:
     Raises:
         UserError: They leave none.
     """
-    if by != "fold" and val + test >= 1:
+    if by not in FOLDS and val + test >= 1:
         what, expected = "val and test leave no training rows", "val + test below 1"
         raise UserError(what, argument="split", expected=expected, received=val + test, family="split")
 
@@ -119,7 +121,7 @@ def check_fold(by: str, folds: int, fold: int) -> None:
     Raises:
         UserError: There is none of this number.
     """
-    if by == "fold":
+    if by in FOLDS:
         check_range("split.fold", fold, low=0, high=folds - 1, what="there is no such fold")
 
 

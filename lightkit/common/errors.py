@@ -8,6 +8,7 @@ the training itself, 5 runs, checkpoints and files. `docs/reference/exit-status.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,6 +127,12 @@ class UserError(ValueError):
         """Say something else about what to type or change."""
         self.fix = fix
         self.args = (self.render(),)
+
+    def move(self, key: str, place: str) -> None:
+        """Name another place, to which what stands at or below a key belongs, also in what to type."""
+        for one in (*getattr(self, "errors", ()), self):
+            one.key, one.fix = (text and re.sub(rf"\b{key}\b(?=[.=]|$)", place, text) for text in (one.key, one.fix))
+            one.args = (one.render(),)
 
     def put_under(self, key: str) -> None:
         """Name the key that the refused argument stands under, where no key is named yet."""

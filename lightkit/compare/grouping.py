@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightkit.common.argument_checks import FOLDS
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
@@ -42,7 +43,7 @@ def replicate(run: RunRecord) -> tuple[int, ...] | None:
     """Return which repeat of its configuration a run is: its seed, the split's, and its fold; None without a seed."""
     if run.seed is None:
         return None
-    keys = (_SPLIT_SEED, _FOLD) if run.keys.get(_SPLIT) == "fold" else (_SPLIT_SEED,)
+    keys = (_SPLIT_SEED, _FOLD) if run.keys.get(_SPLIT) in FOLDS else (_SPLIT_SEED,)
     more = (run.keys.get(key) for key in keys)
     return (run.seed, *(value if isinstance(value, int) else 0 for value in more))
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.common import run_files
+from lightkit.common.argument_checks import FOLDS
 from lightkit.common.csv_lines import read_csv
 from lightkit.common.errors import UserError
 from lightkit.compare.grouping import Group, replicate
@@ -137,7 +138,7 @@ def _overlap(runs: Sequence[RunRecord], metric: str) -> float:
         return 0.0
     keys = runs[0].keys
     val, test = (as_number(keys.get(f"data.split.{name}")) or 0.0 for name in ("val", "test"))
-    if keys.get("data.split.by") == "fold":
+    if keys.get("data.split.by") in FOLDS:
         test = 1 / max(2.0, as_number(keys.get("data.split.folds")) or 2.0)
     train = max(1 - val - test, 0.01)
     return (val if metric.startswith("val/") else test) / train

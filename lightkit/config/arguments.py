@@ -42,7 +42,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     # The parameter groups, the network, several optimizers by name; and what their schedules get.
     ("optim",): ("params", "model", "parts", "optimizer", "total_steps", "steps_per_epoch", "mode"),
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
-    ("logger", "more"): ("folder", "monitor", "mode"),
+    ("logger", "more"): ("folder", "monitor", "mode", "splits"),
     ("data", "sampler"): ("targets", "weights", "lengths", "num_samples", "data_source", "shards"),
     ("device", "parallel"): ("device", "ranks"),  # the main device, and the processes that train together
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from lightkit.config.doors import names, problems_of
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
 from lightkit.config.judging import violations
-from lightkit.config.member_values import cut_down
+from lightkit.config.member_values import apply, cut_down, flat
 from lightkit.config.missing import check_imports
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
@@ -33,6 +34,7 @@ from lightkit.config.project import project_folders
 from lightkit.config.relations import RULES
 from lightkit.config.schema import Config
 from lightkit.config.schema.base import Target
+from lightkit.config.schema.learning import DataConfig
 from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.config.tree import Node, Report, UnusableError, apply_rules, plain_tree, to_plain
 
@@ -80,6 +82,7 @@ def problems(
     for place, what, facts in violations({**tree, "hydra": {"callbacks": hooks}}, report.trust):
         report.add(place, what, **facts)
     checked = check_values(tree, report)
+    _check_further_sets(tree.get("data"), report)
     report.family = "contradiction"
     apply_rules(RULES, checked, report)
     with suppress(UnusableError):
@@ -105,6 +108,18 @@ def _trusted(value: Any, report: Report) -> list[str]:
             facts = {"expected": "the dotted path of a package, module, class or function", "received": entry}
             report.add(("trust", index), "can't be trusted", **facts, family="target-not-trusted")
     return [entry for entry in listed if isinstance(entry, str)]
+
+
+def _check_further_sets(data: Any, report: Report) -> None:
+    """Check each entry of `data.more` laid over the node `data`, where nothing else is wrong with that."""
+    for name, entry in {} if report.has(("data",)) else data.get("more", {}).items():
+        own, tree = Report(report.sources), {"data": copy.deepcopy(data)}
+        own.trust = report.trust
+        apply(tree, flat({"data": entry}))
+        _Checker(own).node(tree["data"], DataConfig, ("data",))
+        for error in own.errors:
+            error.move("data", f"data.more.{name}")
+            report.take(error)
 
 
 def check_values(tree: dict[str, Any], report: Report) -> Config:

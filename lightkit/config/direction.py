@@ -12,6 +12,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, find, own, step
 from lightkit.config.schema.learning import MetricsConfig, SchedulerConfig
 from lightkit.config.tree import Report
@@ -86,7 +87,7 @@ def direction(metrics: Mapping[str, Any]) -> Direction | None:
         metrics: The node `metrics` as plain values.
     """
     split, _, name = str(metrics.get("monitor")).partition("/")
-    measured = metrics.get(split) if split in ("train", "val", "test") else None
+    measured = metrics.get(split if split in SPLIT_NAMES else "val")  # by which further sets are measured
     measured = measured if isinstance(measured, dict) else {}
     place = name
     while place and not isinstance(measured.get(place), dict):

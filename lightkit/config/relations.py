@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lightkit.common.argument_checks import IN_ORDER, check_cycles, check_fold, check_norm, check_rates, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
-from lightkit.common.names import name_problem
+from lightkit.common.names import name_problem, split_named
 from lightkit.common.text import in_one_line
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
@@ -113,14 +114,26 @@ def one_short_run(trainer: TrainerConfig, report: Report) -> None:
         report.add(("trainer", "overfit", "samples"), what, received=samples, fix=fix)
 
 
-def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, report: Report) -> None:
+_TAKEN = "amp|extra|grad|holdout|input|left_out|lr|main|oof|outputs|speed|system|task|view|vitals"
+"""Names that a further set cannot have: what a run logs or tells goes by them."""
+
+
+def names_of_sets(data: DataConfig, report: Report) -> None:
+    """Refuse names of further sets that stand for something else, or can be no name of a file and of a value."""
+    for name in data.more:
+        if split_named(name) or not re.fullmatch(rf"(?!({_TAKEN})$)\w[\w-]*", name, re.ASCII):
+            expected = "letters, digits, - and _, and none of the names that runs use themselves, such as val and lr"
+            report.add(("data", "more", name), "not a name for a further set", expected=expected, received=name)
+
+
+def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, data: DataConfig, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
-    monitor, splits = metrics.monitor, ("train", "val")
-    nodes = {f"{split}/{name}": node for split in splits for name, node in getattr(metrics, split).items()}
-    measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(metrics, split))]
+    monitor, splits = metrics.monitor, {"train": metrics.train, **dict.fromkeys(("val", *data.more), metrics.val)}
+    nodes = {f"{split}/{name}": node for split, own in splits.items() for name, node in own.items()}
+    measured = [f"{split}/{name}" for split, own in splits.items() for name in ("loss", *own)]
     one = [name for name in measured if getattr(nodes.get(name), "average", None) in ("micro", "macro", "weighted")]
     one += [f"{split}/loss" for split in splits]
-    if monitor.startswith(("train/", "val/")) and not trainer.task._target_.startswith("lightkit."):
+    if monitor.partition("/")[0] in splits and not trainer.task._target_.startswith("lightkit."):
         return  # a task of one's own may log it: `StepOutput(..., log={...})`
     if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in one) for name in measured):
         what = "no metric of that name is measured"

@@ -48,6 +48,7 @@ class Data:
         train: Training batches, shuffled and augmented.
         val: Validation batches in order; None without the split.
         test: Test batches in order; None without the split.
+        more: Batches of further sets in order, by name.
         normalizer: Scaling of the inputs, to be applied to new ones too; None where they are left as they are.
         filling: What fills in missing inputs; None where nothing does.
         rows: Rows of the data set in each split.
@@ -63,6 +64,7 @@ class Data:
     train: Loader
     val: Loader | None = None
     test: Loader | None = None
+    more: dict[str, Loader] = field(default_factory=dict)
     normalizer: Normalizer | None = None
     filling: Filling | None = None
     rows: dict[str, Tensor] = field(default_factory=dict)
@@ -115,8 +117,18 @@ class Data:
 
     def loaders(self) -> dict[str, Loader]:
         """Return the loaders there are, by the name of their split."""
-        named = {"train": self.train, "val": self.val, "test": self.test}
+        named = {"train": self.train, "val": self.val, "test": self.test, **self.more}
         return {name: loader for name, loader in named.items() if loader is not None}
+
+    def with_loaders(self, loaders: Mapping[str, Any], **changes: Any) -> Data:
+        """Return this data with other loaders, by the name of their split, and without those that are not named."""
+        own: dict[str, Any] = {name: loaders.get(name) for name in ("train", "val", "test")}
+        return replace(self, **own, more={name: loaders[name] for name in self.more if name in loaders}, **changes)
+
+    def fitted(self) -> dict[str, Any]:
+        """Return what was fitted to the training rows, as arguments of `build_data` for other rows."""
+        found = {"normalize": self.normalizer, "transform": self.info.transform, "vocabulary": self.info.vocabulary}
+        return {**found, "filling": self.filling and self.filling.state_dict()}
 
     def evaluation(self, split: str) -> Loader | None:
         """Return a loader of a split in order and without augmentation, `train` and `left_out` too.
@@ -143,16 +155,17 @@ class Data:
         """
         rows, loaders = dict(self.rows), self.loaders()
         for name, count in most.items():
-            all_rows = rows[name]
+            all_rows = loaders[name].rows
             drawn = torch.randperm(len(all_rows), generator=torch.Generator().manual_seed(mix(seed, "shortened", name)))
-            rows[name] = all_rows[drawn[:count].sort().values]
-            loaders[name] = loaders[name].with_rows(rows[name])
-        return replace(self, rows=rows, train=loaders["train"], val=loaders.get("val"), test=loaders.get("test"))
+            kept = all_rows[drawn[:count].sort().values]
+            rows |= {name: kept} if name in rows else {}
+            loaders[name] = loaders[name].with_rows(kept)
+        return self.with_loaders(loaders, rows=rows)
 
     def reseeded(self, seed: int) -> Data:
         """Return the same splits in the order, and with the augmentation, of another seed."""
-        loaders = {name: loader.with_rows(self.rows[name], seed=seed) for name, loader in self.loaders().items()}
-        return replace(self, train=loaders["train"], val=loaders.get("val"), test=loaders.get("test"))
+        rows = {name: self.rows.get(name, loader.rows) for name, loader in self.loaders().items()}
+        return self.with_loaders({name: self.loaders()[name].with_rows(own, seed=seed) for name, own in rows.items()})
 
     def close(self) -> None:
         """End all loader processes."""

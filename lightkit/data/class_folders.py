@@ -41,13 +41,14 @@ def find_splits(root: Path, chosen: Mapping[str, str] | None = None) -> dict[str
 
 
 def class_files(
-    folders: Mapping[str, Path], arguments: Mapping[str, str] | None = None
+    folders: Mapping[str, Path], arguments: Mapping[str, str] | None = None, known: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
     """Return the names of the classes, sorted, and the image files of each split with the numbers of their classes.
 
     Args:
         folders: The folder of each split; the class folders in that of train say which classes there are.
         arguments: The argument that gave the folder of a split, where that is not `root`.
+        known: The names of the classes, where the training part is elsewhere.
 
     Raises:
         UserError: There is no class folder, one has no images, or a split has a class that train lacks; all in one
@@ -55,7 +56,7 @@ def class_files(
     """
     given = {split: (arguments or {}).get(split, "root") for split in folders}
     names = {split: _class_names(folder, given[split]) for split, folder in folders.items()}
-    classes, problems = names["train"], Problems()
+    classes, problems = known or names["train"], Problems()
     numbers = {name: number for number, name in enumerate(classes)}
     found: dict[str, list[tuple[Path, int]]] = {split: [] for split in folders}
     for split, folder in folders.items():

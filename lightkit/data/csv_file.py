@@ -76,7 +76,8 @@ def _cells(tables: Tables, name: str | None) -> np.ndarray | None:
 
 def _reader(tables: Tables, spec: TableSpec) -> TableReader:
     """Return what reads new rows of such tables."""
-    words = class_words(tables.parts["train"], spec.targets[0]) if tables.task == "binary" else []
+    own = tables.task == "binary" and spec.like is None
+    words = class_words(tables.parts["train"], spec.targets[0]) if own else []
     spelling = {"delimiter": spec.delimiter, "encoding": spec.encoding}
     plain = {name: [*kind.names] for name, kind in tables.encodings.items() if type(kind) is OneHot}
     return TableReader(

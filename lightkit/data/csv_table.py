@@ -203,6 +203,8 @@ class _Reading:
     def _encoding(self, train: Table, name: str, kind: str) -> Encoding:
         """Return how a column becomes features, and note what speaks against it."""
         spec = self.spec
+        if spec.like is not None:
+            return spec.like.reader.encodings[name]
         if kind == "dates":
             return Dates("" if name in self.typed else spec.date_format or "")
         if kind == "text":
@@ -247,7 +249,8 @@ class _Reading:
             for odd in target_problem(train, self.targets[0], most=self.spec.max_categories):
                 raise odd
         task = task or guess_task([train.names(name) for name in self.targets])
-        return task, *read_targets([*tables.values()], self.targets, task=task)
+        known = () if self.spec.like is None else self.spec.like.reader.words or self.spec.like.info.class_names
+        return task, *read_targets([*tables.values()], self.targets, task=task, known=known)
 
 
 def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
@@ -273,18 +276,19 @@ def _is_label(column: NameColumn) -> bool:
     return bool(rounded.all()) and {float(cell) for cell in column.found()} <= {0, 1}
 
 
-def read_targets(tables: list[Table], targets: list[str], *, task: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the targets of all tables and the names of the classes or labels."""
+def read_targets(
+    tables: list[Table], targets: list[str], *, task: str, known: Sequence[str] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the targets of all tables and the names of the classes or labels; `known` are those of training rows."""
     if task in ("multiclass", "binary"):
-        return _classes(tables, targets[0], binary=task == "binary")
+        return _classes(tables, targets[0], [*known] or class_words(tables[0], targets[0]), binary=task == "binary")
     y = np.stack([np.concatenate([t.numbers(name).values for t in tables]) for name in targets], 1)
     if task == "multilabel":
         return y, tuple(targets)
     return y[:, 0] if len(targets) == 1 else y, ()
 
 
-def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    names = class_words(tables[0], target)
+def _classes(tables: list[Table], target: str, names: list[str], *, binary: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     if len(names) == 1:
         what, choices = f"column {target!r} holds one class only", [*tables[0].source.names]
         choices.remove(target)

@@ -67,6 +67,7 @@ class ImageFolder(ImageFiles):
             classes.
         test_root: Folder of the test images, with a folder for each class, in place of those below `root`.
         on_error: What to do about files that cannot be read: `error`, or `skip` leaves them out.
+        like: The data set of the training images, for a further set: the classes are its own.
 
     Raises:
         UserError: There is no such folder, no class folder, a class without images, files that cannot be read, or
@@ -82,6 +83,7 @@ class ImageFolder(ImageFiles):
         split_folders: Mapping[str, str] | None = None,
         test_root: str | None = None,
         on_error: str = "error",
+        like: Any = None,
     ) -> None:
         check_image_size(size, channels)
         if on_error not in _ON_ERROR:
@@ -90,7 +92,8 @@ class ImageFolder(ImageFiles):
         parts = find_splits(folder, split_folders)
         parts |= {} if test is None else {"test": test}
         self.size, self.channels, self.reader = size, channels, ImageReader(size, channels)
-        self.classes, found = class_files(parts, {} if test is None else {"test": "test_root"})
+        known = () if like is None else like.info.class_names
+        self.classes, found = class_files(parts, {} if test is None else {"test": "test_root"}, known)
         found = self._readable(found, folder, on_error)
         self._numbers = [number for own in found.values() for _, number in own]
         self.targets = torch.tensor(self._numbers)
@@ -111,9 +114,9 @@ class ImageFolder(ImageFiles):
         if on_error == "error":
             refuse_unreadable(faults, len(files), choice="data.dataset.on_error=skip leaves them out")
         kept = {split: [pair for pair in own if pair[0] not in faults] for split, own in found.items()}
-        for number, name in enumerate(self.classes):
+        for number in sorted({number for _, number in found["train"]}):
             if not any(number == own for _, own in kept["train"]):
-                what = f"no image of class {name!r} can be read"
+                what = f"no image of class {self.classes[number]!r} can be read"
                 raise UserError(what, argument="root", received=str(folder), family="data-unreadable")
         self.left_out = {below(folder, file): fault for file, fault in faults.items()}
         told = f"{len(faults):,} of {len(files):,} image files are left out, they cannot be read: "

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.common.argument_checks import check_fold, check_range, check_shares
+from lightkit.common.argument_checks import FOLDS, check_fold, check_range, check_shares
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.text import counted
@@ -18,7 +18,8 @@ from lightkit.data.groups import check_whole, cut_in_order, deal
 from lightkit.data.row_facts import TIMES, USUAL, row_groups, row_times
 from lightkit.data.row_sets import listed_rows, split_sets
 
-WAYS = ("stratified", "random", "ordered", "time", "file", "fold")
+WAYS = ("stratified", "random", "ordered", "time", "file", *FOLDS)
+_TIMED = ("time", "time_fold")
 _NAMES = ("train", "val", "test")
 
 
@@ -31,7 +32,8 @@ class SplitSpec:
     Args:
         by: `stratified` keeps class shares, `random`, `ordered` cuts without shuffling (train, val, test), `time` cuts
             from the oldest row to the newest, `file` insists on splits the data set brings, `fold` takes fold number
-            `fold` of `folds` as test, whatever the data set brings.
+            `fold` of `folds` as test, whatever the data set brings. `time_fold` does so in the order of time: training
+            and validation have the rows before the test rows, as `sklearn.model_selection.TimeSeriesSplit`.
         val: Share of all rows for validation; 0 leaves the split out.
         test: Share of all rows for test; ignored for `fold` and where the data set brings a test split.
         seed: Seed of the draw.
@@ -69,7 +71,7 @@ class SplitSpec:
         for name in ("val", "test"):
             check_range(f"split.{name}", getattr(self, name), low=0, below=1, what="not a share of the rows")
         check_shares(self.by, self.val, self.test)
-        if self.by == "fold":
+        if self.by in FOLDS:
             check_range("split.folds", self.folds, low=2, what="too few folds")
             check_fold(self.by, self.folds, self.fold)
             if self.files:
@@ -107,7 +109,9 @@ def split_rows(
         what = "only classes can be stratified, and the class of each row is not known"
         fix = "data.split.by=random; a data set of classes gives that of each row in an attribute `targets`"
         raise UserError(what, argument="split.by", received="stratified", fix=fix)
-    if spec.by == "fold":
+    if spec.by == "time_fold" and groups is not None:
+        splits = _by_time_fold(spec, groups)
+    elif spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata, groups)
     else:
         own = split_sets(given, num_rows, argument="split.files" if spec.files else "dataset.splits")
@@ -133,7 +137,7 @@ def split_source(
         what = "the samples overlap, so they are cut in order, not into folds or at random"
         raise UserError(what, argument="split.by", received=spec.by, choices=ways)
     groups = row_groups(source, spec.groups)
-    times = row_times(source, spec.time) if spec.by == "time" else None
+    times = row_times(source, spec.time) if spec.by in _TIMED else None
     if known is not None:
         return dict(known), groups, times
     given = listed_rows(spec.files, source) if spec.files else getattr(source, "splits", None)
@@ -142,6 +146,12 @@ def split_source(
     if times is not None and groups is not None:
         check_whole(rows, groups)
     return rows, groups, times
+
+
+def rows_to_measure(source: Any) -> dict[str, Tensor]:
+    """Return the rows of a further set, as `test` and `train`: its own test rows where it brings some, else all."""
+    brought = split_sets(getattr(source, "splits", None), len(source), argument="dataset.splits")
+    return dict.fromkeys(("train", "test"), brought.get("test", torch.arange(len(source))))
 
 
 def _limited(spec: SplitSpec, splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -180,7 +190,7 @@ def _in_groups(
     """Cut rows into train and others whose groups stay whole; each split has nearly its share."""
     sizes = {"train": max(0, len(rows) - sum(counts.values()))} | dict(counts)
     sizes = {name: size for name, size in sizes.items() if size}
-    timed = spec.by == "time"
+    timed = spec.by in _TIMED
     rows = rows[groups[rows].argsort(stable=True)] if timed else rows
     own, empty = groups[rows], dict.fromkeys(counts, rows[:0])
     if len(own.unique()) < len(sizes):
@@ -246,6 +256,19 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None, groups: Tenso
     rest = rest[_shuffle(len(rest), spec.seed)]
     parts = _stratified(rest, counts, strata) if strata is not None else _cut(rest, counts)
     return parts | {"test": test}
+
+
+def _by_time_fold(spec: SplitSpec, times: Tensor) -> dict[str, Tensor]:
+    """Cut all rows in the order of time, rows of one time together, and leave out what comes after the fold."""
+    most = len(times.unique()) - 1
+    if spec.folds > most:
+        what = "there are too few different times for so many folds"
+        raise UserError(what, argument="split.folds", expected=f"at most {most}", received=spec.folds, family="split")
+    size = len(times) // (spec.folds + 1)
+    before = len(times) - (spec.folds - spec.fold) * size
+    counts = {"val": round(spec.val * before), "test": size, "later": len(times) - before - size}
+    found = _in_groups(torch.arange(len(times)), counts, times, spec, None)
+    return {name: rows for name, rows in found.items() if name != "later" and (name != "val" or spec.val > 0)}
 
 
 def _first_of_each(rows: Tensor, count: int, strata: Tensor | None) -> Tensor:

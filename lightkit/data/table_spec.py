@@ -43,6 +43,7 @@ def table(
     target_transform: Literal["none", "standardize", "log", "quantile"] = "none",
     max_categories: int = 100,
     cache: bool = True,
+    like: TensorData | None = None,
 ) -> TensorData:
     """Read a table by the names of its columns: a file, several files with the same columns, or a data frame.
 
@@ -92,6 +93,7 @@ def table(
             fitted on training rows. Predictions and metrics stay in the unit of the table.
         max_categories: Different names that a categorical column may hold: each becomes a feature.
         cache: Keep a decoded copy of large files in the user's cache folder, for the next start.
+        like: The table of the training rows, for a further set: features, categories, task and classes are its own.
 
     Raises:
         UserError: A file, columns or cells are wrong; lines are named, and all that is wrong is in one report.
@@ -116,7 +118,10 @@ class TableSpec:
     def __init__(self, *args: Any, **given: Any) -> None:
         bound = signature(table).bind(*args, **given)
         bound.apply_defaults()
-        self.__dict__.update(bound.arguments)
+        found, like = bound.arguments, bound.arguments["like"]
+        is_table = hasattr(getattr(like, "reader", None), "encodings")
+        found |= {"features": like.reader.features, "task": like.info.task} if is_table else {"like": None}
+        self.__dict__.update(found)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)

@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ class Text:
         vocabulary: The characters to tell apart, or `ascii` for the printable ones with tab and line feed; None takes
             those of the training part.
         texts: Texts by name, in place of files.
+        like: The text of the training rows, for a further set: the vocabulary is its own.
 
     Raises:
         UserError: There is no such file, no text, a part is shorter than one window, or the vocabulary is not one.
@@ -67,6 +69,7 @@ class Text:
         min_count: int = 1,
         vocabulary: str | None = None,
         texts: Mapping[str, str] | None = None,
+        like: Any = None,
     ) -> None:
         stride = context_length if stride is None else stride
         numbers = {"context_length": context_length, "stride": stride, "min_count": min_count, "max_chars": max_chars}
@@ -81,7 +84,7 @@ class Text:
         if len(ends) >= _FILES_FOR_BOUNDARIES:
             marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
         cuts = marks[0], max(marks), len(codes)
-        self.vocabulary = _vocabulary(codes[: cuts[0]], min_count, vocabulary)
+        self.vocabulary = getattr(like, "vocabulary", None) or _vocabulary(codes[: cuts[0]], min_count, vocabulary)
         self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
         self.tokens = self._to_tokens(codes)
         self.context_length = context_length

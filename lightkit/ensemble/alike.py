@@ -76,6 +76,7 @@ def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
         (own is not None, f"trainer.callbacks.{own} looks at one model"),
         (stops, "early stopping may end a member in the middle of an epoch"),
         (type(learner.average) not in (NoAverage, Ema), "the average of the weights is of another kind"),
+        (bool(learner.data.more), "the sets of data.more are measured by one model at a time"),
         (not taken, "the data are read sample by sample"),
         (learner.data.train.options.weights is not None, "rows have weights"),
         (trains(learner.criterion), "the loss has parameters that train"),

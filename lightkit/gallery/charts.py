@@ -97,7 +97,7 @@ def _beside(bars: Callable[..., Any], shares: Mapping[str, Tensor]) -> None:
     width = 0.8 / len(shares)
     for at, (split, values) in enumerate(shares.items()):
         places = [place + (at - (len(shares) - 1) / 2) * width for place in range(len(values))]
-        bars(places, (100 * values).tolist(), width, color=_SPLIT_COLOURS[split], label=split)
+        bars(places, (100 * values).tolist(), width, color=_SPLIT_COLOURS.get(split, INK), label=split)
 
 
 def _shares(y: Tensor, classes: int) -> Tensor:
@@ -154,7 +154,7 @@ def _overlaid(axes: Axes, values: Mapping[str, Tensor]) -> None:
             filled = split == "train" or len(finite) == 1
             form: dict[str, Any] = {"histtype": "stepfilled", "alpha": 0.35}
             form = form if filled else {"histtype": "step", "linewidth": 1.2}
-            colour = _SPLIT_COLOURS.get(split, BLUE)
+            colour = _SPLIT_COLOURS.get(split, INK)
             axes.hist(value.numpy(), bins=bins, density=True, color=colour, label=split, **form)
     style(axes)
 

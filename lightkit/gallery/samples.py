@@ -114,7 +114,7 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
         parts = [((x, y), y) for x, y in parts]
     decode = view.decode if isinstance(view, TextView) else None
     samples = [
-        Sample(row, x, y, "" if y is None else target_words(y, data.info, decode), file_of(data, row))
+        Sample(row, x, y, "" if y is None else target_words(y, data.info, decode), file_of(loader, row))
         for row, (x, y) in zip(rows.tolist(), parts)
     ]
     return samples, view
@@ -154,7 +154,7 @@ def variants(data: Data, samples: list[Sample], epochs: int) -> list[list[Sample
     return [list(of_one) for of_one in zip(*read)]
 
 
-def file_of(data: Data, row: int) -> str:
+def file_of(data: Data | Loader, row: int) -> str:
     """Return the file that a row was read from; empty where the data set does not know."""
     files = getattr(getattr(data.source, "base", None), "files", None)
     return str(files[row]) if isinstance(files, (list, tuple)) and 0 <= row < len(files) else ""

@@ -91,7 +91,6 @@ def plain(content: Any) -> Any:
 
 SECONDS_BETWEEN_WRITES = 1.0
 _COUNTS = ("epoch", "step", "total_steps", "batch", "batches")
-_PHASES = ("train", "val", "test")
 _LARGEST_COUNT = 2**53
 _LARGEST_TABLE = 100
 _SCRATCH = ".new"
@@ -190,13 +189,11 @@ def read_progress_file(path: Path | str) -> ShownProgress | None:
 
 
 def _progress(found: Any) -> Progress:
-    epochs, phase, left = found["epochs"], found["phase"], found["eta_seconds"]
-    if phase not in _PHASES:
-        raise ValueError(phase)
+    epochs, left = found["epochs"], found["eta_seconds"]
     return Progress(
         **{name: _count(found[name]) for name in _COUNTS},
         epochs=None if epochs is None else _count(epochs),
-        phase=phase,
+        phase=in_one_line(str(found["phase"])),
         values={str(name): _number(value) for name, value in found["values"].items()},
         samples_per_second=_number(found["samples_per_second"]),
         eta_seconds=None if left is None else _number(left),

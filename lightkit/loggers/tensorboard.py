@@ -8,20 +8,20 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import lightkit.loggers.events as rewind
 from lightkit.common import run_files
 from lightkit.common.ledger import FACTS
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.loggers.base import Logger
 from lightkit.loggers.events import TAG, Layout, layouts, leave_failures_to_the_writer
 from lightkit.processes.files import sync_file
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""
-SPLITS = ("train", "val", "test")
 VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 VIEW = "view"
@@ -30,8 +30,7 @@ one point each (`view/test/accuracy`). Where they come first, TensorBoard opens 
 MAIN = "main"
 """First part of the tags of curves that are there twice, `main/best/val/accuracy` and a few more: the page opens on the
 first group, and where runs are compared, it is by the last points of the first five curves."""
-CURVES = ("train", "val")
-"""Splits whose values are curves, and so keep their names."""
+SPLITS = (*SPLIT_NAMES,)
 _AFTER = "-"
 """What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
 HIDDEN = ("checkpoint", "extra", "hydra", "logger", "name", "on_end", "profile", "resume", "trust")
@@ -49,10 +48,14 @@ class TensorBoardLogger(Logger):
         monitor: Name of the value that decides what is best. With the losses, and the best of it so far, it is what the
             page opens on. Empty for no such group.
         mode: Whether `min` or `max` of it is better.
+        splits: Names of all splits and further sets. What is measured in training is a curve, and so keeps its name.
     """
 
-    def __init__(self, folder: Path | str, monitor: str = "", mode: str = "max") -> None:
-        self.folder, self.monitor = Path(folder), monitor
+    def __init__(
+        self, folder: Path | str, monitor: str = "", mode: str = "max", splits: tuple[str, ...] = SPLITS
+    ) -> None:
+        self.folder, self.monitor, self._splits = Path(folder), monitor, splits
+        self._tag, self._plain = (partial(make, splits=splits) for make in (tag, plain_tag))
         self._better = min if mode == "min" else max
         self._best: float | None = None
         self._layout = Layout()
@@ -94,7 +97,7 @@ class TensorBoardLogger(Logger):
         for row in kept:
             if row["step"] < step:
                 self._at_first_sight(_values(row))
-                self._layout.add(map(tag, _values(row)))
+                self._layout.add(map(self._tag, _values(row)))
         if not self._files():
             return
         from tensorboard.compat.proto.event_pb2 import Event
@@ -106,8 +109,8 @@ class TensorBoardLogger(Logger):
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
         told = {value.tag for event in events for value in event.summary.value}
         tags = told | {TAG}
-        tags |= {plain_tag(name) for row in rows for name in _values(row)}  # of tests in files of older versions
-        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
+        tags |= {self._plain(name) for row in rows for name in _values(row)}  # of tests in files of older versions
+        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*self._splits, VITALS, VIEW))
         if TAG not in told and layouts(known) != [cut.layout for cut in cuts if cut.layout][-1:]:
             events.append(Event(step=step, wall_time=now, summary=Summary(value=known)))
         carried = [event for cut in cuts for event in cut.carried]
@@ -128,9 +131,9 @@ class TensorBoardLogger(Logger):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = self._at_first_sight(values) | {tag(name): value for name, value in values.items()}
+        named = self._at_first_sight(values) | {self._tag(name): value for name, value in values.items()}
         if step != self._epoch_at:
-            named[tag("epoch")] = epoch
+            named[self._tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         self._layout.add(named)
@@ -141,11 +144,11 @@ class TensorBoardLogger(Logger):
         if not self.monitor:
             return {}
         names = [name for name in ("train/loss", "val/loss", self.monitor) if name in values]
-        found = {f"{MAIN}/{plain_tag(name)}": values[name] for name in names if name.partition("/")[0] in CURVES}
+        found = {f"{MAIN}/{self._plain(name)}": values[name] for name in names if not name.startswith("test/")}
         value = values.get(self.monitor, math.nan)
-        if not math.isnan(value) and self.monitor.partition("/")[0] in CURVES:
+        if not math.isnan(value) and not self.monitor.startswith("test/"):
             self._best = value if self._best is None else self._better(self._best, value)
-            found[f"{MAIN}/best/{plain_tag(self.monitor)}"] = self._best
+            found[f"{MAIN}/best/{self._plain(self.monitor)}"] = self._best
         return found
 
     def hparams(self, params: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
@@ -186,24 +189,24 @@ class TensorBoardLogger(Logger):
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""
         from lightkit.common.drawing import pixels  # matplotlib is slow to import
 
-        name = f"{VIEW}/{plain_tag(name)}"
+        name = f"{VIEW}/{self._plain(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Log Markdown for the Text tab."""
-        if not self._is_there(f"{plain_tag(name)}/text_summary", step):
-            self._writer.add_text(plain_tag(name), markdown, step)
+        if not self._is_there(f"{self._plain(name)}/text_summary", step):
+            self._writer.add_text(self._plain(name), markdown, step)
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """Log a grid of pictures, each stretched to the full range of grey or colour."""
-        if self._is_there(f"{VIEW}/{plain_tag(name)}", step):
+        if self._is_there(f"{VIEW}/{self._plain(name)}", step):
             return
-        self._writer.add_images(f"{VIEW}/{plain_tag(name)}", stretched(images), step)
+        self._writer.add_images(f"{VIEW}/{self._plain(name)}", stretched(images), step)
 
     def histogram(self, name: str, values: Any, *, step: int) -> None:
         """Log a histogram of the values that are finite."""
-        name, values = f"{VIEW}/{plain_tag(name)}", values.detach().float().cpu()
+        name, values = f"{VIEW}/{self._plain(name)}", values.detach().float().cpu()
         values = values[values.isfinite()]
         if len(values) and not self._is_there(name, step):
             self._writer.add_histogram(name, values, step)
@@ -267,17 +270,16 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 @cache
-def tag(name: str) -> str:
+def tag(name: str, splits: tuple[str, ...] = SPLITS) -> str:
     """Return the tag of a value's name, which decides about its place on the page, sorted by tags."""
-    first = name.lstrip("/").partition("/")[0]
-    return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
+    return f"{VIEW}/{plain_tag(name)}" if name.lstrip("/").startswith("test/") else plain_tag(name, splits)
 
 
 @cache
-def plain_tag(name: str) -> str:
+def plain_tag(name: str, splits: tuple[str, ...] = SPLITS) -> str:
     """Return the tag of anything else: characters that TensorBoard would complain about become `_`."""
     allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
-    return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"
+    return allowed if allowed.partition("/")[0] in splits else f"{VITALS}/{allowed}"
 
 
 def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, bool | float | str]:

@@ -74,7 +74,7 @@ def evaluate_split(
 
     Args:
         learner: The model of the run, with its data and metrics.
-        split: `train`, `val` or `test`.
+        split: `train`, `val`, `test` or the name of a further set.
         collectors: What else gets every batch.
         interrupt: Tells when a signal asked the run to end.
         step: Optimizer step that a run ends at.
@@ -161,26 +161,29 @@ def load_counted(run: MemberRun, learner: Learner) -> None:
 
 def final_test(run: MemberRun, learner: Learner) -> None:
     """Test the model at the end of its run, with figures; with the best weights where there are any on disk."""
-    cfg = run.cfg
-    if cfg.trainer.test == "none" or learner.data.test is None:
+    cfg, info, state = run.cfg, learner.data.info, learner.state
+    splits = [split for split in learner.data.loaders() if split not in ("train", "val")]
+    if cfg.trainer.test == "none" or not splits:
         return
     load_counted(run, learner)
-    info, state = learner.data.info, learner.state
-    figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
-    taken = Gathered(figures, run.session.ranks)
-    values = evaluate_split(learner, "test", [taken], interrupt=run.session.signals, step=state.step)
-    taken.exchange()
-    result_writer(run)("test", learner.metrics["test"].figures_data)
-    state.last.update(values)
-    run.logger.scalars(values, step=state.step, epoch=state.epoch)
-    if run.session.ranks.main:
-        figures.write(run.logger, run.path / run_files.FIGURES, step=state.step)
+    found = dict[str, float]()
+    for split in splits:
+        figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
+        taken = Gathered(figures, run.session.ranks)
+        values = evaluate_split(learner, split, [taken], interrupt=run.session.signals, step=state.step)
+        taken.exchange()
+        result_writer(run)(split, learner.metrics[split].figures_data)
+        state.last.update(values)
+        run.logger.scalars(values, step=state.step, epoch=state.epoch)
+        found |= values
+        if run.session.ranks.main:
+            folder = run.path / run_files.FIGURES / ("" if split == "test" else split)
+            figures.write(run.logger, folder, step=state.step, split=split)
     for tested in run.on_test:
-        tested(values)
+        tested(found)
 
 
 _LOG = logging.getLogger(__name__)
-_SPLITS = ("train", "val", "test")
 
 
 def result_writer(run: MemberRun) -> Callable[[str, Mapping[str, Shaped]], None]:
@@ -223,16 +226,16 @@ def evaluation_folder(folder: Path, split: str) -> Path:
     return folder / run_files.FIGURES / Path(run_files.EVALUATION.format(split=split)).stem
 
 
-def draw_results(run: MemberRun, step: int) -> None:
+def draw_results(run: MemberRun, learner: Learner) -> None:
     """Draw what the metrics of a run that has come to its end gave last, for its folder and TensorBoard."""
     if not run.session.ranks.main:
         return
-    for split in _SPLITS:
+    for split in learner.metrics:
         folder = run.path / run_files.FIGURES / split
         for path in sorted(folder.glob(f"*{run_files.METRIC_RESULT}")):
             figure = draw_file(path)
             if figure is not None:
-                write_figures({f"{split}/{path.stem}": figure}, run.logger, folder, step=step)
+                write_figures({f"{split}/{path.stem}": figure}, run.logger, folder, step=learner.state.step)
 
 
 def draw_file(path: Path) -> Any:

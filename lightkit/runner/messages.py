@@ -145,7 +145,7 @@ def conclude(
         logger: Takes all that.
         system: What was seen of the machine.
     """
-    values = summary.final_values(state)
+    values = summary.final_values(state, data.more)
     logger.end("finished")
     columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
     logger.table(_title(cfg, state, tested="test" in columns), columns, rows)

@@ -28,6 +28,7 @@ from lightkit.checkpoint.weights import read_weights
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_out_of_memory
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.config import to_plain
 from lightkit.data import Loader
 from lightkit.data.prepare import LoaderOptions
@@ -207,14 +208,14 @@ class Predictor:
         """Return loss and metrics of the run's test split by name, for one of its splits or for other rows.
 
         Args:
-            given: `train`, `val` or `test`; or rows, see the class.
+            given: `train`, `val`, `test` or a set of `data.more`; or rows, see the class.
             targets: Their targets as in the data set; None takes them from the columns of a table, or from the folders
                 that images are in.
 
         Raises:
             UserError: There is no such split, or a row or target cannot be used.
         """
-        if isinstance(given, str) and targets is None and given in ("train", "val", "test"):
+        if isinstance(given, str) and targets is None and given in (*SPLIT_NAMES, *(self._cfg.data.get("more") or ())):
             checkpoint, members = self._weights
             found = Runner(self._cfg, self.folder).evaluate(given, checkpoint, members=members)
             return {name.partition("/")[2]: value for name, value in found.items()}

@@ -116,7 +116,7 @@ class Runner:
             learner = run.begin(self.observer.watch(learner))
             if fit(run, learner, self.observer):
                 final_test(run, learner)
-                draw_results(run, learner.state.step)
+                draw_results(run, learner)
                 if is_member(run.path):
                     keep_predictions(run, learner)
                 export_run(run.cfg, run.path, learner)
@@ -150,7 +150,7 @@ class Runner:
         """Return the metrics of a trained run on several splits, for which it is built once.
 
         Args:
-            splits: Any of `train`, `val` and `test`.
+            splits: Any of `train`, `val`, `test` and the further sets of `data.more`.
             checkpoint: See `evaluate`.
             members: See `evaluate`.
 
@@ -185,9 +185,9 @@ class Runner:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
         with self.trained(checkpoint, members) as learner:
-            collected, columns = predict_rows(learner, rows_of(learner, split), learner.data.info)
-            rows = collected.rows(learner.data.rows[split])
-            source = learner.data.source
+            loader = rows_of(learner, split)
+            collected, columns = predict_rows(learner, loader, learner.data.info)
+            rows, source = collected.rows(loader.rows), loader.source
             names = getattr(getattr(source, "base", source), "row_names", None)
             column = getattr(source, "row_column", "file")
             if names is not None:

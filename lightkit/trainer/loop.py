@@ -390,7 +390,7 @@ class Trainer:
         if not values:
             return False
         self._log(values)
-        improved = self._judge(values) if self.monitor.startswith("val/") else False
+        improved = not self.monitor.startswith("train/") and self._judge(values)
         self._call("on_validation", values)
         return improved
 

@@ -6,13 +6,14 @@ Times are those of the host: nothing here waits for the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
 from torch.optim import Optimizer
 
+from lightkit.common.names import SPLIT_NAMES
 from lightkit.loggers.base import Logger, Progress
 from lightkit.trainer.state import State, Timetable
 
@@ -145,9 +146,6 @@ class Reporter:
         )
 
 
-SPLITS = ("train", "val", "test")
-
-
 def result(
     state: State, *, status: str, monitor: str, mode: str, reason: str | None = None, **facts: Any
 ) -> dict[str, Any]:
@@ -177,9 +175,10 @@ def result(
     }
 
 
-def final_values(state: State) -> dict[str, float]:
-    """Pick the newest metrics of whole splits, without what belongs to single steps."""
-    values = {name: value for name, value in state.last.items() if name.partition("/")[0] in SPLITS}
+def final_values(state: State, more: Iterable[str] = ()) -> dict[str, float]:
+    """Pick the newest metrics of whole splits and further sets, without what belongs to single steps."""
+    splits = (*SPLIT_NAMES, *more)
+    values = {name: value for name, value in state.last.items() if name.partition("/")[0] in splits}
     return {name: value for name, value in values.items() if name != "train/loss_step"}
 
 
@@ -190,14 +189,11 @@ def final_table(values: Mapping[str, float], best: Mapping[str, float]) -> tuple
         values: The newest values by name.
         best: The values at the best step, where that is not the last one; a column of their own.
     """
-    columns = {split: {name: v for name, v in values.items() if name.startswith(f"{split}/")} for split in SPLITS}
-    split = next(iter(best), "").partition("/")[0]
-    columns = {"train": columns["train"], "val": columns["val"], f"best {split}": dict(best), "test": columns["test"]}
-    columns = {
-        head: {name.partition("/")[2]: value for name, value in column.items()}
-        for head, column in columns.items()
-        if column
-    }
+    columns = dict[str, dict[str, float]]()
+    for split in dict.fromkeys(["train", "val", *(name.partition("/")[0] for name in values)]):
+        for head, found in ((split, values), (f"best {split}", best)):
+            own = {name.partition("/")[2]: v for name, v in found.items() if name.startswith(f"{split}/")}
+            columns |= {head: own} if own else {}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     return ["metric", *columns], [[n, *(_shown(column.get(n)) for column in columns.values())] for n in names]
 

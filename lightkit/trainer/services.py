@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from lightkit.data import Loader
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
 from lightkit.trainer.audit.watch import NoWatch
@@ -46,7 +49,7 @@ class Services:
 
 
 class Validator:
-    """Measures the averaged weights on the validation split, with random numbers of its own.
+    """Measures the averaged weights on the validation split and further sets, with random numbers of its own.
 
     It changes nothing that is saved, and its time does not count as training.
 
@@ -61,43 +64,42 @@ class Validator:
         self._learner, self._services, self._watch, self._report = learner, services, watch, report
 
     def run(self) -> dict[str, float]:
-        """Return the values of the validation split; none without one.
+        """Return the values of the validation split and of further sets; none without any.
 
         Raises:
             AskedToEnd: A signal came while a batch was waited for.
             Interrupted: A signal came while a batch was computed.
         """
-        learner, services, state = self._learner, self._services, self._learner.state
-        if learner.data.val is None:
+        learner, services, began = self._learner, self._services, perf_counter()
+        loaders = {name: own for name, own in learner.data.loaders().items() if name not in ("train", "test")}
+        if not loaders:
             return {}
-        began, metrics, meters = perf_counter(), learner.metrics["val"], services.meters
         with services.spans.span("validation"):
-            learner.engine.seed_validation(state.step)
-            for meter in (metrics, *meters):
-                meter.reset()
+            learner.engine.seed_validation(learner.state.step)
             with self._watch.evaluation(learner), learner.average.applied():
-                evaluate(
-                    learner.network,
-                    learner.data.val,
-                    [metrics, *meters],
-                    task=learner.task,
-                    criterion=learner.criterion,
-                    context=learner.engine,
-                    each=self._after_batch,
-                    interrupt=services.interrupt,
-                    span=services.spans.span,
-                )
-            for meter in meters:
-                meter.validated(state.step, state.epoch + state.samples_done / learner.timetable.epoch_samples)
+                found = [self._measured(name, loader) for name, loader in loaders.items()]
             services.clock.leave_out(perf_counter() - began)
-            values: dict[str, float] = metrics.compute()
-            services.results("val", metrics.figures_data)
+        return reduce(or_, found)
+
+    def _measured(self, split: str, loader: Loader) -> dict[str, float]:
+        """Return the values of a split; of members that train together a list of them."""
+        learner, services, state, metrics = self._learner, self._services, self._learner.state, self._learner.metrics
+        meters = services.meters if split == "val" else ()
+        for meter in (metrics[split], *meters):
+            meter.reset()
+        how: dict[str, Any] = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
+        how |= {"each": partial(self._after_batch, split, len(loader)), "interrupt": services.interrupt}
+        evaluate(learner.network, loader, [metrics[split], *meters], span=services.spans.span, **how)
+        for meter in meters:
+            meter.validated(state.step, state.epoch + state.samples_done / learner.timetable.epoch_samples)
+        values: dict[str, float] = metrics[split].compute()
+        services.results(split, metrics[split].figures_data)
         return values
 
-    def _after_batch(self, batch: int) -> None:
+    def _after_batch(self, split: str, batches: int, batch: int) -> None:
         """End here when a signal asked for it; tell the console how far the validation is."""
-        data, services = self._learner.data.val, self._services
+        services = self._services
         services.interrupt.raise_at(self._learner.state.step)
-        if perf_counter() > self._report.next_show and data is not None:
+        if perf_counter() > self._report.next_show:
             with services.spans.span("logging"):
-                self._report.show("val", batch, len(data))
+                self._report.show(split, batch, batches)

@@ -70,9 +70,9 @@ def test_each_shipped_option_of_metrics_is_for_its_targets_alone(option: str, ta
 
 
 def test_without_a_validation_split_nothing_of_it_can_be_monitored() -> None:
-    check_monitor("train/loss", has_val=False)
+    check_monitor("train/loss", splits=["train"])
     with pytest.raises(UserError, match=r"metrics\.monitor: there is no validation split to take it from"):
-        check_monitor("val/accuracy", has_val=False)
+        check_monitor("val/accuracy", splits=["train"])
 
 
 class Misspelt(Callback):

@@ -133,3 +133,44 @@ def test_so_many_rows_of_each_class(by: str, count: int) -> None:
     assert torch.equal(STRATA[few["train"]].bincount(), STRATA[every["train"]].bincount().clamp(max=count))
     # A larger number adds rows to those of a smaller one.
     assert set(few["train"].tolist()) <= set(draw(by=by, per_class=count + 3)["train"].tolist())
+
+
+def test_folds_by_time_are_those_of_scikit_learn() -> None:
+    from sklearn.model_selection import TimeSeriesSplit
+
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    times = order.argsort()  # the row at place k in time is order[k]
+    for folds in (2, 5, 7):
+        for fold, (train, test) in enumerate(TimeSeriesSplit(folds).split(order)):
+            spec = SplitSpec(by="time_fold", val=0, folds=folds, fold=fold)
+            rows = split_rows(spec, N, groups=times, given={"test": torch.arange(3)})
+            assert torch.equal(rows["train"], order[train].sort().values)
+            assert torch.equal(rows["test"], order[test].sort().values)
+            own = split_rows(replace(spec, val=0.2), N, groups=times)
+            assert torch.equal(own["test"], rows["test"])
+            assert (
+                times[own["train"]].max()
+                < times[own["val"]].min()
+                <= times[own["val"]].max()
+                < times[own["test"]].min()
+            )
+            assert len(own["val"]) == round(0.2 * len(train))
+
+
+def test_ties_in_time_stay_together_in_all_folds_by_time() -> None:
+    times = torch.arange(N) // 4
+    tests = list[Tensor]()
+    for fold in range(5):
+        rows = split_rows(SplitSpec(by="time_fold", folds=5, fold=fold), N, groups=times)
+        assert (
+            times[rows["train"]].max()
+            < times[rows["val"]].min()
+            <= times[rows["val"]].max()
+            < times[rows["test"]].min()
+        )
+        assert torch.equal(torch.isin(times, times[rows["test"]]).nonzero().reshape(-1), rows["test"])
+        tests.append(rows["test"])
+    assert len(torch.cat(tests).unique()) == sum(map(len, tests))
+    few = SplitSpec(by="time_fold", folds=5)
+    refused(lambda: split_rows(few, N, groups=torch.arange(N) // 30), "too few different times for so many folds")
+    refused(lambda: SplitSpec(by="time_fold", folds=3, fold=3), "split.fold")

@@ -13,20 +13,23 @@ from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, nu
 class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
-    by: Literal["stratified", "random", "ordered", "time", "file", "fold"] = "random"
+    by: Literal["stratified", "random", "ordered", "time", "file", "fold", "time_fold"] = "random"
     """How the rows are split. `random` shuffles them; `stratified` also keeps the shares of the classes; `ordered` cuts
     them without shuffling; `time` puts the oldest rows into train and the newest into test; `file` uses the splits of
-    the data set; `fold` uses fold number `fold` of `folds` as the test split."""
+    the data set; `fold` uses fold number `fold` of `folds` as the test split; `time_fold` does so in the order
+    of time: of `folds + 1` parts, the test split is the part after the first `fold + 1`, and training uses the rows
+    before it, as `TimeSeriesSplit` of scikit-learn does."""
     val: float = number(0.1, low=0, below=1)
-    """Share of all rows for validation; 0 makes no validation split."""
+    """Share of all rows for validation; 0 makes no validation split. With `time_fold`, it is a share of the rows before
+    the test split, the last ones of these."""
     test: float = number(0.2, low=0, below=1)
-    """Share of all rows for the test; ignored with `fold`, and if the data set defines a test split."""
+    """Share of all rows for the test; ignored with folds, and if the data set defines a test split."""
     seed: int = number(0, low=0)
     """Seed of the split. It is separate from `seed`, so that runs with different seeds have the same split."""
     folds: int = number(5, low=2)
-    """Number of folds for `by: fold`."""
+    """Number of folds for `by: fold` and `by: time_fold`."""
     fold: int = number(0, low=0)
-    """Which fold is the test split, 0 to folds - 1, for `by: fold`."""
+    """Which fold is the test split, 0 to folds - 1."""
     per_class: Optional[int] = number(None, low=1)
     """Use at most this many training rows of each class; null takes all."""
     limit: Optional[int] = number(None, low=1)
@@ -41,9 +44,9 @@ class SplitConfig:
     (`groups` is used if it exists) or a feature of a table. null ignores groups. For a CSV file, set
     `data.dataset.group_column`."""
     time: Optional[str] = "times"
-    """The time of each row, for `by: time`. It names an attribute of the data set or a feature of a table: numbers, or
-    dates such as `2024-01-31T12:00`. For a CSV file, set `data.dataset.time_column`. Rows of the same time are in the
-    same split."""
+    """The time of each row, for `by: time` and `by: time_fold`. It names an attribute of the data set or a
+    feature of a table: numbers, or dates such as `2024-01-31T12:00`. For a CSV file, set `data.dataset.time_column`.
+    Rows of the same time are in the same split."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that say which rows belong to which split: `{train: train.txt, test: test.txt}`. Each line is the name of a
     row (of a picture, its path below the folder of the data) or its number, from 0. Splits that have no file are drawn
@@ -77,6 +80,12 @@ class DataConfig:
     """The data set: a class or function of `lightkit.data` or of your project, or a `torch.utils.data.Dataset`."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """How the rows become train, val and test."""
+    more: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further sets to evaluate, by name: `{shifted: {dataset: {path: b.csv}}}`. Each entry holds the keys of `data`
+    that differ for this set. Scaling, imputed values, categories, classes, words and target transforms are those of the
+    training rows. A set is measured with each validation and in the final test, by the metrics of `metrics.val`, as
+    `shifted/accuracy`. All rows count; of a data set that brings a split `test`, those of that. An entry with `split`
+    draws the rows: those of its test split count."""
     batch_size: int = number(64, low=1)
     """Samples per training batch, in all processes together; each process computes a part of the batch."""
     eval_batch_size: Optional[int] = number(None, low=1)
