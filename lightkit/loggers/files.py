@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lightkit.common.names import name_problem
 from lightkit.common.reading import parse_object, read_file
 from lightkit.common.text import in_one_line
 from lightkit.loggers.base import Logger, Progress
@@ -189,11 +190,13 @@ def read_progress_file(path: Path | str) -> ShownProgress | None:
 
 
 def _progress(found: Any) -> Progress:
-    epochs, left = found["epochs"], found["eta_seconds"]
+    epochs, phase, left = found["epochs"], found["phase"], found["eta_seconds"]
+    if name_problem(phase) is not None:  # train, val, test or the name of a further set
+        raise ValueError(phase)
     return Progress(
         **{name: _count(found[name]) for name in _COUNTS},
         epochs=None if epochs is None else _count(epochs),
-        phase=in_one_line(str(found["phase"])),
+        phase=phase,
         values={str(name): _number(value) for name, value in found["values"].items()},
         samples_per_second=_number(found["samples_per_second"]),
         eta_seconds=None if left is None else _number(left),
