@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.data import DataInfo
 from lightkit.trainer.callbacks import Callback
 
 LOSS_TASKS = {
@@ -100,6 +102,22 @@ def check_monitor(monitor: str, *, splits: Collection[str]) -> None:
     if split not in splits:
         what, key = f"there is no {'validation' if split == 'val' else split} split to take it from", "metrics.monitor"
         raise UserError(what, key=key, received=monitor, fix="data.split.val=0.1, or metrics.monitor=train/loss")
+
+
+_ALIKE = ("task", "input_shape", "class_names", "num_classes", "vocabulary", "target_scale", "weighted")
+"""What a further set has in common with the training set."""
+
+
+def check_alike(info: DataInfo, other: DataInfo) -> None:
+    """Refuse a set that a model of some data cannot be measured on; it may have the first of its classes only."""
+    if other.class_names and other.class_names == info.class_names[: len(other.class_names)]:
+        other = replace(other, class_names=info.class_names, num_classes=info.num_classes)
+    here, there = ({name: getattr(one, name) for name in _ALIKE} for one in (info, other))
+    if here != there:
+        pairs = [(f"{name} {here[name]}", f"{name} {there[name]}") for name in _ALIKE if here[name] != there[name]]
+        expected, received = map(", ".join, zip(*pairs))
+        what = "the set is not as the training set is"
+        raise UserError(what, key="data.dataset", expected=expected[:300], received=received[:300])
 
 
 def check_hooks(callback: Any, *, key: str) -> None:

@@ -138,13 +138,24 @@ def scaling_of_base(path: str | None, folder: Path | None) -> Normalizer | None:
         raise UserError(what, key=key, expected=expected, received=path, fix=fix, family="weights") from error
 
 
-def fitted_before(data: DictConfig, folder: Path) -> dict[str, Any]:
-    """Return what a run fitted to its training rows, as arguments of `build_data`; without what is now set differently.
+def fitted_before(cfg: DictConfig, folder: Path | None, like: Data | None = None) -> dict[str, Any]:
+    """Return what was fitted to training rows before, as arguments of `build_data`; without what is set differently.
 
     Args:
-        data: The node of the data at hand.
-        folder: That of the run.
+        cfg: The configuration at hand.
+        folder: That of the run; None for one that has not begun.
+        like: Data to whose training rows all is fitted; None goes by the run, or the base of a new one.
     """
+    if like is not None:
+        found = {"normalize": like.normalizer, "transform": like.info.transform, "vocabulary": like.info.vocabulary}
+        return {**found, "filling": like.filling and like.filling.state_dict()}
+    if cfg.data.normalize == "base":
+        return {"normalize": scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)}
+    return {} if folder is None else _fitted_by(cfg.data, folder)
+
+
+def _fitted_by(data: DictConfig, folder: Path) -> dict[str, Any]:
+    """Return what a run fitted to its training rows; without what is now set differently."""
     facts, found = _facts(folder), dict[str, Any](vocabulary=_texts(folder, "vocabulary"))
     if facts.get("filling") and as_before(data, folder, _FILLED):
         found["filling"] = facts["filling"]

@@ -16,8 +16,8 @@ from torch.utils.data import Sampler
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
 from lightkit.assembly.named import sampler_node, shipped, with_weights
-from lightkit.assembly.origin import check_same_classes, fitted_before, pinned_before, scaling_of_base
-from lightkit.assembly.run_rows import known_rows
+from lightkit.assembly.origin import check_same_classes, fitted_before, pinned_before
+from lightkit.assembly.run_rows import known_rows, with_further_sets
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -26,14 +26,13 @@ from lightkit.common.lengths import read_length
 from lightkit.common.names import SPLIT_NAMES
 from lightkit.common.strategies import ELSEWHERE
 from lightkit.common.text import counted
-from lightkit.config import instantiate, to_plain, with_values
+from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.config.doors import load
 from lightkit.config.schema.learning import MemberConfig
-from lightkit.data import Data, DataInfo, Loader, build_data
+from lightkit.data import Data, DataInfo, build_data
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.sources import as_source
-from lightkit.data.splits import rows_to_measure
 from lightkit.device import Engine, Parallel, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
@@ -140,7 +139,7 @@ def build_splits(
         options["epoch_batches"] = steps * cfg.trainer.accumulate
     if options["pin_memory"] is None:
         options["pin_memory"] = engine.placement.pins_memory
-    options |= _fitted(cfg, folder) if like is None else like.fitted()
+    options |= fitted_before(cfg, folder, like)
     length = cfg.trainer.steps or (cfg.trainer.get("epoch_steps") or 0) * (cfg.trainer.epochs or 0)
     with keys_under("data.dataset"):
         source = as_source(dataset, length * cfg.trainer.accumulate * cfg.data.batch_size)
@@ -152,54 +151,7 @@ def build_splits(
         data = build_data(dataset=known.source, seed=cfg.seed, rows=own, report=report, order=known.order, **options)
     kept = known.kept or replace(KeptRows.of(source, data.rows), order=known.order)
     data = replace(data, kept=kept, notes=(*data.notes, *known.notes, *known.seen(data.rows)))
-    return _with_further_sets(cfg, data, engine)
-
-
-def _fitted(cfg: DictConfig, folder: Path | None) -> dict[str, Any]:
-    """Return what the run, or the base of a new one, has fitted before, as arguments of `build_data`."""
-    if cfg.data.normalize == "base":
-        return {"normalize": scaling_of_base(cfg.finetune.get("weights", {}).get("path"), folder)}
-    return {} if folder is None else fitted_before(cfg.data, folder)
-
-
-_EVALUATED: Mapping[str, Any] = {"more": None, "augment": [], "sampler": None, "drop_last": False, "mixup.alpha": None}
-"""What only training does with data, and a further set does without."""
-_ALIKE = ("task", "input_shape", "class_names", "num_classes", "vocabulary", "target_scale", "weighted")
-
-
-def _with_further_sets(cfg: DictConfig, data: Data, engine: Engine) -> Data:
-    """Return the data of a run with the sets of `data.more`, which are prepared as the training rows were.
-
-    Raises:
-        UserError: One cannot be loaded, or a model of this data cannot be measured on it.
-    """
-    more, notes = dict[str, Loader](), [*data.notes]
-    for name, entry in to_plain(cfg.data.get("more") or {}).items():
-        whole: dict[str, Any] = {} if "split" in entry else {"split": {"by": "random", "groups": None}}
-        laid = with_values(cfg, {"data": {**whole, **entry}, **{f"data.{key}": own for key, own in _EVALUATED.items()}})
-        try:
-            part = build_splits(laid, engine, like=data, rows=rows_to_measure if whole else None)
-            _check_alike(data.info, part.info)
-            if part.test is None:
-                raise UserError("there are no test rows", key="data.split.test", received=laid.data.split.test)
-        except UserError as error:
-            error.move("data", f"data.more.{name}")
-            raise
-        notes += [f"{name}: {note}" for note in part.notes if note not in data.notes]
-        more[str(name)] = part.test.with_rows(part.test.rows, split=str(name))
-    return replace(data, more=more, notes=tuple(notes))
-
-
-def _check_alike(info: DataInfo, other: DataInfo) -> None:
-    """Refuse a set that a model of some data cannot be measured on; it may have the first of its classes only."""
-    if other.class_names and other.class_names == info.class_names[: len(other.class_names)]:
-        other = replace(other, class_names=info.class_names, num_classes=info.num_classes)
-    here, there = ({name: getattr(one, name) for name in _ALIKE} for one in (info, other))
-    if here != there:
-        pairs = [(f"{name} {here[name]}", f"{name} {there[name]}") for name in _ALIKE if here[name] != there[name]]
-        expected, received = map(", ".join, zip(*pairs))
-        what = "the set is not as the training set is"
-        raise UserError(what, key="data.dataset", expected=expected[:300], received=received[:300])
+    return with_further_sets(cfg, data, partial(build_splits, engine=engine))
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +11,16 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from lightkit.assembly.compatibility import check_alike
 from lightkit.assembly.origin import as_before, written
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
-from lightkit.data import Data
+from lightkit.config import to_plain, with_values
+from lightkit.data import Data, Loader
 from lightkit.data.kept_rows import KeptRows, renumbered
 from lightkit.data.orders import NEWEST, OLDEST
+from lightkit.data.splits import rows_to_measure
 
 _AGAIN = "resume.override=[data.split]"
 _SHOWN = 3
@@ -94,6 +97,38 @@ def known_rows(data: DictConfig, source: Any, folder: Path | None, override: Seq
     gone = (now < 0).nonzero().reshape(-1)
     found = replace(kept, gone=gone)
     return KnownRows(renumbered(source, now, kept.fingerprint), found, _notes(found, source, now), order=kept.order)
+
+
+_EVALUATED: Mapping[str, Any] = {"more": None, "augment": [], "sampler": None, "drop_last": False, "mixup.alpha": None}
+"""What only training does with data, and a further set does without."""
+
+
+def with_further_sets(cfg: DictConfig, data: Data, build: Callable[..., Data]) -> Data:
+    """Return the data of a run with the sets of `data.more`, which are prepared as the training rows were.
+
+    Args:
+        cfg: The configuration.
+        data: The data of the run.
+        build: Builds data from a configuration: see `lightkit.assembly.parts.build_splits`.
+
+    Raises:
+        UserError: One cannot be loaded, or a model of this data cannot be measured on it.
+    """
+    more, notes = dict[str, Loader](), [*data.notes]
+    for name, entry in to_plain(cfg.data.get("more") or {}).items():
+        whole: dict[str, Any] = {} if "split" in entry else {"split": {"by": "random", "groups": None}}
+        laid = with_values(cfg, {"data": {**whole, **entry}, **{f"data.{key}": own for key, own in _EVALUATED.items()}})
+        try:
+            part = build(laid, like=data, rows=rows_to_measure if whole else None)
+            check_alike(data.info, part.info)
+            if part.test is None:
+                raise UserError("there are no test rows", key="data.split.test", received=laid.data.split.test)
+        except UserError as error:
+            error.move("data", f"data.more.{name}")
+            raise
+        notes += [f"{name}: {note}" for note in part.notes if note not in data.notes]
+        more[str(name)] = part.test.with_rows(part.test.rows, split=str(name))
+    return replace(data, more=more, notes=tuple(notes))
 
 
 def read_rows(folder: Path) -> KeptRows | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common import suggest
 from lightkit.common.argument_checks import Range
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.names import split_named
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike
 from lightkit.config.annotations import UNKNOWN, fits, in_words, type_hint
@@ -110,6 +112,10 @@ def _trusted(value: Any, report: Report) -> list[str]:
     return [entry for entry in listed if isinstance(entry, str)]
 
 
+_TAKEN = "amp|extra|grad|holdout|input|left_out|lr|main|oof|outputs|speed|system|task|view|vitals"
+"""Names that a further set cannot have: what a run logs or tells goes by them."""
+
+
 def _check_further_sets(data: Any, report: Report) -> None:
     """Check each entry of `data.more` laid over the node `data`, where nothing else is wrong with that."""
     for name, entry in {} if report.has(("data",)) else data.get("more", {}).items():
@@ -120,6 +126,9 @@ def _check_further_sets(data: Any, report: Report) -> None:
         for error in own.errors:
             error.move("data", f"data.more.{name}")
             report.take(error)
+        if split_named(name) or not re.fullmatch(rf"(?!({_TAKEN})$)\w[\w-]*", name, re.ASCII):
+            expected = "letters, digits, - and _, and none of the names that runs use themselves, such as val and lr"
+            report.add(("data", "more", name), "not a name for a further set", expected=expected, received=name)
 
 
 def check_values(tree: dict[str, Any], report: Report) -> Config:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from lightkit.common.argument_checks import IN_ORDER, check_cycles, check_fold, check_norm, check_rates, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
-from lightkit.common.names import name_problem, split_named
+from lightkit.common.names import name_problem
 from lightkit.common.text import in_one_line
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
@@ -112,18 +111,6 @@ def one_short_run(trainer: TrainerConfig, report: Report) -> None:
     if trainer.smoke and samples is not None:
         what, fix = "a smoke run is too short to learn samples by heart", "trainer=overfit, or trainer=smoke"
         report.add(("trainer", "overfit", "samples"), what, received=samples, fix=fix)
-
-
-_TAKEN = "amp|extra|grad|holdout|input|left_out|lr|main|oof|outputs|speed|system|task|view|vitals"
-"""Names that a further set cannot have: what a run logs or tells goes by them."""
-
-
-def names_of_sets(data: DataConfig, report: Report) -> None:
-    """Refuse names of further sets that stand for something else, or can be no name of a file and of a value."""
-    for name in data.more:
-        if split_named(name) or not re.fullmatch(rf"(?!({_TAKEN})$)\w[\w-]*", name, re.ASCII):
-            expected = "letters, digits, - and _, and none of the names that runs use themselves, such as val and lr"
-            report.add(("data", "more", name), "not a name for a further set", expected=expected, received=name)
 
 
 def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, data: DataConfig, report: Report) -> None:

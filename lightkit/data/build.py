@@ -125,11 +125,6 @@ class Data:
         own: dict[str, Any] = {name: loaders.get(name) for name in ("train", "val", "test")}
         return replace(self, **own, more={name: loaders[name] for name in self.more if name in loaders}, **changes)
 
-    def fitted(self) -> dict[str, Any]:
-        """Return what was fitted to the training rows, as arguments of `build_data` for other rows."""
-        found = {"normalize": self.normalizer, "transform": self.info.transform, "vocabulary": self.info.vocabulary}
-        return {**found, "filling": self.filling and self.filling.state_dict()}
-
     def evaluation(self, split: str) -> Loader | None:
         """Return a loader of a split in order and without augmentation, `train` and `left_out` too.
 
@@ -246,11 +241,8 @@ def build_data(
         train.drawn.check(options.seed)
         taken = f"{train.num_samples:,} samples of {len(rows['train']):,} training rows"
         notes.append(f"data.sampler: an epoch has {taken}")
-    evaluate: dict[str, Any] = {
-        name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare)
-        for name in ("val", "test")
-        if name in rows
-    }
+    named = [name for name in ("val", "test") if name in rows]
+    evaluate: Any = {name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare) for name in named}
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
     info = replace(source.info, class_shares=class_shares(source, rows["train"]), weighted=counts is not None)
     return Data(info, source, train, **evaluate, rows=rows, groups=groups, times=times, **fitted)
@@ -358,14 +350,8 @@ def read_inputs(source: Any, rows: Tensor, options: LoaderOptions, *, purpose: s
     if isinstance(source, TensorData):
         yield from (source.take(piece)[0] for piece in rows.split(_IN_MEMORY))
         return
-    reading = LoaderOptions(
-        _READ,
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch_factor,
-        timeout_seconds=options.timeout_seconds,
-        persistent_workers=False,
-        split=f"train, read for {purpose}",
-    )
+    how = {name: getattr(options, name) for name in ("num_workers", "prefetch_factor", "timeout_seconds")}
+    reading = LoaderOptions(_READ, persistent_workers=False, split=f"train, read for {purpose}", **how)
     with closing(Loader(source, rows, reading)) as loader:
         for batch in loader.epoch(0):
             if not isinstance(batch, tuple) or (purpose == "data.normalize" and not isinstance(batch[0], Tensor)):

@@ -51,9 +51,7 @@ class TensorBoardLogger(Logger):
         splits: Names of all splits and further sets. What is measured in training is a curve, and so keeps its name.
     """
 
-    def __init__(
-        self, folder: Path | str, monitor: str = "", mode: str = "max", splits: tuple[str, ...] = SPLITS
-    ) -> None:
+    def __init__(self, folder: Path | str, monitor: str = "", mode: str = "max", splits: Any = SPLITS) -> None:
         self.folder, self.monitor, self._splits = Path(folder), monitor, splits
         self._tag, self._plain = (partial(make, splits=splits) for make in (tag, plain_tag))
         self._better = min if mode == "min" else max
