@@ -1,4 +1,9 @@
-"""Train the network with five seeds, and two classics on the same points; print a table of how well points are made."""
+"""Train the network with five seeds, and two classics on the same points; print a table of how well points are made.
+
+    python -m experiments.gan_ring.compare [ring.png]
+
+draws the points of the first seed beside those of the data, too.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
+import lightkit
 from experiments.gan_ring.ring import drawn, energy_distance, good_points, modes_covered
 from lightkit.cli import main
+from lightkit.common.drawing import BLUE, INK, panels, png, style
 
 SEEDS = range(5)
 FOLDER = Path("outputs/measured/gan_ring")
@@ -44,7 +52,13 @@ def network(seed: int) -> dict[str, float]:
 
 
 def classic(kind: str, seed: int) -> dict[str, float]:
-    """Fit a density to as many points as a network learns from, and return what points drawn of it come to."""
+    """Return what points drawn from a density come to on the test rows."""
+    points, made = drawn(6000, seed).numpy(), density(kind, seed)
+    return {name: score(points[4800:], made) for name, score in SCORES.items()}
+
+
+def density(kind: str, seed: int) -> np.ndarray:
+    """Fit a density to as many points as a network learns from, and draw as many as there are test rows."""
     points = drawn(6000, seed).numpy()
     train, test = points[:4200], points[4800:]
     if kind == "Gaussian mixture":
@@ -52,8 +66,21 @@ def classic(kind: str, seed: int) -> dict[str, float]:
         made = model.sample(len(test))[0]
     else:
         made = KernelDensity(bandwidth=0.02).fit(train).sample(len(test), random_state=seed)
-    made = np.random.default_rng(seed).permutation(made).astype(np.float32)
-    return {name: score(test, made) for name, score in SCORES.items()}
+    return np.random.default_rng(seed).permutation(made).astype(np.float32)
+
+
+def draw() -> bytes:
+    """Draw points of the data, of the network and of the mixture, for the first seed."""
+    model = lightkit.load(FOLDER / "0").network
+    with torch.no_grad():
+        made = model(torch.randn(1000, model.latent, generator=torch.Generator().manual_seed(0)))
+    shown = {"data": drawn(1000, 0), "generator": made, "Gaussian mixture": density("Gaussian mixture", 0)[:1000]}
+    figure, all_axes = panels(3, 3, (3.0, 3.0))
+    for axes, (title, points) in zip(all_axes, shown.items(), strict=True):
+        style(axes)
+        axes.scatter(*np.asarray(points).T, s=3, color=INK if title == "data" else BLUE, linewidths=0)
+        axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", title=title)
+    return png(figure)
 
 
 def table() -> list[str]:
@@ -77,3 +104,5 @@ def table() -> list[str]:
 
 if __name__ == "__main__":
     sys.stdout.write("\n".join(table()) + "\n")
+    if sys.argv[1:]:
+        Path(sys.argv[1]).write_bytes(draw())

@@ -64,7 +64,7 @@ def sentences(rows: int = 800, seed: int = 0) -> pa.Table:
     return pa.table({"text": texts, "target": targets})
 
 
-def sales(days: int = 900, shops: int = 6, seed: int = 0) -> pa.Table:
+def sales(days: int = 900, shops: int = 30, seed: int = 0) -> pa.Table:
     """Make daily sales of shops of unlike sizes: a week, a year, a trend, holidays, and noise that lasts."""
     random = np.random.default_rng(seed)
     holiday = (random.random(days) < 0.05).astype(float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,9 @@ class CocoBoxes(images.ImageFiles):
         annotations: The JSON file; or one for each split, by name.
 
     Raises:
-        UserError: A JSON file cannot be read or is not in the format; or an image is missing or cannot be read, or has
-            a box without an area or of an unknown category, all in one report.
+        UserError: A JSON file cannot be read or is not in the format; or an image is missing, cannot be read or is in
+            two splits, or has a box without an area or of an unknown category, all in one report. A box outside of its
+            image is told when it is read.
     """
 
     def __init__(self, root: str, annotations: str | Mapping[str, str]) -> None:
@@ -119,6 +121,8 @@ class CocoBoxes(images.ImageFiles):
         found = {file: boxes for own in parts.values() for file, boxes in own.items()}
         self._targets = {file: _target(boxes, numbers) for file, boxes in found.items()}
         faults = {file: box_fault(target, len(numbers) + 1) for file, target in self._targets.items()}
+        counts = Counter(file for own in parts.values() for file in own)
+        faults |= {file: f"in {count} splits" for file, count in counts.items() if count > 1}
         faults = {file: fault for file, fault in (faults | images.unreadable([*found])).items() if fault}
         images.refuse_unreadable(faults, len(found), choice="mend the JSON file", cannot="cannot be used")
         classes = ("background", *(names[category] for category in numbers))
@@ -137,7 +141,9 @@ def _read(path: Path, folder: Path, names: dict[int, str]) -> dict[Path, list[li
     """Read a JSON file, and add to the names of categories; returns boxes and category of each image."""
     try:
         content = parse_object(read_file(path, _MOST_BYTES))
-        names |= {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+        for entry in content["categories"]:
+            if (known := names.setdefault(entry["id"], str(entry["name"]))) != str(entry["name"]):
+                raise ValueError(f"category {entry['id']} is {known!r} and {entry['name']!r}")
         files = {image["id"]: folder / image["file_name"] for image in content["images"]}
         boxes: dict[Path, list[list[float]]] = {file: [] for file in files.values()}
         if len(boxes) < len(content["images"]):

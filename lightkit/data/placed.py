@@ -6,6 +6,7 @@ Shapes in this file: B samples, C channels, H × W pixels, N boxes of a picture.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -41,17 +42,21 @@ def lies_within(x: Any, y: Any) -> bool:
     return isinstance(each, Mapping) and {"boxes", "labels"} <= each.keys()
 
 
-def box_fault(target: Mapping[str, Tensor], classes: int) -> str:
+def box_fault(target: Mapping[str, Tensor], classes: int, size: Sequence[float] = (inf, inf)) -> str:
     """Say what is wrong with the boxes of a picture; empty where nothing is.
 
     Args:
         target: `boxes` `(N, 4)`, left, top, right, bottom, and `labels` `(N,)`.
         classes: How many there are, the background among them.
+        size: Height and width of the picture, as far as they are known.
     """
     boxes, labels = target["boxes"], target["labels"]
     flat, wrong = boxes[~(boxes[:, 2:] > boxes[:, :2]).all(1)], labels[(labels < 1) | (labels >= classes)]
+    away = boxes[(boxes[:, 2:] <= 0).any(1) | (boxes[:, :2] >= boxes.new_tensor([size[1], size[0]])).any(1)]
     if len(flat):
         return f"a box without an area: {flat[0].tolist()}"
+    if len(away):
+        return f"a box that lies outside of the picture: {away[0].tolist()}"
     return f"a label that is no class (these are 1 to {classes - 1})" if len(wrong) else ""
 
 

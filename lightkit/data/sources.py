@@ -88,8 +88,8 @@ class SampleData:
         name = type(getattr(self.base, "stream", self.base)).__name__
         rows = [*map(self.named, rows)]
         pair = isinstance(batch, tuple) and len(batch) == 2
-        for row, target in zip(rows, batch[1]) if pair and self.info.task == "detection" else ():
-            if fault := box_fault(target, self.info.num_classes):
+        for row, x, target in zip(rows, *batch) if pair and self.info.task == "detection" else ():
+            if fault := box_fault(target, self.info.num_classes, x.shape[-2:]):
                 raise UserError(f"{name}: row {row} has {fault}", argument="")
         pair = pair and all(isinstance(part, Tensor) for part in batch)
         if self.info.task == "custom" or not pair or len(batch[0]) != len(rows):
@@ -172,7 +172,8 @@ def _known_targets(base: Any) -> Tensor | None:
     for name in ("targets", "labels"):
         values = getattr(base, name, None)
         if isinstance(values, (list, tuple, np.ndarray, Tensor)) and len(values) == len(base):
-            return torch.as_tensor(values)
+            with suppress(TypeError, ValueError):  # names of files, as torchvision's sets of boxes and masks have
+                return torch.as_tensor(values)
     return None
 
 

@@ -115,11 +115,7 @@ def spread(tensor: Tensor) -> Spread:
 
 
 def parameters_of(
-    model: nn.Module,
-    *,
-    match: Sequence[str] = (),
-    buffers: bool = False,
-    loss: Callable[[], Tensor] | None = None,
+    model: nn.Module, *, match: Sequence[str] = (), buffers: bool = False, loss: Callable[[], Tensor] | None = None
 ) -> list[ParameterStats]:
     """Measure the parameters of a model.
 

@@ -26,11 +26,7 @@ _MOST_BATCHES = 4
 """Largest factor that is advised for a batch."""
 
 Bound = Literal["data", "compute", "host"]
-_BOUND = {
-    "data": "data-bound",
-    "compute": "compute-bound",
-    "host": "host-bound, the GPU waits for Python",
-}
+_BOUND = {"data": "data-bound", "compute": "compute-bound", "host": "host-bound, the GPU waits for Python"}
 
 
 @dataclass(frozen=True)

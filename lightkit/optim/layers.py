@@ -335,10 +335,7 @@ def notes_on_order(layers: Sequence[NetworkLayer], order: Order) -> list[str]:
     found = (
         (idle, "not used in a forward pass, so placed behind the layer that is defined before"),
         (unsteady, "run in an order that depends on the samples, so placed as the first of them tell"),
-        (
-            [path for path in again if path not in unsteady],
-            "used again after later layers, so placed where first used",
-        ),
+        ([path for path in again if path not in unsteady], "used again after later layers, so placed where first used"),
     )
     return [f"order of the layers: {_shown(paths)}: {what}" for paths, what in found if paths]
 

@@ -39,10 +39,12 @@ class Several(ComposedOptimizer):
 
     def __init__(self, params: Groups, parts: Mapping[str, Part]) -> None:
         for number, (name, part) in enumerate(parts.items()):
-            if needs_closure(part.optimizer) or (not number and part.every != 1):
-                what = "each steps by gradients alone, and the first of them after every window of batches"
-                received = f"{type(part.optimizer).__name__}, every {part.every}"
-                raise UserError(what, argument=f"parts.{name}", received=received)
+            if needs_closure(part.optimizer):
+                what = "each optimizer steps by gradients alone"
+                raise UserError(what, argument=f"parts.{name}", received=type(part.optimizer).__name__)
+            if not number and part.every != 1:
+                what = "the first optimizer steps after every window of batches"
+                raise UserError(what, argument=f"parts.{name}.every", received=part.every, expected="1")
         super().__init__([*params], {name: part.optimizer for name, part in parts.items()})
         self.named = dict(parts)
 

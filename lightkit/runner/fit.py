@@ -30,6 +30,7 @@ from lightkit.runner.ensemble.predictions import validation_meters
 from lightkit.runner.evaluation import result_writer
 from lightkit.runner.machine import Machine, per_sample
 from lightkit.runner.member import MemberRun
+from lightkit.runner.messages import Overlays
 from lightkit.runner.restore import start_logging, stateful
 from lightkit.runs.reading import read_json
 from lightkit.trainer import State, Trainer
@@ -58,7 +59,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
     record.introduce()
     save = make_saver(run, learner, observer)
     machine = Machine(run.cfg, run.path, learner, per_sample(run.cfg, learner))
-    run.session.memory.memory = machine.memory
+    run.session.memory.memory, shown = machine.memory, run.cfg.logger.tensorboard.images
     try:
         with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:
             trainer = Trainer(
@@ -71,7 +72,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                     save,
                     rescues=rescue_teller(run),
                     results=result_writer(run),
-                    meters=validation_meters(run, learner),
+                    meters=[*validation_meters(run, learner), Overlays(learner, run.logger, shown)],
                     run=RunFacts(run.cfg.name, run.path, run.cfg, run.place.facts().get("git")),
                     scope=run.stack,
                 ),

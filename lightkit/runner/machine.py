@@ -40,11 +40,7 @@ class Machine:
     """
 
     def __init__(
-        self,
-        cfg: DictConfig,
-        folder: Path,
-        parts: Learner,
-        per_sample: Mapping[str, float] = MappingProxyType({}),
+        self, cfg: DictConfig, folder: Path, parts: Learner, per_sample: Mapping[str, float] = MappingProxyType({})
     ) -> None:
         self._monitor, self._loading = make_monitor(cfg, folder, parts.engine), loading(parts.data)
         self.memory: Memory = memory_of(parts.engine.parallel.devices)

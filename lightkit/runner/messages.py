@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -13,10 +15,12 @@ import lightkit.monitor.usage as usage
 import lightkit.trainer.report as summary
 from lightkit.assembly import Learner
 from lightkit.common.failures import in_short
-from lightkit.common.modules import is_shard
+from lightkit.common.modules import is_shard, mapped
 from lightkit.common.text import counted
 from lightkit.data import Data
+from lightkit.data.placed import PLACED, found_in, overlaid
 from lightkit.loggers import Logger
+from lightkit.loggers.tensorboard import stretched
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted
 
@@ -103,7 +107,7 @@ def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) ->
     batch = next(iter(parts.data.train.epoch(0)))
     x = batch[0] if isinstance(batch, (tuple, list)) else batch
     if not isinstance(x, Tensor):
-        logger.message("logger.tensorboard: neither images nor a graph, as the inputs are no tensors")
+        logger.message("logger.tensorboard: neither training images nor a graph, as the inputs are no tensors")
         return
     if images and x.ndim == 4:
         logger.images("train/images", x[:images], step=0)
@@ -116,6 +120,43 @@ def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) ->
             logger.message(
                 f"logger.tensorboard.graph: not drawn, as the model does not take a sample: {in_short(error)}"
             )
+
+
+class Overlays:
+    """Shows the first pictures of each validation: plain, with their targets, and with what the model found.
+
+    Args:
+        parts: The parts of the run.
+        logger: Takes the pictures.
+        count: How many of the first batch, at most; none of data without masks or boxes.
+    """
+
+    def __init__(self, parts: Learner, logger: Logger, count: int) -> None:
+        self._parts, self._logger = parts, logger
+        self._count = count if parts.data.info.task in PLACED and parts.engine.ranks.main else 0
+        self._found = list[Any]()
+
+    def reset(self) -> None:
+        """Forget what was found: a validation begins."""
+        self._found = []
+
+    def update(self, preds: Any, *_more: Any) -> None:
+        """Take in what was found in the first pictures; see `Meter.update`."""
+        if len(self._found) < self._count:
+            self._found += [mapped(Tensor.cpu, found_in(one)) for one in preds[: self._count - len(self._found)]]
+
+    def validated(self, step: int, epoch: float) -> None:
+        """Draw the pictures."""
+        data = self._parts.data
+        if not self._found or data.val is None:
+            return
+        with closing(data.val.epoch(0)) as batches:
+            samples = [*zip(*next(batches), self._found)]
+        for number, (image, *within) in enumerate(samples):
+            image = image if data.normalizer is None else image * data.normalizer.scale + data.normalizer.shift
+            plain = (255 * stretched(image[None])[0]).to(torch.uint8).expand(3, -1, -1)
+            drawn = [overlaid(plain, each, data.info.class_names) for each in (None, *within)]
+            self._logger.images(f"val/found/{number}", torch.cat(drawn, 2)[None], step=step)
 
 
 def farewell(stop: Interrupted, folder: Path, *, saved: bool) -> str:

@@ -1,5 +1,6 @@
 """The training loop and what hooks into it."""
 
+from lightkit.trainer.adversarial import Adversarial
 from lightkit.trainer.average import Ema, NoAverage, Swa
 from lightkit.trainer.by_name import ByName
 from lightkit.trainer.callbacks import Callback, EarlyStopping
@@ -9,6 +10,7 @@ from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.tasks import Detection, Forecast, Retrieval, StepOutput, Supervised, Task, TwoViews
 
 __all__ = [
+    "Adversarial",
     "ByName",
     "Callback",
     "Detection",

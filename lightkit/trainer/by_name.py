@@ -32,11 +32,7 @@ def _indexes(target: Tensor, _output: Tensor) -> Tensor:
     return torch.where(found > 0, order, -1)
 
 
-ENCODINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "signs": _signs,
-    "one_hot": _one_hot,
-    "indexes": _indexes,
-}
+ENCODINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"signs": _signs, "one_hot": _one_hot, "indexes": _indexes}
 """What may become of the entry `target`, from it and the first output."""
 
 

@@ -37,9 +37,7 @@ class Clock:
     """
 
     def __init__(
-        self,
-        vitals: Callable[[], Mapping[str, float]] = dict,
-        per_sample: Mapping[str, float] = MappingProxyType({}),
+        self, vitals: Callable[[], Mapping[str, float]] = dict, per_sample: Mapping[str, float] = MappingProxyType({})
     ) -> None:
         self.vitals, self.data_seconds = vitals, 0.0
         self._per_sample = {"samples_per_second": 1.0, **per_sample}

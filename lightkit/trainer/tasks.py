@@ -103,10 +103,7 @@ class Supervised(Task):
             if isinstance(batch, (tuple, list)) and len(batch) == 3:
                 fix = f"{fix}; where the third is the query of the sample, {_RETRIEVAL} is one"
             raise UserError(
-                "the samples are no pairs of an input and a target",
-                key="trainer.task",
-                received=_kind(batch),
-                fix=fix,
+                "the samples are no pairs of an input and a target", key="trainer.task", received=_kind(batch), fix=fix
             )
         x, y = batch
         output = model(x)

@@ -45,7 +45,7 @@ BIGRAMS = [
 GAN = ["data=custom", "data.dataset._target_=experiments.gan_ring.ring.Ring", "model=custom", "loss=bce_with_logits"]
 GAN += [
     "model._target_=experiments.gan_ring.ring.Networks",
-    "trainer.task._target_=experiments.gan_ring.gan.Adversarial",
+    "trainer.task._target_=lightkit.trainer.Adversarial",
 ]
 GAN += ["trainer.task.latent=8", "metrics=none", "metrics.monitor=val/loss"]
 GAN += ["optim.parts={discriminator: {_target_: torch.optim.Adam, match: discriminator}, "

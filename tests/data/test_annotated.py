@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lightkit
 from lightkit.data.annotated import CocoBoxes, SegmentationFolder
@@ -191,6 +193,8 @@ def test_a_mask_that_does_not_fit_is_named(cli: Cli, masks: Path, levels: Any, m
         (lambda found: found["images"][3].update(file_name="gone.png"), "gone.png"),
         (lambda found: found["annotations"][3].update(image_id=1), "not a file in the format of COCO"),
         (lambda found: found["images"][3].update(id=101), "two images have one id"),
+        (lambda found: found["annotations"][3].update(bbox=[-9, 1, 6, 4]), "3.png … a box that lies outside"),
+        (lambda found: found["categories"].append({"id": 7, "name": "same"}), "category 7 is 'thing' and 'same'"),
         (lambda found: found.pop("images"), "not a file in the format of COCO"),
     ],
 )
@@ -200,6 +204,33 @@ def test_wrong_boxes_are_named(boxes: Path, change: Any, text: str) -> None:
     change(found)
     file.write_text(json.dumps(found))
     refused(lambda: CocoBoxes(str(boxes), str(file)), text)
+
+
+def test_a_picture_is_in_one_split_and_has_its_boxes_inside(cli: Cli, boxes: Path) -> None:
+    file = boxes.with_suffix(".json")
+    refused(lambda: CocoBoxes(str(boxes), {"train": str(file), "val": str(file)}), "20 of 20 … 0.png (in 2 splits)")
+    found = json.loads(file.read_text())
+    found["annotations"][3].update(bbox=[40, 1, 6, 4])
+    file.write_text(json.dumps(found))
+    refusal = cli("train", *BOXES, *USUAL, f"data.dataset.root={boxes}", "data.split.val=0")
+    told = "row 3.png has a box that lies outside of the picture: [40.0, 1.0, 46.0, 5.0]"
+    assert (refusal.code, told in refusal.err) == (2, True), refusal.err
+
+
+@pytest.mark.parametrize("kind", ["masks", "boxes"])
+def test_validations_show_pictures_with_what_lies_in_them_and_was_found(request: Any, cli: Cli, kind: str) -> None:
+    root, words = request.getfixturevalue(kind), MASKS if kind == "masks" else BOXES
+    run = root.parent / "run"
+    more = (*USUAL, "trainer.epochs=2", "metrics.figures=[]", f"data.dataset.root={root}", f"hydra.run.dir={run}")
+    done(cli, "train", *words, *more, *(["data.normalize=image"] if kind == "masks" else []))
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    shown = {tag: events.Images(tag) for tag in events.Tags()["images"] if "val/found" in tag}
+    assert [tag.rpartition("val/found/")[2] for tag in shown] == ["0", "1"]
+    assert [[event.step for event in each] for each in shown.values()] == [[4, 8]] * 2
+    pixels = np.asarray(Image.open(io.BytesIO(shown[next(iter(shown))][0].encoded_image_string)))
+    assert pixels.shape == (192, 3 * 192, 3)
+    assert (pixels[:, :192] != pixels[:, 192:384]).any(), "what lies in it is drawn"
 
 
 def test_pictures_of_any_sizes_are_not_scaled(cli: Cli, boxes: Path) -> None:

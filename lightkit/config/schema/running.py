@@ -203,7 +203,7 @@ class TensorBoardConfig:
     graph: bool = False
     """Add the graph of the model, traced on one sample."""
     images: int = number(0, low=0)
-    """Number of training images shown; 0 shows none."""
+    """Number of training images shown, and of validation pictures with their masks or boxes; 0 shows none."""
     histograms: Optional[int] = number(None, low=0)
     """Optimizer steps between two histograms of the parameters that train and of their gradients; null or 0 logs none.
     The run waits for the device at these steps."""

@@ -82,7 +82,7 @@ def _order_finding(sample: DataSample, gaps: dict[str, float], drifted: list[str
     share = explained_by(sample.train.rows.double(), y)
     measured, numbers = f"the place of a row in the data set explains {share:.0%} of its target", {"explained": share}
     if not cut:
-        drawn = f"; {' and '.join(gaps)} {'are' if len(gaps) > 1 else 'is'} drawn from all of it"
+        drawn = f"; rows of {' and '.join(gaps)} lie between those of train"
         return Finding(ORDER, "ok", measured + (drawn if share >= _TELLS else ""), numbers=numbers)
     if is_series(sample):
         are = "are" if len(cut) > 1 else "is"

@@ -143,8 +143,10 @@ class DataSample:
         return x if scaling is None else x * scaling.scale + scaling.shift
 
     def targets(self, split: str) -> Tensor | None:
-        """Return all targets of a split where the data set knows them at once, otherwise those that were read."""
+        """Return all targets of a split where the data set knows them at once, otherwise those read; of boxes None."""
         source, rows = self.data.source, self.data.rows[split]
+        if self.data.info.task == "detection":
+            return None
         if isinstance(source, TensorData):
             return source.y[rows]
         base = getattr(source, "base", source)

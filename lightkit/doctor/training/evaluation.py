@@ -42,6 +42,9 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
     """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
     learner = run.learner()
     yield from _still_training(learner)
+    if learner.task.parts:
+        yield Finding("evaluation", "skipped", "a task with several optimizers may draw what it shows to the metrics")
+        return
     some_steps(learner, 2, run.rows(learner.data.train.batch_size))
     split = "val" if learner.data.val is not None and learner.data.val.num_samples > 1 else "train"
     rows = min(run.rows(_ROWS), learner.data.loaders()[split].num_samples)

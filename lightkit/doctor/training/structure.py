@@ -28,9 +28,10 @@ _NORMS: tuple[type[nn.Module], ...] = (
 def check(run: ExaminedRun) -> Iterator[Finding]:
     """Compare the optimizer with the model, and look at what modules hold."""
     learner = run.learner()
+    held = dict(attributes_of(learner))
     plain = {
         name: parts
-        for name, value in attributes_of(learner)
+        for name, value in held.items()
         if (parts := [each for each in contents(value) if isinstance(each, Tensor)])
         and any(not each.requires_grad and each.numel() > 0 for each in parts)
     }
@@ -46,6 +47,9 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
     yield from _norms(learner)  # after a forward, which may have put them into another mode
     if not hidden:
         yield from _made_in_forward(used.strangers)
+    for name, value in attributes_of(learner):  # the module moves to the device itself what it assigns anew, unchanged
+        if value is not held.get(name) and [*map(id, contents(value))] == [*map(id, plain.get(name, ()))]:
+            plain.pop(name, None)
     yield from _no_buffers(learner, plain, used.storages)
 
 

@@ -12,11 +12,7 @@ from lightkit.common.text import counted
 from lightkit.device.ranks import Ranks
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import Plan, live_table
-from lightkit.finetune.tables import (
-    PhaseTable,
-    format_names,
-    split_by_group,
-)
+from lightkit.finetune.tables import PhaseTable, format_names, split_by_group
 from lightkit.trainer.audit.record import EARLY_STEPS, UNUSED, PhaseRecord
 from lightkit.trainer.audit.rules import (
     ENOUGH_STEPS,

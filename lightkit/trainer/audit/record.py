@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from lightkit.common.modules import inside, is_shard, parent_of, reshard
 from lightkit.device.ranks import Ranks
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.tables import (
-    ParameterGroup,
-    PhaseTable,
-    base_rate,
-    format_line,
-    format_names,
-    format_rate,
-)
+from lightkit.finetune.tables import ParameterGroup, PhaseTable, base_rate, format_line, format_names, format_rate
 from lightkit.trainer.audit.observations import Fingerprints, GradientListener
 from lightkit.trainer.audit.rules import (
     STUCK,

@@ -202,7 +202,7 @@ ORDER = {
     "sorted classes": planted("warning row order: cut from one end", "order", lambda: sorted_by("classes"),
         split=ORDERED),
     "sorted by a feature": planted("warning row order", "order", lambda: sorted_by("a feature"), split=ORDERED),
-    "sorted, drawn": planted("ok row order: drawn from all of it", "order", lambda: sorted_by("classes")),
+    "sorted, drawn": planted("ok row order: lie between those of train", "order", lambda: sorted_by("classes")),
     "numbers only, sorted": planted(
         "warning row order", "order", lambda: labelled(torch.linspace(0, 1, 600)), split=ORDERED
     ),
