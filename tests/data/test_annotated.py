@@ -212,7 +212,8 @@ def test_a_picture_is_in_one_split_and_has_its_boxes_inside(cli: Cli, boxes: Pat
     found = json.loads(file.read_text())
     found["annotations"][3].update(bbox=[40, 1, 6, 4])
     file.write_text(json.dumps(found))
-    refusal = cli("train", *BOXES, *USUAL, f"data.dataset.root={boxes}", "data.split.val=0")
+    words = ("data.split.val=0", "data.split.test=0", "metrics.monitor=train/loss", f"data.dataset.root={boxes}")
+    refusal = cli("train", *BOXES, *USUAL, *words)
     told = "row 3.png has a box that lies outside of the picture: [40.0, 1.0, 46.0, 5.0]"
     assert (refusal.code, told in refusal.err) == (2, True), refusal.err
 
@@ -223,11 +224,12 @@ def test_validations_show_pictures_with_what_lies_in_them_and_was_found(request:
     run = root.parent / "run"
     more = (*USUAL, "trainer.epochs=2", "metrics.figures=[]", f"data.dataset.root={root}", f"hydra.run.dir={run}")
     done(cli, "train", *words, *more, *(["data.normalize=image"] if kind == "masks" else []))
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0})
+    (file,) = root.parent.rglob("events.out*")
+    events = EventAccumulator(str(file.parent), size_guidance={"images": 0})
     events.Reload()
     shown = {tag: events.Images(tag) for tag in events.Tags()["images"] if "val/found" in tag}
     assert [tag.rpartition("val/found/")[2] for tag in shown] == ["0", "1"]
-    assert [[event.step for event in each] for each in shown.values()] == [[4, 8]] * 2
+    assert [[event.step for event in each] for each in shown.values()] == [[3, 6]] * 2
     pixels = np.asarray(Image.open(io.BytesIO(shown[next(iter(shown))][0].encoded_image_string)))
     assert pixels.shape == (192, 3 * 192, 3)
     assert (pixels[:, :192] != pixels[:, 192:384]).any(), "what lies in it is drawn"
