@@ -125,7 +125,14 @@ def fruit(seed: int, folder: Path) -> Iterator[tuple[str, Values]]:
 def views(seed: int, folder: Path) -> Iterator[tuple[str, Values]]:
     """Fifty labels: a linear layer on what was learnt without labels, a network from nothing, and classics."""
     network("views", folder / "views", f"seed={seed}")
-    few = ("data=digits", "model=cnn", "data.split.per_class=5", f"data.split.seed={seed}", f"seed={seed}", "optim=adamw")
+    few = (
+        "data=digits",
+        "model=cnn",
+        "data.split.per_class=5",
+        f"data.split.seed={seed}",
+        f"seed={seed}",
+        "optim=adamw",
+    )
     few += ("optim.lr=0.003", "trainer.epochs=60", "trainer.test=last", *QUIET)
     tuned = [f"finetune.weights.path={folder / 'views'}", "finetune=head", "optim.lr=0.03"]
     for label, more in (("linear layer on features learnt from views", tuned), ("the same network from nothing", [])):
