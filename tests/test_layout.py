@@ -80,10 +80,10 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6700,
-    "runner": 5400,
-    "doctor": 4150,
+    "runner": 5450,
+    "doctor": 4200,
     "cli": 4200,
-    "data": 6300,
+    "data": 6350,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
