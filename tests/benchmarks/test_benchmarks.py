@@ -19,6 +19,7 @@ from benchmarks import (
     loader,
     lora,
     monitor,
+    padded_texts,
     startup,
     step_overhead,
     watch,
@@ -51,12 +52,16 @@ def figures(text: str) -> dict[str, float]:
         (monitor.main, ["--rounds", "1", "--steps", "20"], len(monitor.BARS)),
         (watch.main, ["--rounds", "2", "--steps", "100"], len(watch.BARS)),
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
+        pytest.param(padded_texts.main, ["--rounds", "1", "--steps", "4"], 2, marks=pytest.mark.slow),
         pytest.param(csv_tables.main, ["--rounds", "1", "--steps", "2"], len(csv_tables.BARS), marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "checkpoint", "lora", "monitor", "watch", "ddp", "csv_tables", "startup"],
+    ids=["step_overhead", "checkpoint", "lora", "monitor", "watch", "ddp", "padded_texts", "csv_tables", "startup"],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
+    if main is padded_texts.main:
+        pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
     if main is csv_tables.main:
         pytest.importorskip("pandas", reason="what it is compared with")
     main(arguments)
