@@ -1,6 +1,8 @@
-"""JPEG files and two ways to read and augment them: lightkit's, and torchvision's in a data set for a DataLoader.
+"""JPEG files and three ways to read and augment them: lightkit's, torchvision's in a DataLoader, and timm's loader.
 
-Both decode with Pillow, cut the middle square, scale it, and hand over `(3, size, size)` floats from 0 to 1.
+All hand over batches of `(3, size, size)` floats from 0 to 1. The DataLoader's data set decodes with Pillow, cuts the
+middle square and scales it, as lightkit's does. timm cuts at random out of the whole picture where the others cut out
+of the middle square, so it scales once where they scale twice. CPU time is that of the process and its workers.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
+from timm.data import ImageDataset, create_loader
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -23,8 +27,8 @@ from lightkit.data import Data, build_data
 from lightkit.data.images import ImageFolder
 from lightkit.data.transforms import RandomFlip, RandomShift
 
-LIGHTKIT, TORCH = "lightkit", "DataLoader"
-FILES, BATCH, SIZE = 1000, 64, 224
+LIGHTKIT, TORCH, TIMM = "lightkit", "DataLoader", "timm"
+FILES, BATCH, SIZE = 2000, 50, 224
 WORKERS = (0, 1, 2)
 _CLASSES = 10
 _WIDTH, _HEIGHT = 320, 240
@@ -38,21 +42,25 @@ class Augmentation(NamedTuple):
         title: What it is.
         ours: Entries of `data.augment`.
         theirs: Transforms of one sample that do the same.
+        timms: Arguments of `timm.data.create_loader` that come closest.
     """
 
     title: str
     ours: Sequence[Any]
     theirs: Sequence[Any]
+    timms: dict[str, Any]
 
 
 def augmentations(size: int) -> list[Augmentation]:
     """The cases: none, lightkit's own beside torchvision's, torchvision's on both sides."""
     colour = [v2.RandomResizedCrop(size, (0.5, 1.0)), v2.RandomHorizontalFlip(), v2.ColorJitter(0.2, 0.2, 0.2)]
     shift = [v2.RandomCrop(size, padding=_SHIFT), v2.RandomHorizontalFlip()]
+    cropped = {"is_training": True, "scale": (0.5, 1.0), "color_jitter": 0.2}
+    moved = {"is_training": True, "train_crop_mode": "rkrr", "scale": (1, 1), "ratio": (1, 1), "color_jitter": None}
     return [
-        Augmentation("resize", (), ()),
-        Augmentation("resize, shift, flip", (RandomShift(_SHIFT), RandomFlip()), shift),
-        Augmentation("resize, crop, flip, colour", colour, colour),
+        Augmentation("resize", (), (), {"crop_pct": 1.0}),
+        Augmentation("resize, shift, flip", (RandomShift(_SHIFT), RandomFlip()), shift, moved),
+        Augmentation("resize, crop, flip, colour", colour, colour, cropped),
     ]
 
 
@@ -112,13 +120,31 @@ def build_theirs(
     )
 
 
+def build_timms(folder: Path, size: int, arguments: dict[str, Any], *, batch: int, workers: int) -> Iterable[Any]:
+    """Timm's loader over all files; its processes stay alive too."""
+    scaling = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    return create_loader(
+        ImageDataset(str(folder)), (3, size, size), batch, num_workers=workers, device=torch.device("cpu"),
+        **scaling, **arguments,
+    )  # fmt: skip
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its workers so far."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children()))
+
+
 def look(epochs: Callable[[], Iterable[Any]]) -> Sample:
     """Go through the batches of an epoch of images."""
     samples, total = 0, 0.0
     with (sample := Sample()):
+        began = cpu_seconds()
         for x, _ in epochs():
             samples += len(x)
             total += float(x.sum()) / x[0].numel()
+        took = cpu_seconds() - began
+    sample.cpu = took
     sample.proof = {"samples": float(samples), "mean": total / samples}
     return sample
 
@@ -128,13 +154,15 @@ def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int)
     settings = {"batch": BATCH, "workers": workers}
     data = build_ours(folder, SIZE, case.ours, **settings)
     torchs = build_theirs(folder, SIZE, case.theirs, **settings)
+    timms = build_timms(folder, SIZE, case.timms, **settings)
     epochs = count()
-    sources = {LIGHTKIT: lambda: data.train.epoch(next(epochs)), TORCH: lambda: torchs}
+    sources = {LIGHTKIT: lambda: data.train.epoch(next(epochs)), TORCH: lambda: torchs, TIMM: lambda: timms}
     results = interleave({name: partial(look, source) for name, source in sources.items()}, rounds=rounds)
     data.close()
     check_same(results, samples=0, mean=0.05)
     show(f"JPEG: {case.title}; workers: {workers}", results, TORCH, per=data.train.num_samples, unit="µs")
-    return judge(results, [Bar(LIGHTKIT, TORCH, 1.0)])
+    bars = [Bar(LIGHTKIT, TORCH, 0.909, kind="cpu"), Bar(LIGHTKIT, TIMM, 1.0, kind="cpu")]
+    return judge(results, bars)
 
 
 def measure(*, rounds: int, batches: int) -> bool:

@@ -34,7 +34,7 @@ class SampleRandom:
 
     Args:
         key: Seed of the occasion, such as `mix(seed, "sample", epoch)`.
-        positions: Position of each sample in the epoch, `(B,)` int64 on the CPU.
+        positions: Position of each sample in the epoch, `(B,)` int64, on the device where the numbers are wanted.
     """
 
     def __init__(self, key: int, positions: torch.Tensor) -> None:
@@ -48,9 +48,9 @@ class SampleRandom:
         import torch
 
         positions: Any = self.positions
-        lanes: Any = torch.arange(self._drawn, self._drawn + count)
+        lanes: Any = torch.arange(self._drawn, self._drawn + count, device=positions.device)
         self._drawn += count
-        if count * len(positions) < _MANY:
+        if count * len(positions) < _MANY and positions.device.type == "cpu":
             positions, lanes = positions.numpy(), lanes.numpy()
         stream = splitmix(positions + self.key)
         return torch.as_tensor(splitmix(stream[:, None] + lanes[None, :] * _GOLDEN))

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.reading import parse_object, read_file
-from lightkit.data import images
+from lightkit.data import images, pixels
 from lightkit.data.class_folders import find_splits, image_files
 from lightkit.data.collates import listed
 from lightkit.data.placed import box_fault
@@ -77,7 +77,7 @@ class SegmentationFolder(images.ImageFiles):
 
         file, labels = self.files[row], torch.full((self.size, self.size), -1)
         with Image.open(self._masks[file]) as mask, Image.open(file) as image:
-            levels = np.array(images.middle(mask, self.size, resample=0))
+            levels = np.array(pixels.middle(mask, self.size, resample=0))
             if levels.ndim != 2 or mask.size != image.size:
                 what, found = "not a mask of this image", f"{self._masks[file]}: {mask.mode}, {mask.size}"
                 raise UserError(
@@ -89,7 +89,7 @@ class SegmentationFolder(images.ImageFiles):
                 raise UserError(what, argument="classes", expected=str([*self._numbers]), received=found, fix=fix)
             for level, number in self._numbers.items():
                 labels[torch.from_numpy(levels == level)] = number
-            return images.image_to_tensor(image, size=self.size, channels=self.channels), labels
+            return pixels.image_to_tensor(image, size=self.size, channels=self.channels), labels
 
 
 def _by_name(folder: Path) -> dict[Path, Path]:

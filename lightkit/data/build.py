@@ -205,7 +205,7 @@ def build_data(
     Raises:
         UserError: A setting is out of range or does not suit the data.
     """
-    source = as_source(dataset)
+    source, augment = as_source(dataset), as_transforms(augment, batchwise=loading.get("augment_on_device", False))
     rows, groups, times = split_source(source, split if isinstance(split, SplitSpec) else SplitSpec(**split), rows)
     # Page-locking is done by the GPU's driver and raises where there is none.
     loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
@@ -234,7 +234,7 @@ def build_data(
         source,
         rows["train"],
         options,
-        prepare=replace(prepare, augment=as_transforms(augment)),
+        prepare=replace(prepare, augment=augment),
         mixup=Mixup.from_settings(mixup, seed=options.seed, info=source.info),
     )
     if train.drawn is not None and options.sampler is not None:

@@ -22,8 +22,9 @@ from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.hub import KINDS, load_by, local
 from lightkit.common.names import split_named
-from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
+from lightkit.data.images import ImageReader, check_image_size
 from lightkit.data.padding import IGNORED
+from lightkit.data.pixels import image_to_tensor
 from lightkit.data.tensors import DataInfo, fingerprint
 from lightkit.data.text_reader import TextReader, without_text, words_of
 

@@ -10,10 +10,12 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -23,12 +25,9 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.hub import installed
 from lightkit.data.class_folders import SUFFIXES, class_files, find_splits, image_files
+from lightkit.data.pixels import image_to_tensor
 from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.tensors import DataInfo, fingerprint
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 
 _ON_ERROR = ("error", "skip")
 
@@ -67,6 +66,8 @@ class ImageFolder(ImageFiles):
             classes.
         test_root: Folder of the test images, with a folder for each class, in place of those below `root`.
         on_error: What to do about files that cannot be read: `error`, or `skip` leaves them out.
+        draft: Decode JPEG files of at least twice the size at a half, a quarter or an eighth of it, which is faster
+            and changes pixels a little.
         like: The data set of the training images, for a further set: the classes are its own.
 
     Raises:
@@ -83,6 +84,7 @@ class ImageFolder(ImageFiles):
         split_folders: Mapping[str, str] | None = None,
         test_root: str | None = None,
         on_error: str = "error",
+        draft: bool = False,
         like: Any = None,
     ) -> None:
         check_image_size(size, channels)
@@ -91,14 +93,14 @@ class ImageFolder(ImageFiles):
         folder, test = existing(root), None if test_root is None else existing(test_root, "test_root")
         parts = find_splits(folder, split_folders)
         parts |= {} if test is None else {"test": test}
-        self.size, self.channels, self.reader = size, channels, ImageReader(size, channels)
+        self.size, self.channels, self.reader = size, channels, ImageReader(size, channels, draft)
         known = () if like is None else like.info.class_names
         self.classes, found = class_files(parts, {} if test is None else {"test": "test_root"}, known)
         found = self._readable(found, folder, on_error)
         self._numbers = [number for own in found.values() for _, number in own]
         self.targets = torch.tensor(self._numbers)
         files = {split: [file for file, _ in own] for split, own in found.items()}
-        mark = self._list(folder, files, size, channels, split=parts != {"train": folder})
+        mark = self._list(folder, files, size, channels, *["draft"] * draft, split=parts != {"train": folder})
         self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
 
     def _readable(
@@ -124,7 +126,7 @@ class ImageFolder(ImageFiles):
         return kept
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        return read_image(self.files[row], size=self.size, channels=self.channels), self._numbers[row]
+        return self.reader.image(self.files[row]), self._numbers[row]
 
 
 def existing(root: str, argument: str = "root") -> Path:
@@ -151,8 +153,14 @@ def check_image_size(size: int, channels: int) -> None:
         raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 
 
-def read_image(file: Path | IO[bytes], *, size: int | None, channels: int) -> Tensor:
-    """Read an image file as `(channels, size, size)` in [0, 1]; `size` None keeps its own.
+def read_image(file: Path | IO[bytes], *, size: int | None, channels: int, draft: bool = False) -> Tensor:
+    """Read an image file as `(channels, size, size)` in [0, 1].
+
+    Args:
+        file: The file.
+        size: Pixels a side; None keeps its own.
+        channels: 3 for colour, 1 for grey.
+        draft: Decode JPEG files of at least twice the size at a half, a quarter or an eighth of it.
 
     Raises:
         UserError: The file is damaged or no image, or Pillow is not installed.
@@ -162,36 +170,12 @@ def read_image(file: Path | IO[bytes], *, size: int | None, channels: int) -> Te
 
     try:
         with Image.open(file) as image:
+            if draft and size is not None and min(image.size) >= 2 * size:
+                image.draft(None, (size, size))
             return image_to_tensor(image, size=size, channels=channels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what, fix, family = f"the image cannot be read: {error}", "replace or delete the file", "data-unreadable"
         raise UserError(what, argument="root", received=str(file), fix=fix, family=family) from error
-
-
-def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
-    """Convert a Pillow image to `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
-    import numpy as np
-    from PIL import Image
-
-    is_deep = image.mode.startswith("I")  # grey of 16 bits, which Pillow would cut off above 255
-    if is_deep:
-        image = Image.fromarray(np.asarray(image).astype(np.float32))
-    if size is not None:
-        # Palettes and 1-bit images cannot be interpolated.
-        image = middle(image if is_deep or image.mode in ("RGB", "L") else image.convert("RGB"), size)
-    mode = image.mode if is_deep else "RGB" if channels == 3 else "L"
-    levels = np.asarray(image if image.mode == mode else image.convert(mode))
-    levels = levels.transpose(2, 0, 1) if levels.ndim == 3 else levels[None]
-    pixels = np.empty((channels, *levels.shape[1:]), np.float32)
-    return torch.from_numpy(np.divide(levels, np.float32(65535 if is_deep else 255), out=pixels, dtype=np.float32))
-
-
-def middle(image: Image, size: int, *, resample: int = 2) -> Image:
-    """Cut the middle square out of a Pillow image, and scale it."""
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return image.resize((size, size), resample=resample, box=(left, top, left + side, top + side))
 
 
 MOST_VERIFIED = 20_000
@@ -210,6 +194,8 @@ def unreadable(files: Sequence[Path]) -> dict[Path, str]:
         UserError: Pillow is not installed.
     """
     need_pillow()
+    with suppress(ImportError):  # here, and not in each worker process anew
+        import_module("torchvision.io")
     look = partial(_fault, verify=len(files) <= MOST_VERIFIED)
     with ThreadPoolExecutor(_THREADS) as threads:
         found = threads.map(look, files)
@@ -287,10 +273,12 @@ class ImageReader(Reader):
     Args:
         size: Pixels a side; None keeps sizes, and so reads one image at a time.
         channels: 3 for colour, 1 for grey.
+        draft: Decode large JPEG files at a reduced scale.
     """
 
     size: Any
     channels: int
+    draft: bool = False
     kind = "images"
 
     def read(self, given: Any, most: int, faults: Faults) -> Iterator[NewRows]:
@@ -308,10 +296,14 @@ class ImageReader(Reader):
                 names = [files[number].relative_to(root).as_posix() for number in images]
                 yield NewRows([*images], torch.stack([*images.values()]), {"file": names})
 
+    def image(self, file: Path) -> Tensor:
+        """Read an image, see `read_image`."""
+        return read_image(file, size=self.size, channels=self.channels, draft=self.draft)
+
     def _read(self, file: Path) -> Tensor | str:
         """Return an image, or why it cannot be read."""
         try:
-            return read_image(file, size=self.size, channels=self.channels)
+            return self.image(file)
         except UserError as error:
             return error.what
 

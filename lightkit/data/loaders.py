@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -75,7 +75,8 @@ class Loader:
             expected = f"at most {self.num_samples}, the rows of this split"
             raise UserError(what, argument="batch_size", expected=expected, received=self.batch_size, fix=fix)
         whole = isinstance(source, Taker) and options.collate is None
-        self._reader = None if whole else SampleReader(source, options, self.prepare)
+        self._early = replace(self.prepare, augment=()) if options.augment_on_device else self.prepare
+        self._reader = None if whole else SampleReader(source, options, self._early)
 
     def __len__(self) -> int:
         return -(-self.epoch_samples // self.batch_size)
@@ -101,12 +102,13 @@ class Loader:
             return self.drawn.stretch(self.options.seed, epoch * count, count)
         return self.rows[torch.arange(epoch * count, (epoch + 1) * count) % self.num_samples]
 
-    def epoch(self, epoch: int, start: int = 0) -> Batches:
+    def epoch(self, epoch: int, start: int = 0, *, place: Callable[[Any], Iterable[Any]] = iter) -> Batches:
         """Yield the batches of an epoch.
 
         Args:
             epoch: Number of the epoch, from 0.
             start: Samples already done; they are not read.
+            place: Moves batches to the device where they are augmented, with `augment_on_device`.
 
         Raises:
             ValueError: `start` lies outside the epoch.
@@ -117,10 +119,14 @@ class Loader:
         if self._reader is not None:
             begins = range(start, self.epoch_samples, self.batch_size)
             batches = self._reader.batches(partial(self._part, order), epoch=epoch, begins=begins)
-        elif self.source.exact and not self.prepare.augment:
+        elif self.source.exact and not self._early.augment:
             batches = self._blocks(order, epoch, start)
         else:
             batches = self._one_by_one(order, epoch, start)
+        if self._early.augment != self.prepare.augment:
+            late, begins = replace(self.prepare, normalizer=None), range(start, self.epoch_samples, self.batch_size)
+            firsts = (self._part(order, begin)[0] for begin in begins)
+            batches = (late(batch, epoch=epoch, first=first) for batch, first in zip(place(batches), firsts))
         if self.weights is not None:
             return self._weighted(batches, order, start)
         return batches if self.mixup is None else self._mixed(batches, epoch, start)
@@ -176,7 +182,7 @@ class Loader:
                 # Aligned in memory as in the whole block, with zeros for what is not read: the last bits of a matrix
                 # product depend on that.
                 batch = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
-            x, y = (part[before:] for part in self._pinned(self.prepare(batch, epoch=epoch, first=0)))
+            x, y = (part[before:] for part in self._pinned(self._early(batch, epoch=epoch, first=0)))
             if len(block) <= self.batch_size:
                 yield x, y
             else:
@@ -197,11 +203,11 @@ class Loader:
         # tensor an element stands.
         for begin in range(start, self.epoch_samples, self.batch_size):
             first, piece = self._part(order, begin)
-            yield self._pinned(self.prepare(self._taken(piece), epoch=epoch, first=first))
+            yield self._pinned(self._early(self._taken(piece), epoch=epoch, first=first))
 
     def _taken(self, rows: Tensor) -> Any:
         """Take rows of the data set, into page-locked memory where nothing else is made of them."""
-        with page_locked(self.options.pin_memory and self.prepare.idle):
+        with page_locked(self.options.pin_memory and self._early.idle):
             return self.source.take(rows)
 
     def _pinned(self, batch: Any) -> Any:

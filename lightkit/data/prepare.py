@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,8 +22,8 @@ from lightkit.common.modules import shape_of
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.normalize import Normalizer
 from lightkit.data.orders import NEWEST
-from lightkit.data.placed import changed_by, lies_within, marked, unmarked
-from lightkit.data.sources import kept_generators, seed_generators
+from lightkit.data.per_sample import PerSample, SampleWise
+from lightkit.data.placed import lies_within
 from lightkit.data.tensors import DataInfo
 
 
@@ -41,10 +39,6 @@ class Transform(Protocol):
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
         """Return a changed copy of inputs `(B, ...)`."""
         ...
-
-
-class SampleWise:
-    """Base of transforms that look at each sample by itself: they may be given a batch in pieces."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,8 @@ class Prepare:
         if self.normalizer is not None:
             x = self.normalizer(x)
         if self.augment:
-            random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x)))
+            device = x.device if isinstance(x, Tensor) else None
+            random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x), device=device))
             within = lies_within(x, y)
             for transform in self.augment:
                 if not within:
@@ -190,7 +185,7 @@ class Mixup:
             cuts = random.random() < self.switch_probability
         alpha = self.cutmix_alpha if cuts else self.alpha
         weight = float(random.beta(alpha, alpha))  # type: ignore[arg-type]
-        partner = torch.from_numpy(random.permutation(len(x)))
+        partner = torch.from_numpy(random.permutation(len(x))).to(x.device)
         if not cuts:
             return torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
         top, bottom, left, right = _rectangle(x.shape[-2], x.shape[-1], 1 - weight, random)
@@ -209,73 +204,27 @@ def _rectangle(height: int, width: int, share: float, random: np.random.Generato
     return bounds[0], bounds[1], bounds[2], bounds[3]
 
 
-class PerSample(SampleWise):
-    """Applies transforms of one sample, one after the other, to each of a batch.
-
-    The generators of Python, NumPy and PyTorch are seeded for each transform of a sample by the sample's place in the
-    epoch, and put back afterwards: a sample looks the same whatever the batch size, the number of workers and where an
-    epoch was entered.
-
-    Args:
-        transform: Takes the input of one sample, a tensor `(...)`, and returns a tensor.
-        key: Configuration key of the transform, for errors.
-    """
-
-    def __init__(self, transform: Callable[[Tensor], Tensor], key: str) -> None:
-        self.steps: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((transform, key),)
-
-    def then(self, other: PerSample) -> PerSample:
-        """Chain this transform and another, without making a batch in between."""
-        chain = copy(self)
-        chain.steps = (*self.steps, *other.steps)
-        return chain
-
-    def __call__(self, x: Any, random: SampleRandom, y: Any = None) -> Any:
-        """Return a changed copy of inputs `(B, ...)`; with masks or boxes that lie in them, inputs and these.
-
-        Each transform then takes the pair of a sample as the transforms of `torchvision.transforms.v2` do, which move
-        both: a picture with a mask, or with a mapping of boxes, labels and the like. What is left of a box may be less
-        than a pixel wide or high; such boxes are dropped.
-
-        Args:
-            x: Inputs; pictures may be a list.
-            random: Tells the place of each sample in the epoch.
-            y: Masks `(B, H, W)`, or a list of mappings; None leaves targets alone.
-
-        Raises:
-            UserError: The transform raises, or gives no tensors of one shape.
-        """
-        shapes: list[set[tuple[int, ...]]] = [set() for _ in self.steps]
-        changed = []
-        with kept_generators():
-            for item, at in zip(x if y is None else map(marked, x, y), random.positions.tolist()):
-                for (transform, key), seen in zip(self.steps, shapes):
-                    seed_generators(mix(random.key, key, at))
-                    item = changed_by(transform, item, key)
-                    seen.add(tuple(item.shape if y is None else item[0].shape))
-                changed.append(item)
-        for (_, key), seen in zip(self.steps, shapes):
-            if len(seen) > 1 and isinstance(x, Tensor):
-                found = " and ".join(map(str, sorted(seen)[:2]))
-                what = "the samples of a batch come out with different shapes"
-                raise UserError(what, key=key, expected="one shape for all", received=found)
-        if y is None:
-            return torch.stack(changed)
-        parts = (list(part) for part in zip(*starmap(unmarked, changed)))
-        return tuple(torch.stack(part) if isinstance(x, Tensor) else part for part in parts)
-
-
-def as_transforms(transforms: Sequence[Any]) -> tuple[Transform, ...]:
+def as_transforms(transforms: Sequence[Any], *, batchwise: bool = False) -> tuple[Transform, ...]:
     """Make every transform one of batches: those that take an input and a `SampleRandom` are already.
 
     Neighbours that take one sample become one.
 
     Args:
         transforms: What `data.augment` holds, built.
+        batchwise: Refuse those of one sample, which cannot change batches on a device.
+
+    Raises:
+        UserError: There is one, in other transforms too.
     """
     made: list[Transform] = []
     for index, transform in enumerate(transforms):
         one = transform if _takes_random(transform) else PerSample(transform, f"data.augment[{index}]")
+        single = [each for each in (*getattr(one, "augment", ()), one) if isinstance(each, PerSample)]
+        if batchwise and single:
+            name, fix = type(single[0].steps[0][0]).__name__, "data.augment_on_device=false"
+            expected = "transforms of whole batches, as those of lightkit.data.transforms"
+            what, key = f"{name} changes one sample at a time", f"data.augment[{index}]"
+            raise UserError(what, key=key, expected=expected, fix=fix, family="contradiction")
         last = made[-1] if made else None
         if isinstance(one, PerSample) and isinstance(last, PerSample):
             made[-1] = last.then(one)
@@ -312,6 +261,7 @@ class LoaderOptions:
         persistent_workers: Keep them alive between epochs.
         prefetch_factor: Batches each of them prepares ahead.
         timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
+        augment_on_device: Augment whole batches where they are computed (`Loader.epoch`), and not where they are read.
         replica: Which part of every batch to read, where processes share the batches.
         replicas: Number of those parts.
         split: Name of the split, for messages.
@@ -335,6 +285,7 @@ class LoaderOptions:
     persistent_workers: bool = True
     prefetch_factor: int = 2
     timeout_seconds: float | None = None
+    augment_on_device: bool = False
     replica: int = 0
     replicas: int = 1
     split: str = ""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.hub import installed
-from lightkit.data.images import ImageReader, check_image_size, image_to_tensor
+from lightkit.data.images import ImageReader, check_image_size
+from lightkit.data.pixels import image_to_tensor
 from lightkit.data.tensors import DataInfo, TensorData, fingerprint
 
 _SPLIT_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}

@@ -19,10 +19,8 @@ from torch.nn import functional
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.data.prepare import SampleWise, as_transforms
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By size in bytes."""
+from lightkit.data.per_sample import SampleWise
+from lightkit.data.prepare import as_transforms
 
 
 class Views:
@@ -65,11 +63,10 @@ class RandomShift(SampleWise):
         """Return a shifted copy of `(B, C, H, W)`."""
         sides = _image_size(x, self)
         moves = random.integers(0, 2 * self.pixels + 1, 2) - self.pixels
-        moved = torch.full(x.shape, self.fill, dtype=x.dtype)
-        source, target = _bits(x), _bits(moved)
+        moved = torch.full(x.shape, self.fill, dtype=x.dtype, device=x.device)
         for i, move in enumerate(moves.tolist()):
             (rows, from_rows), (columns, from_columns) = map(_overlap, sides, move)
-            target[i, :, rows, columns] = source[i, :, from_rows, from_columns]
+            moved[i, :, rows, columns] = x[i, :, from_rows, from_columns]
         return moved
 
 
@@ -88,11 +85,9 @@ class RandomFlip(SampleWise):
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
         """Return a copy of `(B, C, H, W)` with some samples mirrored."""
         _image_size(x, self)
-        mirrored = torch.empty(x.shape, dtype=x.dtype)
-        source, target = _bits(x), _bits(mirrored)
-        turned = source[:, :, ::-1] if self.vertical else source[..., ::-1]
+        mirrored = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         for i, chosen in enumerate(_chosen(random, self.probability).tolist()):
-            target[i] = turned[i] if chosen else source[i]
+            mirrored[i] = x[i].flip(-2 if self.vertical else -1) if chosen else x[i]
         return mirrored
 
 
@@ -163,7 +158,7 @@ class RandomErasing(SampleWise):
         for axis, side in enumerate(sides):
             length = random.uniform(1, self.low, self.high) * side
             begin = random.uniform() * (side - length)
-            pixel = torch.arange(side) + 0.5
+            pixel = torch.arange(side, device=x.device) + 0.5
             within = (pixel >= begin) & (pixel < begin + length)
             inside = inside & (within[:, :, None] if axis == 0 else within[:, None, :])
         return x.masked_fill(inside[:, None], self.fill)
@@ -238,11 +233,6 @@ class Contrast(SampleWise):
 
 def _chosen(random: SampleRandom, probability: float) -> Tensor:
     return random.uniform()[:, 0] < probability
-
-
-def _bits(x: Tensor) -> Any:
-    """View a tensor as NumPy integers: copying a part of a sample costs less there, whatever its type."""
-    return x.view(_INTEGERS[x.element_size()]).numpy()
 
 
 def _overlap(side: int, by: int) -> tuple[slice, slice]:

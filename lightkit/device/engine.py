@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
@@ -163,6 +163,12 @@ class Engine:
     def move(self, batch: Any) -> Any:
         """Move a batch to the device, in the format it is computed in."""
         return self.precision.batch(self.placement.move(batch))
+
+    def place(self, batches: Batches) -> Iterable[Any]:
+        """Move batches to the device, and leave them in the format they have; see `prefetch`."""
+        if self._prefetch is None:
+            return map(self.placement.move, batches)
+        return PrefetchToDevice(self.placement.move, self.device)(batches)
 
     def prefetch(self, batches: Batches) -> Batches:
         """Copy batches to a GPU while the ones before are computed; elsewhere they come as they are."""

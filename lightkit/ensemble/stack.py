@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,10 +131,10 @@ class StackedLoader:
         """Leave out all members but these, from the next epoch on."""
         self.loaders = [self.loaders[row] for row in rows]
 
-    def epoch(self, epoch: int, start: int = 0) -> Batches:
+    def epoch(self, epoch: int, start: int = 0, *, place: Callable[[Any], Iterable[Any]] = iter) -> Batches:
         """Yield the batches of an epoch from a sample on; see `Loader.epoch`."""
         if not self.plain:
-            for batches in zip(*(loader.epoch(epoch, start) for loader in self.loaders), strict=True):
+            for batches in zip(*(loader.epoch(epoch, start, place=place) for loader in self.loaders), strict=True):
                 yield tuple(torch.stack(parts) for parts in zip(*batches, strict=True))
             return
         orders = torch.stack([loader.order(epoch) for loader in self.loaders])

@@ -230,7 +230,7 @@ class Trainer:
         state, data = self.state, self.learner.data.train
         with self._span("tuning"):
             self.tuning.train(self.model)
-        read = data.epoch(state.epoch, state.samples_done)
+        read = data.epoch(state.epoch, state.samples_done, place=self.engine.place)
         with closing(self.engine.prefetch(read)) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished and not self.paused:
                 try:

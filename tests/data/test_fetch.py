@@ -12,7 +12,8 @@ from torch import Tensor
 from lightkit.common.randomness import SampleRandom
 from lightkit.data import DataInfo, fetch
 from lightkit.data.normalize import Normalizer
-from lightkit.data.prepare import PerSample, Prepare
+from lightkit.data.per_sample import PerSample
+from lightkit.data.prepare import Prepare
 from lightkit.data.transforms import Contrast, GaussianNoise, RandomAffine, RandomErasing, RandomFlip, RandomShift
 from lightkit.data.waiting import Board, ReadJob
 from tests.data.pictures import joined, make

@@ -14,6 +14,7 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.data import images
 from lightkit.data.images import ImageFolder, unreadable
+from lightkit.data.reader import Faults
 from tests.conftest import Outcome
 from tests.refused import refused
 
@@ -102,6 +103,19 @@ def test_levels_of_16_bits_keep_their_range(tmp_path: Path, ending: str, channel
     small, _ = ImageFolder(str(tmp_path), 4, channels)[0]
     assert 0.05 < float(small.min()) < 0.2
     assert 0.8 < float(small.max()) < 0.95
+
+
+def test_large_jpeg_files_are_decoded_at_a_reduced_scale_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    small = np.random.default_rng(0).integers(0, 256, (5, 8, 3), dtype=np.uint8)
+    Image.fromarray(small).resize((400, 250), 3).save(tmp_path / "a" / "0.jpg", quality=95)
+    plain, draft = (ImageFolder(str(tmp_path), 60, draft=draft) for draft in (False, True))
+    assert 0 < float((plain[0][0] - draft[0][0]).abs().mean()) < 0.01
+    assert plain.info.fingerprint != draft.info.fingerprint
+    (rows,) = draft.reader.read(tmp_path, 2, Faults())
+    assert torch.equal(rows.inputs[0], draft[0][0])
+    whole = [ImageFolder(str(tmp_path), 126, draft=draft)[0][0] for draft in (False, True)]
+    assert torch.equal(*whole), "an image less than twice as large is decoded as it is"
 
 
 def test_bad_folders(folder: Path, tmp_path: Path) -> None:

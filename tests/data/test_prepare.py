@@ -12,11 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
+from lightkit.common.modules import tensors
 from lightkit.common.randomness import SampleRandom
 from lightkit.data import Data, DataInfo, TensorData, build_data
-from lightkit.data.prepare import Mixup, PerSample, as_transforms
+from lightkit.data import transforms as T
+from lightkit.data.per_sample import PerSample
+from lightkit.data.prepare import Mixup, as_transforms
 from lightkit.data.transforms import RandomFlip
+from tests.data.pictures import WHOLE
 
 INFO = DataInfo("multiclass", (3,), 4)
 SHORT = ("trainer.steps=2", "logger.tensorboard.enabled=false", "metrics=none", "model.channels=[4]")
@@ -113,6 +118,69 @@ def test_a_transform_of_ones_own_augments(cli: Callable[..., Any], project: Path
     )
     done = cli("train", "data=digits", "model=cnn", *SHORT, "data.augment=[{_target_: own_transforms.brighter}]")
     assert done.code == 0, done.err
+
+
+BATCHWISE = [
+    T.RandomShift(2), T.RandomFlip(), T.RandomAffine(20, 0.2, 0.1), T.RandomErasing(), T.GaussianNoise(),
+    T.FeatureDropout(), T.Brightness(), T.Contrast(), T.Views([T.RandomFlip(), T.GaussianNoise()]),
+]  # fmt: skip
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, source: TensorData) -> None:
+        self.source, self.targets = source, source.y
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.source[row]
+
+
+@pytest.mark.parametrize("transform", [*BATCHWISE, None], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("kind", ["samples", "levels"])
+def test_a_device_augments_batches_as_workers_do(kind: str, transform: Any, made: Any) -> None:
+    """Also from the middle of an epoch on, with workers, before mixing, and by a part of the batch."""
+    x = torch.randint(0, 256, (23, 3, 90, 70), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    source = TensorData(x, torch.arange(23) % 3)
+    settings: dict[str, Any] = {"split": WHOLE, "normalize": "image", "batch_size": 9}
+    settings["augment"] = BATCHWISE[:-1] if transform is None else [transform]
+    settings["mixup"] = {"alpha": 0.3, "cutmix_alpha": 1.0} if transform is None else None
+    dataset = source if kind == "levels" else Rows(source)
+    placed: list[Any] = []
+
+    def place(batches: Any) -> Any:
+        for batch in batches:
+            placed.append(batch)
+            yield batch
+
+    for more in ({}, {"replica": 1, "replicas": 2}, *[{"num_workers": 1}] * (kind == "samples" and transform is None)):
+        here, there = (made(dataset, **settings, **more, augment_on_device=late) for late in (False, True))
+        for start in (0, 4):
+            batches = zip(here.train.epoch(1, start), there.train.epoch(1, start, place=place), strict=True)
+            for one, other in batches:
+                assert all(map(torch.equal, tensors(one), tensors(other)))
+    assert placed
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_transforms_of_one_sample_are_refused_on_a_device(inner: bool, cli: Callable[..., Any]) -> None:
+    flip = "{_target_: torchvision.transforms.v2.RandomHorizontalFlip}"
+    flip = f"{{_target_: lightkit.data.transforms.Views, augment: [{flip}]}}" if inner else flip
+    done = cli("train", "data=digits", "model=cnn", *SHORT, f"data.augment=[{flip}]", "data.augment_on_device=true")
+    assert done.code == 2
+    for text in ("data.augment[0]: RandomHorizontalFlip changes one sample at a time", "data.augment_on_device=false"):
+        assert text in done.err
+
+
+def test_a_run_with_augmentation_on_the_device_has_the_same_bits(cli: Callable[..., Any], project: Path) -> None:
+    augment = "data.augment=[{_target_: lightkit.data.transforms.RandomFlip}]"
+    common = ("train", "data=digits", "model=cnn", *SHORT, augment, "data.mixup.alpha=0.2")
+    for name in ("false", "true"):
+        done = cli(*common, f"data.augment_on_device={name}", f"hydra.run.dir={project / name}")
+        assert done.code == 0, done.err
+    one, other = (read_weights(project / name).state.values() for name in ("false", "true"))
+    assert all(map(torch.equal, one, other))
 
 
 def test_what_a_sample_becomes_depends_on_its_place_alone() -> None:

@@ -86,7 +86,7 @@ def spoilt(run: Any, position: int, tensor: int) -> None:
     """Make one tensor of a batch of every epoch bad."""
     batches = run.learner.data.train.epoch
 
-    def epoch(number: int, start: int = 0) -> Iterator[Any]:
+    def epoch(number: int, start: int = 0, **_: Any) -> Iterator[Any]:
         for index, batch in enumerate(batches(number, start)):
             if start + index * run.learner.data.train.batch_size == position:
                 batch = tuple(part * (NAN if place == tensor else 1.0) for place, part in enumerate(batch))

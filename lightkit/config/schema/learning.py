@@ -101,6 +101,9 @@ class DataConfig:
     """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
     `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
     input of one sample as a tensor."""
+    augment_on_device: bool = False
+    """Augment whole batches on the device of the model, not samples in the loader processes. Each sample draws the same
+    random numbers. Transforms of one sample at a time are refused."""
     weights: Optional[str] = "weights"
     """How much each row counts in the loss, 0 or more. It names an attribute of the data set (`weights` is used if it
     exists) or a feature of a table. null ignores weights. For a CSV file, set `data.dataset.weight_column`. Losses of
