@@ -81,11 +81,9 @@ def _scaled(levels: Tensor, size: int) -> Tensor:
 def _at_the_cut(side: int, beyond: int, size: int) -> tuple[Tensor, Tensor]:
     """Return the places of the pixels that the first and the last line are mixed from, `(K,)`, and weights `(K, 2)`."""
     scale = side / size
-    first, end = math.floor(0.5 - scale / 2), math.floor(0.5 + 1.5 * scale)
-    near = torch.arange(max(-beyond, first), end)
+    near = torch.arange(max(-beyond, math.floor(0.5 - scale / 2)), math.floor(0.5 + 1.5 * scale))
     weights = (1 - (near + 0.5 - scale / 2).abs() / scale).clamp_min(0)[:, None]
-    places = torch.cat([beyond + near, beyond + side - 1 - near])
-    return places, torch.block_diag(*[weights / weights.sum()] * 2)
+    return torch.cat([beyond + near, beyond + side - 1 - near]), torch.block_diag(*[weights / weights.sum()] * 2)
 
 
 def middle(image: Image, size: int, *, resample: int = 2) -> Image:

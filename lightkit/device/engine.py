@@ -165,10 +165,8 @@ class Engine:
         return self.precision.batch(self.placement.move(batch))
 
     def place(self, batches: Batches) -> Iterable[Any]:
-        """Move batches to the device, and leave them in the format they have; see `prefetch`."""
-        if self._prefetch is None:
-            return map(self.placement.move, batches)
-        return PrefetchToDevice(self.placement.move, self.device)(batches)
+        """Move batches to the device, for what is done to them there before they are computed; see `prefetch`."""
+        return map(self.placement.move, self.prefetch(batches))
 
     def prefetch(self, batches: Batches) -> Batches:
         """Copy batches to a GPU while the ones before are computed; elsewhere they come as they are."""
