@@ -32,6 +32,7 @@ from lightkit.config.doors import load
 from lightkit.config.schema.learning import MemberConfig
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.data.kept_rows import KeptRows
+from lightkit.data.sample_cache import keep_samples
 from lightkit.data.sources import as_source
 from lightkit.device import Engine, Parallel, configure_process
 from lightkit.device.ranks import Ranks
@@ -143,6 +144,7 @@ def build_splits(
     length = cfg.trainer.steps or (cfg.trainer.get("epoch_steps") or 0) * (cfg.trainer.epochs or 0)
     with keys_under("data.dataset"):
         source = as_source(dataset, length * cfg.trainer.accumulate * cfg.data.batch_size)
+    source = keep_samples(source, options.pop("cache", None), to_plain(cfg.data.dataset))
     if folder is not None:
         check_same_classes(folder, source.info, override)
     known = known_rows(cfg.data, source, folder or within, override)

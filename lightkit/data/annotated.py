@@ -69,6 +69,7 @@ class SegmentationFolder(images.ImageFiles):
         mark = self._list(
             folder, parts, *content, split=[*parts] != ["train"] or find_splits(folder) != {"train": folder}
         )
+        self.sources = files
         names, facts = tuple(map(str, levels)), {"fingerprint": mark, "ignore_index": ignore_index}
         self.info = DataInfo("segmentation", (channels, size, size), len(names), names, **facts)  # type: ignore[arg-type]
 

@@ -117,13 +117,10 @@ def _beside(named: Sequence[Path], others: Sequence[Path]) -> UserError:
     splits = {str(split_named(folder.name)): folder.name for folder in named}
     chosen = ", ".join(f"{split}: {splits[split]}" for split in SPLIT_NAMES if split in splits)
     away = f"move the others elsewhere, or '{_ANSWER}={{{chosen}}}' leaves them out"
-    return UserError(
-        "there are folders with names of splits beside other folders with images: which are classes?",
-        argument="root",
-        received=", ".join(folder.name for folder in (*named, *others)),
-        fix=f"{away if 'train' in splits else 'put the class folders into one named train'}; {_ALL_CLASSES}",
-        family="split",
-    )
+    what = "there are folders with names of splits beside other folders with images: which are classes?"
+    fix = f"{away if 'train' in splits else 'put the class folders into one named train'}; {_ALL_CLASSES}"
+    received = ", ".join(folder.name for folder in (*named, *others))
+    return UserError(what, argument="root", received=received, fix=fix, family="split")
 
 
 def _refuse_alike(folders: Sequence[Path], root: Path) -> None:
@@ -137,14 +134,9 @@ def _refuse_alike(folders: Sequence[Path], root: Path) -> None:
     same = ", ".join(sorted(most.values())[:3]) + (", …" if len(most) > 3 else "")
     first, second = sorted(names, key=lambda name: "train" not in name.lower())[:2]
     example = f"'{_ANSWER}={{train: {first}, {'test' if 'test' in second.lower() else 'val'}: {second}}}'"
-    raise UserError(
-        f"its folders ({shown}) all hold the same folders ({same}): are they splits, or classes?",
-        argument="root",
-        received=str(root),
-        fix=f"name them train, val and test where they are splits, or say which is which, such as {example}; "
-        f"{_ALL_CLASSES}",
-        family="split",
-    )
+    what = f"its folders ({shown}) all hold the same folders ({same}): are they splits, or classes?"
+    fix = f"name them train, val and test where they are splits, or say which is which, such as {example}"
+    raise UserError(what, argument="root", received=str(root), fix=f"{fix}; {_ALL_CLASSES}", family="split")
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -185,13 +177,8 @@ def _class_names(folder: Path, argument: str) -> tuple[str, ...]:
     """Return the names of the class folders, sorted."""
     names = tuple(own.name for own in _folders(folder))
     if not names:
-        raise UserError(
-            "the folder holds no class folders",
-            argument=argument,
-            received=str(folder),
-            expected="one folder a class with its images",
-            fix=f"move the images to {folder / 'CLASS'}"
-            + (", any class of training" if argument == "test_root" else ""),
-            family="data-not-found",
-        )
+        what, expected = "the folder holds no class folders", "one folder a class with its images"
+        fix = f"move the images to {folder / 'CLASS'}" + ", any class of training" * (argument == "test_root")
+        facts: dict[str, Any] = {"argument": argument, "received": str(folder), "family": "data-not-found"}
+        raise UserError(what, expected=expected, fix=fix, **facts)
     return names

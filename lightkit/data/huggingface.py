@@ -124,6 +124,7 @@ class Rows:
         ends = [0, *accumulate(map(len, parts.values()))]
         self.parts = {split: range(*ends[i : i + 2]) for i, split in enumerate(parts)}
         self.splits: dict[str, Any] = self.parts if len(parts) > 1 else {}
+        self.sources = [self.table._fingerprint, *(file["filename"] for file in self.table.cache_files)]
         commit = _COMMIT.search(" ".join(self.table.info.download_checksums or ()))
         self.pinned = {"revision": commit[1]} if commit else {}
         if commit and len(revision or "") == len(commit[1]) and revision != commit[1]:

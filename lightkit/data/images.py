@@ -39,7 +39,7 @@ class ImageFiles:
 
     def _list(self, folder: Path, found: Mapping[str, Sequence[Path]], *facts: Any, split: bool) -> str:
         """Take the files of each split, below a folder; returns a fingerprint of them and of what else counts."""
-        self.files = [file for own in found.values() for file in own]
+        self.sources = self.files = [file for own in found.values() for file in own]
         pieces = torch.arange(len(self.files)).split([len(own) for own in found.values()])
         self.splits = dict(zip(found, pieces, strict=True)) if split else {}
         listing = [(below(folder, file), file.stat().st_size) for file in self.files]

@@ -183,6 +183,7 @@ def renumbered(source: Any, now: Tensor, fingerprint: str) -> Any:
                 setattr(changed, name, by_row(value, count, now))
     elif isinstance(source, SampleData):
         changed.base, changed.strata = Renumbered(source.base, now), by_row(source.strata, count, now)
+        changed.numbers = now
     else:
         kind = RenumberedTaker if isinstance(source, Taker) else Renumbered
         changed = kind(source, now)

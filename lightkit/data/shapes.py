@@ -143,14 +143,22 @@ class Shapes:
         number = len(kinds) if kinds == tuple(KINDS)[: len(kinds)] else kinds  # as before names could be given
         mark = fingerprint([size, train, val, test, channels, number, noise, distractors, seed])
         self.info = DataInfo("multiclass", (channels, size, size), len(kinds), kinds, fingerprint=mark)
-        self._cache = _Cache(len(self._numbers), self.info.input_shape) if cache else None
+        fits = cache and len(self) * math.prod(self.info.input_shape) <= _CACHE_BYTES
+        self._kept = torch.empty(len(self), *self.info.input_shape, dtype=torch.uint8) if fits else None
+        self._drawn = torch.zeros(len(self), dtype=torch.bool)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return pictures `(B, C, S, S)` in [0, 1] and classes `(B,)` of `rows`."""
-        images = self._cache.take(rows, self.draw) if self._cache and self._cache.fits else self.draw(rows)
+        if self._kept is None:
+            images = self.draw(rows)
+        else:
+            missing = rows[~self._drawn[rows]].unique()
+            if len(missing):
+                self._kept[missing], self._drawn[missing] = self.draw(missing), True
+            images = self._kept.index_select(0, rows)
         return images.to(torch.float32).div_(255.0), self._classes(rows)
 
     @property
@@ -237,22 +245,6 @@ def _kinds(classes: int | Sequence[str]) -> tuple[str, ...]:
     if len(set(classes)) < len(classes):
         raise UserError("a shape twice", argument="classes", received=", ".join(classes))
     return tuple(classes)
-
-
-class _Cache:
-    """Pictures drawn so far."""
-
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.fits = count * math.prod(shape) <= _CACHE_BYTES
-        self._images = torch.empty((count if self.fits else 0, *shape), dtype=torch.uint8)
-        self._drawn = torch.zeros(count, dtype=torch.bool)
-
-    def take(self, rows: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        missing = rows[~self._drawn[rows]].unique()
-        if len(missing):
-            self._images[missing] = draw(missing)
-            self._drawn[missing] = True
-        return self._images.index_select(0, rows)
 
 
 def _paint(canvas: Tensor, cover: Tensor, colour: Tensor) -> Tensor:

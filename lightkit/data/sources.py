@@ -33,8 +33,8 @@ class SampleData:
             changed), `place_of` (a method: what messages call a row), `notes` (lines about it for people), `left_out`
             (what it leaves out, and why), `decode` (makes a text of token numbers), `targets` or `labels` (all targets
             at once), `classes` (their names, or their number), `shards` (the first row of each of its files), `draws`
-            (False: draws no random numbers),
-            `collate_fn` (makes a batch of a list of samples).
+            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples), `sources` (the files
+            that it is read from, or texts that change with the data).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -43,7 +43,7 @@ class SampleData:
     def __init__(self, base: Any) -> None:
         if not len(base):
             raise UserError("the data set is empty", argument="", received=type(base).__name__)
-        self.base = base
+        self.base, self.numbers = base, range(len(base))
         self.draws: bool = getattr(base, "draws", True)
         self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
         self.splits: Mapping[str, Any] | None = getattr(base, "splits", None)
@@ -227,13 +227,9 @@ def read_sample(base: Any, row: int) -> Any:
     except Exception as error:
         if is_out_of_memory(error) or is_dead_worker(error):
             raise
-        raise UserError(
-            f"sample {row} of the data set could not be read: {in_short(error)}",
-            argument="",
-            origin=user_frame(error),
-            fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
-            family="data-unreadable",
-        ) from error
+        what = f"sample {row} of the data set could not be read: {in_short(error)}"
+        facts: dict[str, Any] = {"origin": user_frame(error), "fix": "LIGHTKIT_DEBUG=1 shows the whole traceback"}
+        raise UserError(what, argument="", family="data-unreadable", **facts) from error
 
 
 def seed_generators(key: int) -> None:

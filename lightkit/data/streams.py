@@ -256,7 +256,7 @@ class Stream:
         self.classes: Any = [*map(str, range(classes))] if isinstance(classes, int) else [*(classes or ())]
         paths = path if isinstance(path, Mapping) else {"": path}
         found = [find_shards(own) for own in paths.values()]
-        self._shards = [shard for own in found for shard in own]
+        self.sources = self._shards = [shard for own in found for shard in own]
         file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes])}.index.npz"
         index = make_index((user_state() or Path(gettempdir())) / "streams" / file, self._shards, self._rows)
         self._places, targets, ends = index["places"], index["targets"], np.cumsum([0, *index["rows"]])

@@ -12,7 +12,7 @@ from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.text import is_number
 from lightkit.data.csv_columns import PLAIN, NameColumn, NumberColumn, Spelling, join, number_column, parse_names, texts
-from lightkit.data.table_cache import Cache
+from lightkit.data.table_cache import copy_of, load_columns, save_columns
 from lightkit.data.table_sources import TableSource
 
 Columns = dict[str, NumberColumn | NameColumn]
@@ -96,8 +96,8 @@ def read_table(
         UserError: It cannot be read, has no rows, or a line has too few or too many cells.
     """
     wanted, rows = [*dict.fromkeys([*names, *numbers])], list[np.ndarray]()
-    cache = Cache.of(source.files if cached else (), [source.spelling, *map(sorted, (numbers, names)), str(spelling)])
-    if found := cache.load():
+    copy = copy_of(source.files if cached else (), [source.spelling, *map(sorted, (numbers, names)), str(spelling)])
+    if found := load_columns(copy):
         return Table(source, found, np.arange(len(next(iter(found.values())))))
     pieces: dict[str, list[Any]] = {name: [] for name in wanted}
     uneven = dict[CsvFile, list[tuple[int, int, str]]]()
@@ -117,6 +117,6 @@ def read_table(
         problems.raise_any()
     columns: Columns = {name: join(found) for name, found in pieces.items()}
     if not problems:
-        cache.save(columns)
+        save_columns(copy, columns)
     (wrong if wrong is not None else []).extend(problems)
     return Table(source, columns, np.concatenate(rows))

@@ -152,13 +152,9 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
             what = f"a file cannot be read: {error.strerror}"
             raise UserError(what, argument="path", received=str(file), family="data-unreadable") from error
         if "\0" in text:
-            raise UserError(
-                "a file holds NUL bytes: it is no text in UTF-8",
-                argument="path",
-                received=str(file),
-                fix="name a text file, or the text files of the folder by data.dataset.pattern",
-                family="data-unreadable",
-            )
+            what = "a file holds NUL bytes: it is no text in UTF-8"
+            fix = "name a text file, or the text files of the folder by data.dataset.pattern"
+            raise UserError(what, argument="path", received=str(file), fix=fix, family="data-unreadable")
         texts.append(text)
         left = None if left is None else left - len(text)
     if not any(texts):

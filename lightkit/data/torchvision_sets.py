@@ -136,13 +136,10 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
         # The last line: above it torchvision lists every server it tried, and why it failed.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1].strip("<>") if lines else type(error).__name__
-        raise UserError(
-            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {reason}",
-            argument="download" if wanted else "root",
-            received=str(options.get("root")),
-            fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
-            family="data-not-found",
-        ) from error
+        what = f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {reason}"
+        fix = "check the network, or put the files there by hand" if wanted else "data.dataset.download=true"
+        facts: dict[str, Any] = {"argument": "download" if wanted else "root", "received": str(options.get("root"))}
+        raise UserError(what, fix=fix, family="data-not-found", **facts) from error
 
 
 @contextmanager

@@ -134,15 +134,10 @@ class WorkerWatch:
     def late_error(self, workers: Sequence[Any]) -> UserError:
         """Make the error about a batch that did not come in time."""
         limit = self._options.timeout_seconds
-        return UserError(
-            f"no batch came within {limit:g} s: {self._busy(workers)}",
-            key="data.timeout_seconds",
-            received=limit,
-            origin=self._place(None),
-            fix=f"{_OWN_CODE}; data.timeout_seconds=null waits for as long as it takes. {_RESUME}",
-            exit_code=FAILED,
-            family="loader-process",
-        )
+        fix = f"{_OWN_CODE}; data.timeout_seconds=null waits for as long as it takes. {_RESUME}"
+        facts: dict[str, Any] = {"key": "data.timeout_seconds", "received": limit, "origin": self._place(None)}
+        what = f"no batch came within {limit:g} s: {self._busy(workers)}"
+        return UserError(what, fix=fix, exit_code=FAILED, family="loader-process", **facts)
 
     def ended_error(self, workers: Sequence[Any]) -> UserError:
         """Make the error about worker processes that are gone: which, how they ended, where they were."""
@@ -154,15 +149,10 @@ class WorkerWatch:
             end = f"was killed by {signal_name}" if signal_name else f"ended with exit status {worker.exitcode}"
             ends.append(f"worker {number} (pid {worker.pid}) {end} while it was {self.board.describe(number)}")
             causes.append(_CAUSES.get(signal_name or "", _OWN_CODE))
-        return UserError(
-            "; ".join(ends) or "a worker process is gone",
-            key="data.num_workers",
-            received=len(workers),
-            origin=self._place(self.board.first(gone[0]) if gone else None),
-            fix=f"{[*causes, _OWN_CODE][0]}. {_RESUME}",
-            exit_code=FAILED,
-            family="loader-process",
-        )
+        what, fix = "; ".join(ends) or "a worker process is gone", f"{[*causes, _OWN_CODE][0]}. {_RESUME}"
+        place = self._place(self.board.first(gone[0]) if gone else None)
+        facts: dict[str, Any] = {"key": "data.num_workers", "received": len(workers), "origin": place}
+        return UserError(what, fix=fix, exit_code=FAILED, family="loader-process", **facts)
 
     def hanging(self, workers: int) -> list[int]:
         """List the worker processes that have been at one thing for too long to be asked to end."""

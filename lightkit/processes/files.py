@@ -7,15 +7,19 @@ lock ends as soon as anything in this process reads the file, a backup for insta
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
+import time
 import weakref
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from lightkit.common.reading import UnreadableError, opened
 
@@ -27,8 +31,13 @@ except ImportError:  # Windows
 HAS_LOCKS = fcntl is not None
 """Whether this system has such locks."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
+LOG = logging.getLogger(__name__)
 _BLOCK = 65536
 """Bytes that are read at once to find the last lines of a file."""
+FRESH_SECONDS = 2.0
+"""Time after which a further change of a file shows in the time of its last change, on any file system."""
+_UNUSED_SECONDS = 30 * 86400.0
+"""Time after which a copy that nobody has used goes."""
 
 
 @contextmanager
@@ -131,6 +140,101 @@ def user_state() -> Path | None:
 def user_cache() -> Path | None:
     """Return lightkit's folder below `$XDG_CACHE_HOME` or `~/.cache`, which may be deleted; None without a home."""
     return _user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def file_marks(files: Iterable[Path]) -> tuple[list[list[int]], float]:
+    """Return what changes when files do, and how many seconds ago the last of them changed (see `FRESH_SECONDS`).
+
+    Raises:
+        OSError: One is not there.
+    """
+    marks = [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino] for one in map(os.stat, files)]
+    return marks, time.time() - max((max(own[1:3]) for own in marks), default=0) / 1e9
+
+
+def cache_file(kind: str, what: Any, mark: Any) -> Path:
+    """Return the file of a copy in the user's cache folder, which is empty where it is new.
+
+    Copies of the same thing as it was before go, and those that nobody has used for 30 days.
+
+    Args:
+        kind: Name of the folder.
+        what: What it is a copy of, in plain values.
+        mark: What changes when that does, in plain values.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    names = [blake2b(repr(own).encode(), digest_size=16).hexdigest() for own in (what, mark)]
+    folder = (user_cache() or Path(os.devnull)) / kind
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (path := folder / "-".join(names)).touch(0o600)
+    for other in folder.iterdir():
+        with suppress(FileNotFoundError):
+            before = other.name.startswith(names[0]) and other != path
+            if before or time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
+                other.unlink()
+    return path
+
+
+class Slots:
+    """Pieces of bytes by number in one file, which any process reads and writes at any time.
+
+    Each has a place of its own, so that none waits for another; holes in the file take no room. A checksum tells what a
+    crash, a full disk or somebody else has left there.
+
+    Args:
+        path: The file; or the number of an open one, such as shared memory, which goes with the last process that has
+            it open.
+        room: Bytes for each piece, beside the head.
+        count: Number of pieces.
+
+    Raises:
+        OSError: It cannot be opened or written.
+    """
+
+    def __init__(self, path: Path | str | int, room: int, count: int) -> None:
+        self.path, self.room, self.count, self.full = path, room - room % -_HEAD + _HEAD, count, False
+        self.file = FileIO(path, "r+")  # type: ignore[arg-type]
+        weakref.finalize(self, self.file.close)
+        self.file.truncate(self.room * count)
+
+    def __reduce__(self) -> Any:
+        link = Path(f"/proc/{os.getpid()}/fd/{self.file.fileno()}")  # the same file, whatever has its name by then
+        return Slots, (link if link.exists() else self.path, self.room - _HEAD, self.count)
+
+    def read(self, number: int) -> bytes:
+        """Return a piece; nothing where it is not there, or damaged, in which case all of them go.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        head = os.pread(self.file.fileno(), _HEAD, number * self.room)
+        size = min(int.from_bytes(head[:4], "little"), self.room)
+        content = os.pread(self.file.fileno(), size, number * self.room + _HEAD)
+        if head == (_head(content) if content else bytes(_HEAD)):
+            return content
+        LOG.warning("%s is damaged, and is made again", self.path)
+        self.file.truncate(0)
+        self.file.truncate(self.room * self.count)
+        return b""
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep a piece, unless it is larger than its room; of a full disk, a line tells once."""
+        if len(content) + _HEAD <= self.room and not self.full:
+            try:
+                os.pwrite(self.file.fileno(), content, number * self.room + _HEAD)
+                os.pwrite(self.file.fileno(), _head(content), number * self.room)  # last: others may be reading
+            except OSError as error:
+                LOG.warning("%s: nothing more is kept there: %s", self.path, error.strerror)
+                self.full = True
+
+
+_HEAD = 8
+
+
+def _head(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "little") + zlib.crc32(content).to_bytes(4, "little")
 
 
 def _user_folder(variable: str, usual: str) -> Path | None:

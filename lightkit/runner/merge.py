@@ -19,7 +19,7 @@ FREE = (
     "trainer.epochs", "trainer.steps", "trainer.stop_at", "trainer.validate_*", "trainer.early_stopping.*",
     "trainer.find_batch_size", "trainer.callbacks*", "trainer.nonfinite.*", "trainer.watch.*", "trainer.test",
     "data.batch_size", "data.eval_batch_size", "data.num_workers", "data.pin_memory", "data.persistent_workers",
-    "data.prefetch_factor", "data.timeout_seconds",
+    "data.prefetch_factor", "data.timeout_seconds", "data.cache",
     "ensemble.size", "ensemble.repeats", "ensemble.patience", "ensemble.vote", "ensemble.weights", "ensemble.rounds",
     "ensemble.engine", "ensemble.slots",
 )  # fmt: skip

@@ -207,7 +207,7 @@ def test_a_copy_serves_until_the_file_changes(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(table_cache, "_LEAST", 1)
-    monkeypatch.setattr(table_cache, "_FRESH", 0.0)
+    monkeypatch.setattr(table_cache, "FRESH_SECONDS", 0.0)
     parsed = list[int]()
     parse = table_columns.number_column
     monkeypatch.setattr(table_columns, "number_column", lambda *args: parsed.append(1) or parse(*args))
@@ -235,10 +235,10 @@ def test_a_copy_serves_until_the_file_changes(tmp_path: Path, monkeypatch: pytes
     as_csv(made.assign(kind=made.kind[::-1].tolist()), path)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert read(fresh=True) != first, "of the same size and time, but changed"
-    monkeypatch.setattr(table_cache, "_FRESH", 2.0)
+    monkeypatch.setattr(table_cache, "FRESH_SECONDS", 2.0)
     read(fresh=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(path / "no folder"))
-    monkeypatch.setattr(table_cache, "_FRESH", 0.0)
+    monkeypatch.setattr(table_cache, "FRESH_SECONDS", 0.0)
     read(fresh=True)
 
 

@@ -132,6 +132,10 @@ class DataConfig:
     """Keep loader processes alive between epochs."""
     prefetch_factor: int = number(2, low=1)
     """Batches each loader process prepares ahead."""
+    cache: Optional[Literal["ram", "disk"]] = None
+    """Keep decoded samples, so that only the first epoch decodes them: `ram` in memory that the loader processes share,
+    `disk` in the user's cache folder, for later runs too. It is for data that is read sample by sample, and does not
+    change the results."""
     timeout_seconds: Optional[float] = number(None, low=0)
     """Longest wait for a batch of the loader processes; after it, the run ends with status 1 (`timeout` of PyTorch's
     `DataLoader`). Null or 0 waits without a limit. In both cases, the run warns after a minute and says what the
