@@ -142,7 +142,7 @@ def user_cache() -> Path | None:
     return _user_folder("XDG_CACHE_HOME", ".cache")
 
 
-def file_marks(files: Iterable[Path]) -> tuple[list[list[int]], float]:
+def file_marks(files: Iterable[Path | str]) -> tuple[list[list[int]], float]:
     """Return what changes when files do, and how many seconds ago the last of them changed (see `FRESH_SECONDS`).
 
     Raises:
@@ -195,7 +195,7 @@ class Slots:
 
     def __init__(self, path: Path | str | int, room: int, count: int) -> None:
         self.path, self.room, self.count, self.full = path, room - room % -_HEAD + _HEAD, count, False
-        self.file = FileIO(path, "r+")  # type: ignore[arg-type]
+        self.file = FileIO(path, "r+")
         weakref.finalize(self, self.file.close)
         self.file.truncate(self.room * count)
 
