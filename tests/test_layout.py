@@ -103,7 +103,7 @@ BUDGETS = {
     "models": 950,
     "finders": 650,
     "gallery": 700,
-    "processes": 300,
+    "processes": 350,
     "losses": 150,
     "sklearn": 150,
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import weakref
+import zlib
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,64 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.data.sources import Counted, SampleData, kept_generators, read_sample, seed_generators
-from lightkit.processes.files import FRESH_SECONDS, LOG, Slots, cache_file, file_marks
+from lightkit.processes.files import FRESH_SECONDS, cache_file, file_marks
+
+_LOG = logging.getLogger(__name__)
+_HEAD = 8
+"""Bytes before each piece: its size and its checksum; zeros where it is not there yet."""
+
+
+class Slots:
+    """Pieces of bytes by number in one file, which any process reads and writes at any time.
+
+    Each has a place of its own, so that none waits for another; holes in the file take no room. A checksum tells what a
+    crash, a full disk or somebody else has left there.
+
+    Args:
+        path: The file; or the number of an open one, such as shared memory, which goes with the last process that has
+            it open.
+        room: Bytes for each piece, beside the head.
+        count: Number of pieces.
+
+    Raises:
+        OSError: It cannot be opened or written.
+    """
+
+    def __init__(self, path: Path | str | int, room: int, count: int) -> None:
+        self.path, self.room, self.count, self.full = path, room - room % -_HEAD + _HEAD, count, False
+        self.file = FileIO(path, "r+")
+        weakref.finalize(self, self.file.close)
+        self.file.truncate(self.room * count)
+
+    def __reduce__(self) -> Any:
+        link = Path(f"/proc/{os.getpid()}/fd/{self.file.fileno()}")  # the same file, whatever has its name by then
+        return Slots, (link if link.exists() else self.path, self.room - _HEAD, self.count)
+
+    def read(self, number: int) -> bytes:
+        """Return a piece; nothing where it is not there, or damaged, in which case all of them go.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        head = os.pread(self.file.fileno(), _HEAD, number * self.room)
+        size = min(int.from_bytes(head[:4], "little"), self.room)
+        content = os.pread(self.file.fileno(), size, number * self.room + _HEAD)
+        if head == (_head(content) if content else bytes(_HEAD)):
+            return content
+        _LOG.warning("%s is damaged, and is made again", self.path)
+        self.file.truncate(0)
+        self.file.truncate(self.room * self.count)
+        return b""
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep a piece, unless it is larger than its room; of a full disk, a line tells once."""
+        if len(content) + _HEAD <= self.room and not self.full:
+            try:
+                os.pwrite(self.file.fileno(), content, number * self.room + _HEAD)
+                os.pwrite(self.file.fileno(), _head(content), number * self.room)  # last: others may be reading
+            except OSError as error:
+                _LOG.warning("%s: nothing more is kept there: %s", self.path, error.strerror)
+                self.full = True
 
 
 class KeptSamples(SampleData):
@@ -68,7 +129,7 @@ def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
         place = os.memfd_create("samples") if where == "ram" else _kept_file(base, asked, tried)
         slots = Slots(place, max(sizes) * (1 if len({*sizes}) == 1 else 4), len(source))
     except OSError as error:
-        LOG.warning("data.cache=%s: no samples are kept: %s", where, in_short(error))
+        _LOG.warning("data.cache=%s: no samples are kept: %s", where, in_short(error))
         return source
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         what, found = f"samples cannot be kept: {in_short(error)}", f"{where}, for {type(base).__name__}"
@@ -113,3 +174,7 @@ def _unpacked(content: bytes, form: Any) -> Any:
         value = found[f"{at}"] if found[f"{at}"].dtype == dtype else found[f"{at}"].to(dtype).div_(255.0)
         leaves.append(value if kind is Tensor else value.numpy() if kind is np.ndarray else kind(value.item()))
     return tree_unflatten(leaves, form[0])
+
+
+def _head(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "little") + zlib.crc32(content).to_bytes(4, "little")

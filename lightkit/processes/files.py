@@ -7,12 +7,10 @@ lock ends as soon as anything in this process reads the file, a backup for insta
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import secrets
 import time
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -31,7 +29,6 @@ except ImportError:  # Windows
 HAS_LOCKS = fcntl is not None
 """Whether this system has such locks."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
-LOG = logging.getLogger(__name__)
 _BLOCK = 65536
 """Bytes that are read at once to find the last lines of a file."""
 FRESH_SECONDS = 2.0
@@ -175,66 +172,6 @@ def cache_file(kind: str, what: Any, mark: Any) -> Path:
             if before or time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
                 other.unlink()
     return path
-
-
-class Slots:
-    """Pieces of bytes by number in one file, which any process reads and writes at any time.
-
-    Each has a place of its own, so that none waits for another; holes in the file take no room. A checksum tells what a
-    crash, a full disk or somebody else has left there.
-
-    Args:
-        path: The file; or the number of an open one, such as shared memory, which goes with the last process that has
-            it open.
-        room: Bytes for each piece, beside the head.
-        count: Number of pieces.
-
-    Raises:
-        OSError: It cannot be opened or written.
-    """
-
-    def __init__(self, path: Path | str | int, room: int, count: int) -> None:
-        self.path, self.room, self.count, self.full = path, room - room % -_HEAD + _HEAD, count, False
-        self.file = FileIO(path, "r+")
-        weakref.finalize(self, self.file.close)
-        self.file.truncate(self.room * count)
-
-    def __reduce__(self) -> Any:
-        link = Path(f"/proc/{os.getpid()}/fd/{self.file.fileno()}")  # the same file, whatever has its name by then
-        return Slots, (link if link.exists() else self.path, self.room - _HEAD, self.count)
-
-    def read(self, number: int) -> bytes:
-        """Return a piece; nothing where it is not there, or damaged, in which case all of them go.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
-        head = os.pread(self.file.fileno(), _HEAD, number * self.room)
-        size = min(int.from_bytes(head[:4], "little"), self.room)
-        content = os.pread(self.file.fileno(), size, number * self.room + _HEAD)
-        if head == (_head(content) if content else bytes(_HEAD)):
-            return content
-        LOG.warning("%s is damaged, and is made again", self.path)
-        self.file.truncate(0)
-        self.file.truncate(self.room * self.count)
-        return b""
-
-    def write(self, number: int, content: bytes) -> None:
-        """Keep a piece, unless it is larger than its room; of a full disk, a line tells once."""
-        if len(content) + _HEAD <= self.room and not self.full:
-            try:
-                os.pwrite(self.file.fileno(), content, number * self.room + _HEAD)
-                os.pwrite(self.file.fileno(), _head(content), number * self.room)  # last: others may be reading
-            except OSError as error:
-                LOG.warning("%s: nothing more is kept there: %s", self.path, error.strerror)
-                self.full = True
-
-
-_HEAD = 8
-
-
-def _head(content: bytes) -> bytes:
-    return len(content).to_bytes(4, "little") + zlib.crc32(content).to_bytes(4, "little")
 
 
 def _user_folder(variable: str, usual: str) -> Path | None:
