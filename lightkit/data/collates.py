@@ -125,9 +125,9 @@ def _structure(value: Any, deep: bool = True) -> Any:
         return value.ndim
     if isinstance(value, (int, float, np.number)):
         return 0
+    if isinstance(value, (tuple, list)):
+        return [deep and _structure(item) for item in value]
     named = value if isinstance(value, Mapping) else fields_of(value)
     if named is not None:
         return {name: deep and _structure(item) for name, item in named.items()}
-    if isinstance(value, (tuple, list)):
-        return [deep and _structure(item) for item in value]
     return type(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,7 @@ class Fetch:
     ) -> None:
         self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
+        self.many = None if self.draws else getattr(getattr(base, "base", base), "__getitems__", None)
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
         self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
@@ -87,7 +89,7 @@ class Fetch:
                 size = max(1, PIECE_BYTES // (sample[0].nbytes or 1))
                 batch = self._in_pieces(job, sample, size) if size < len(job.rows) else None
             if batch is None:
-                batch = self._prepared(job, [sample, *(self._sample(job, at) for at in range(1, len(job.rows)))])
+                batch = self._prepared(job, [sample, *self._samples(job, range(1, len(job.rows)))])
             return batch
 
     def _in_pieces(self, job: ReadJob, sample: Any, size: int) -> Any:
@@ -98,15 +100,20 @@ class Fetch:
             sample: Its first sample.
             size: Samples in a piece.
         """
-        joined = _PiecewiseBatch(len(job.rows))
+        x, targets = None, list[Any]()
         for begin in range(0, len(job.rows), size):
-            places = range(begin, min(begin + size, len(job.rows)))
-            samples = [self._sample(job, at) if at else sample for at in places]
+            places = range(begin or 1, min(begin + size, len(job.rows)))
+            samples = [*([] if begin else [sample]), *self._samples(job, places)]
             if any(_layout(one) != _layout(sample) for one in samples):
                 return None
-            if not joined.add(*self._prepared(job, samples, begin)):
+            piece, y = self._prepared(job, samples, begin)
+            x = _batch_memory(len(job.rows), piece) if x is None else x
+            targets.append(y)
+            alike = isinstance(y, Tensor) and y.shape[1:] == targets[0].shape[1:] and y.dtype == targets[0].dtype
+            if not alike or (piece.shape[1:], piece.dtype) != (x.shape[1:], x.dtype):
                 return None
-        return joined.batch()
+            x[begin : begin + len(piece)] = piece
+        return x, torch.cat(targets)
 
     def _prepared(self, job: ReadJob, samples: list[Any], begin: int = 0) -> Any:
         """Join and prepare some samples of a job, from the one at `begin` on."""
@@ -144,43 +151,20 @@ class Fetch:
         key = "data.collate" if self._collate_name == "data.collate" else "data.dataset"
         return UserError(what, key=key, family="data-unreadable", **facts)
 
+    def _samples(self, job: ReadJob, places: range) -> Any:
+        """Read the samples at some places of a job; at once where the data set draws nothing and can."""
+        if self.many is not None and places:
+            self.board.note(job.rows[places.start], job.first)
+            with suppress(Exception):  # one by one it shows which row is at fault
+                return self.many(job.rows[places.start : places.stop])
+        return [self._sample(job, at) for at in places]
+
     def _sample(self, job: ReadJob, at: int) -> Any:
         row = job.rows[at]
         self.board.note(row, job.first)
         if self.draws:
             seed_generators(mix(self.seed, "sample", job.epoch, job.first + at))
         return read_sample(self.base, row)
-
-
-class _PiecewiseBatch:
-    """A batch (input, target) that is put together from pieces.
-
-    Args:
-        count: Samples it will have.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count, self._done = count, 0
-        self._x: Tensor | None = None
-        self._y: list[Tensor] = []
-
-    def add(self, x: Tensor, y: Any) -> bool:
-        """Put the next piece in its place; False where it does not go with those before."""
-        if not isinstance(y, Tensor):
-            return False
-        if self._x is None:
-            self._x, self._y = _batch_memory(self._count, x), [y]
-        elif any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in ((x, self._x), (y, self._y[0]))):
-            return False
-        else:
-            self._y.append(y)
-        self._x[self._done : self._done + len(x)] = x
-        self._done += len(x)
-        return True
-
-    def batch(self) -> tuple[Tensor | None, Tensor]:
-        """Return the whole batch."""
-        return self._x, torch.cat(self._y)
 
 
 def _batch_memory(count: int, x: Tensor) -> Tensor:

@@ -33,8 +33,9 @@ class SampleData:
             changed), `place_of` (a method: what messages call a row), `notes` (lines about it for people), `left_out`
             (what it leaves out, and why), `decode` (makes a text of token numbers), `targets` or `labels` (all targets
             at once), `classes` (their names, or their number), `shards` (the first row of each of its files), `draws`
-            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples), `sources` (the files
-            that it is read from, or texts that change with the data).
+            (False: draws no random numbers), `__getitems__` (reads a list of rows at once, where it draws none),
+            `collate_fn` (makes a batch of a list of samples), `sources` (the files that it is read from, or texts that
+            change with the data).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -86,16 +87,15 @@ class SampleData:
             UserError: A sample is wrong; its row in the data set is named.
         """
         name = type(getattr(self.base, "stream", self.base)).__name__
-        rows = [*map(self.named, rows)]
         pair = isinstance(batch, tuple) and len(batch) == 2
         for row, x, target in zip(rows, *batch) if pair and self.info.task == "detection" else ():
             if fault := box_fault(target, self.info.num_classes, x.shape[-2:]):
-                raise UserError(f"{name}: row {row} has {fault}", argument="")
+                raise UserError(f"{name}: row {self.named(row)} has {fault}", argument="")
         pair = pair and all(isinstance(part, Tensor) for part in batch)
         if self.info.task == "custom" or not pair or len(batch[0]) != len(rows):
             return
-        check_inputs(batch[0], self.info, name=name, rows=rows)
-        check_targets(batch[1], self.info, name=name, rows=rows)
+        check_inputs(batch[0], self.info, name=name, named=lambda at: self.named(rows[at]))
+        check_targets(batch[1], self.info, name=name, named=lambda at: self.named(rows[at]))
 
 
 _FACTS = ("info", "classes", "targets", "splits", "collate_fn")

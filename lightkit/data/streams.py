@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tarfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise, repeat
 from pathlib import Path
 from tempfile import gettempdir
 from typing import IO, Any, NamedTuple
@@ -33,8 +34,8 @@ from lightkit.processes.files import replacing, take, user_state, wait_until_fre
 
 _BROKEN = (OSError, ValueError, LookupError, TypeError, EOFError, SyntaxError, tarfile.TarError)
 _LOG = logging.getLogger(__name__)
-Row = tuple[int, int, Mapping[str, Any]]
-"""The two numbers by which a row is read, and what is known of it: the field that is wanted, at least."""
+Row = tuple[tuple[int, int] | Mapping[str, tuple[int, int]], Mapping[str, Any]]
+"""The two numbers by which a row is read, or each field of it; and its fields, those that are wanted with content."""
 
 
 class Shard(NamedTuple):
@@ -55,50 +56,47 @@ class Shard(NamedTuple):
 def _opened(shard: Shard, _process: int) -> Any:
     """Open a shard for one process alone, as an open file has a position; nothing is read ahead from elsewhere."""
     files, name = url_to_fs(shard.url)
+    if str(files.ukey(name)) != shard.mark:
+        raise ValueError("the file has changed since its index was made")
     return files.open(name, cache_type="none")
 
 
-def _read(parse: Callable[[bytes], Any], shard: Shard, offset: int, size: int) -> Any:
-    """Read a row whose two numbers are offset and size."""
-    file = _opened(shard, os.getpid())
-    file.seek(offset)
-    return parse(file.read(size))
+def _ranges(shard: Shard, numbers: Sequence[int]) -> Iterator[bytes]:
+    """Read ranges of a shard, of which the numbers are offset and size."""
+    opened = _opened(shard, os.getpid())
+    file = getattr(opened, "f", opened)  # of a file here, past a layer that takes longer than the reading
+    for offset, size in zip(numbers[::2], numbers[1::2]):
+        file.seek(offset)
+        yield file.read(size)
 
 
 def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
     """Go through the heads of members as WebDataset names them: alike up to the first dot are those of one sample."""
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for _, sample in groupby(filter(tarfile.TarInfo.isfile, tar), lambda member: _split(member.name)[0]):
-            members = [*sample]
-            begin, last = members[0].offset, members[-1]
-            end = last.offset_data - last.size // -tarfile.BLOCKSIZE * tarfile.BLOCKSIZE  # members fill whole blocks
-            yield begin, end - begin, _contents(tar, members, f"{wanted}.")
+            members = {_split(own.name)[1]: own for own in sample}
+            content = {own: tar.extractfile(at).read() if _holds(own, wanted) else b"" for own, at in members.items()}  # type: ignore[union-attr]
+            yield {own: (at.offset_data, at.size) for own, at in members.items()}, content
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
         file.seek(tar.offset)  # the end of the members, or what is no head of one
         if (head := file.read(tarfile.BLOCKSIZE)).strip(b"\0") or not head:  # zeros end a tar file
             raise ValueError(f"no member begins at byte {tar.offset:,}" if head else "the end of the file is missing")
 
 
-def _members(content: bytes) -> Mapping[str, bytes]:
-    """Return the members of a sample by their fields, without `tarfile` where their names are short: it is slow."""
-    found, begin = dict[str, bytes](), 0
-    while begin < len(content):
-        head, begin = content[begin : begin + tarfile.BLOCKSIZE], begin + tarfile.BLOCKSIZE
-        kind, size = head[156:157], int(head[124:135].rstrip(b"\0"), 8)
-        if kind in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            found[_split(head[:100].rstrip(b"\0").decode())[1]] = content[begin : begin + size]
-        elif kind != tarfile.XHDTYPE or b" path=" in content[begin : begin + size]:
-            with tarfile.open(fileobj=BytesIO(content), mode="r:") as tar:
-                return _contents(tar, filter(tarfile.TarInfo.isfile, tar))
-        begin -= size // -tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
-    return found
+def _of_tar(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Mapping[str, bytes]:
+    return dict(zip(fields, _ranges(shard, numbers)))
 
 
-def _contents(tar: tarfile.TarFile, members: Iterable[Any], wanted: str = "") -> Mapping[str, bytes]:
-    """Return the members of a sample by their fields; where some are wanted, the others without their content."""
-    found = {_split(own.name)[1]: own for own in members}
-    asked = {field: not wanted or wanted.startswith(f"{field}.") for field in found}
-    return {field: tar.extractfile(own).read() if asked[field] else b"" for field, own in found.items()}  # type: ignore[union-attr]
+def _holds(field: str, name: str) -> bool:
+    """Tell whether a name is that of a field, or of an entry of one."""
+    return f"{name}.".startswith(f"{field}.")
+
+
+def _field(fields: Iterable[str], name: str) -> str:
+    """Return the field that a name is that of, or an entry of."""
+    if not (holding := [own for own in fields if _holds(own, name)]):
+        raise ValueError(f"there is no field {name!r} among {', '.join(fields)}")
+    return max(holding, key=len)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -111,8 +109,12 @@ def _split(name: str) -> tuple[str, str]:
 def _scan_lines(parse: Callable[[bytes], Any], file: IO[bytes], wanted: str) -> Iterator[Row]:
     place = 0
     for line in file:
-        yield place, len(line), parse(line)
+        yield (place, len(line)), parse(line)
         place += len(line)
+
+
+def _of_lines(parse: Callable[[bytes], Any], shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Any:
+    return parse(next(_ranges(shard, numbers)))
 
 
 _LINES: Mapping[str, Any] = {".jsonl": parse_object, ".txt": lambda line: {"text": line.decode().rstrip("\r\n")}}
@@ -123,29 +125,31 @@ def _scan_groups(file: IO[bytes], wanted: str) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     whole = ParquetFile(file)
+    names = dict.fromkeys(whole.schema_arrow.names)
     for group in range(whole.num_row_groups):
-        known = whole.read_row_group(group, [wanted.partition(".")[0]]).to_pylist()
-        yield from ((group, at, row) for at, row in enumerate(known))
+        known = whole.read_row_group(group, [name for name in names if _holds(name, wanted)]).to_pylist()
+        yield from (((group, at), names | row) for at, row in enumerate(known))
 
 
 @lru_cache(8)
-def _group(shard: Shard, group: int) -> Any:
+def _group(shard: Shard, fields: Sequence[str], group: int) -> Any:
     """Decode a group of rows of a Parquet file; those of a window are kept where each has a thousand rows or more."""
     from pyarrow.parquet import ParquetFile
 
-    return ParquetFile(_opened(shard, os.getpid())).read_row_group(group, use_threads=False)
+    return ParquetFile(_opened(shard, os.getpid())).read_row_group(group, fields, use_threads=False)
 
 
-def _of_group(shard: Shard, group: int, at: int) -> Any:
-    return _group(shard, group).slice(at, 1).to_pylist()[0]
+def _of_group(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Any:
+    return _group(shard, fields, numbers[0]).slice(numbers[1], 1).to_pylist()[0]
 
 
-FORMATS: Mapping[str, tuple[Callable[[IO[bytes], str], Iterator[Row]], Callable[[Shard, int, int], Any]]] = {
-    ".tar": (_scan_tar, partial(_read, _members)),
-    **{kind: (partial(_scan_lines, parse), partial(_read, parse)) for kind, parse in _LINES.items()},
+FORMATS: Mapping[str, tuple[Callable[..., Iterator[Row]], Callable[..., Any]]] = {
+    ".tar": (_scan_tar, _of_tar),
+    **{kind: (partial(_scan_lines, parse), partial(_of_lines, parse)) for kind, parse in _LINES.items()},
     ".parquet": (_scan_groups, _of_group),
 }
 """By the ending of a shard's name: what finds its rows, and what reads one."""
+_PACKED = re.compile(r"\.(tgz|(tar|jsonl|txt)\.(gz|bz2|xz|zst))$")
 
 
 def find_shards(path: str) -> list[Shard]:
@@ -159,12 +163,14 @@ def find_shards(path: str) -> list[Shard]:
     """
     try:
         files, whole = url_to_fs(path)
-        names = [name for name in files.find(whole) or files.glob(whole) if Path(name).suffix in FORMATS]
-        found = [Shard(files.unstrip_protocol(name), str(files.ukey(name))) for name in sorted(names)]
+        names = sorted(files.find(whole) or files.glob(whole))
+        found = [Shard(files.unstrip_protocol(n), str(files.ukey(n))) for n in names if Path(n).suffix in FORMATS]
     except (ImportError, ValueError, OSError) as error:
         raise UserError(f"cannot be listed: {in_short(error)}", argument="path", received=path) from error
-    if not found:
-        what, expected = "there is no such shard", f"file, folder or glob of *{', *'.join(FORMATS)}, unpacked (no .gz)"
+    packed = next((Path(name).name for name in names if _PACKED.search(name)), "")
+    if packed or not found:
+        what = f"{packed} is packed: nothing can be read from its middle" if packed else "there is no such shard"
+        expected = f"file, folder or glob of *{', *'.join(FORMATS)}, unpacked (no .gz)"
         raise UserError(what, argument="path", received=path, expected=expected, family="data-not-found")
     return found
 
@@ -173,7 +179,8 @@ def read_index(path: Path, shards: Sequence[Shard]) -> dict[str, np.ndarray]:
     """Read an index; empty where there is none of these shards.
 
     Returns:
-        `places` `(N, 2)`, the two numbers of each row; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows` `(S,)`.
+        `places` `(N, F)`, the numbers by which a row is read; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows`
+        `(S,)`; `fields`, the names of what is read.
     """
     try:
         with path.open("rb") as file, np.load(file) as arrays:
@@ -193,7 +200,7 @@ def make_index(path: Path, shards: Sequence[Shard], rows: Callable[[Shard], Sequ
     Args:
         path: The file.
         shards: The shards.
-        rows: Lists the two numbers and the target of each row of a shard.
+        rows: Lists the numbers, the target and the fields of each row of a shard.
 
     Raises:
         UserError: Shards cannot be read; all in one report.
@@ -215,12 +222,12 @@ def _scanned(shards: Sequence[Shard], rows: Callable[[Shard], Sequence[Any]]) ->
     places, values, problems = list[np.ndarray](), list[Any](), Problems()
     for shard in shards:
         with problems.noted():
-            first, second, targets = zip(*rows(shard), strict=True)
-            places.append(np.array([first, second]).T)
+            numbers, targets, (fields, *_) = zip(*rows(shard), strict=True)
+            places.append(np.array(numbers))
             values += targets
     problems.raise_any()
     plain = {type(value) for value in values} in ({bool}, {int}, {float}, {int, float}, {str})
-    found = {"targets": values if plain else [], "shards": shards, "rows": [len(own) for own in places]}
+    found = {"targets": values if plain else [], "shards": shards, "rows": [*map(len, places)], "fields": fields}
     return {"places": np.concatenate(places)} | {name: np.array(own) for name, own in found.items()}
 
 
@@ -250,14 +257,15 @@ class Stream:
         size: int | None = None,
         decode: Mapping[str, Any] | None = None,
     ) -> None:
-        self._fields, self._target, self._decode = fields, target or "", decode or {}
+        self._names = [fields] if isinstance(fields, str) else [*(fields or ())]
+        self._target, self._decode = target or "", decode or {}
         image = partial(read_image, size=size, channels=3)
         self._decoders = {**dict.fromkeys(SUFFIXES, lambda content: image(BytesIO(content))), **_DECODERS}
         self.classes: Any = [*map(str, range(classes))] if isinstance(classes, int) else [*(classes or ())]
         paths = path if isinstance(path, Mapping) else {"": path}
         found = [find_shards(own) for own in paths.values()]
         self.sources = self._shards = [shard for own in found for shard in own]
-        file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes])}.index.npz"
+        file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes, self._names])}.index.npz"
         index = make_index((user_state() or Path(gettempdir())) / "streams" / file, self._shards, self._rows)
         self._places, targets, ends = index["places"], index["targets"], np.cumsum([0, *index["rows"]])
         self.shards, self._starts = torch.from_numpy(ends[:-1]), ends[:-1].tolist()
@@ -266,15 +274,22 @@ class Stream:
         if targets.dtype.kind == "U":
             self.classes, targets = np.unique(targets, return_inverse=True)
         self.targets = torch.from_numpy(targets.astype("int64" if targets.dtype.kind in "bi" else "float32"))
-        mark = fingerprint([index["rows"], torch.from_numpy(self._places), self.targets, size, fields])
+        fields = index["fields"].tolist()
+        self._names = self._names or self._others(fields)
+        read = (*(own for own in fields if not self.targets.numel() or any(_holds(own, at) for at in self._names)),)
+        self._readers = [partial(FORMATS[Path(shard.url).suffix][1], shard, read) for shard in self._shards]
+        mark = fingerprint([index["rows"], torch.from_numpy(self._places), self.targets, size, self._names])
         self.info = replace(SampleData(self).info, fingerprint=mark)
 
-    def _rows(self, shard: Shard) -> list[tuple[int, int, Any]]:
-        found, (files, name) = list[tuple[int, int, Any]](), url_to_fs(shard.url)
+    def _rows(self, shard: Shard) -> list[tuple[Sequence[int], Any, Sequence[str]]]:
+        found, (files, name) = list[Any](), url_to_fs(shard.url)
         try:
             with files.open(name) as file:
-                for first, second, known in FORMATS[Path(name).suffix][0](file, self._target):
-                    found.append((first, second, self._label(known) if self._target else None))
+                for places, known in FORMATS[Path(name).suffix][0](file, self._target):
+                    self._names = self._names or self._others(known)
+                    fields = [*dict.fromkeys(_field(known, own) for own in (*self._names, self._target) if own)]
+                    at = places if isinstance(places, tuple) else [*chain(*map(places.__getitem__, fields))]
+                    found.append((at, self._label(known) if self._target else None, fields))
             if not found:
                 raise ValueError("it is empty")
         except _BROKEN as error:
@@ -290,17 +305,31 @@ class Stream:
         return f"{row - self._starts[number] + 1:,} of {Path(self._shards[number].url).name}"
 
     def __getitem__(self, row: int) -> Any:
-        place, number = self._places[row].tolist(), bisect_right(self._starts, row) - 1
-        shard = self._shards[number]
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Read rows: the content of all of them, then what is made of it, as a loop that does one thing is faster."""
+        numbers = [bisect_right(self._starts, row) - 1 for row in rows]
+        targets = self.targets.numpy()[rows].tolist() if self.targets.numel() else repeat(None)
+        contents, samples = list[Mapping[str, Any]](), list[Any]()
         try:
-            content = FORMATS[shard.url[shard.url.rindex(".") :]][1](shard, *place)
-            names = self._fields or [name for name in content if name != self._target.partition(".")[0]]
-            values = {name: self._picked(content, name) for name in ([names] if isinstance(names, str) else names)}
-            sample = next(iter(values.values())) if len(values) == 1 else values
-            known = self.targets.numpy()[row].item() if self.targets.numel() else self._target and self._label(content)
-            return (sample, known) if self._target else sample
+            contents += (self._readers[own](at) for own, at in zip(numbers, self._places[rows].tolist()))
+            samples += map(self._sample, contents, targets)
         except _BROKEN as error:
-            raise shard.error(row - self._starts[number], error) from error
+            at = len(samples if len(contents) == len(rows) else contents)
+            raise self._shards[numbers[at]].error(rows[at] - self._starts[numbers[at]], error) from error
+        return samples
+
+    def _others(self, fields: Iterable[str]) -> list[str]:
+        """Return the fields to predict from where none are named, those of the first row; or what an error says."""
+        return [name for name in fields if not _holds(name, self._target)] or ["beside the target"]
+
+    def _sample(self, content: Mapping[str, Any], target: Any) -> Any:
+        values = {name: self._picked(content, name) for name in self._names}
+        sample: Any = next(iter(values.values())) if len(values) == 1 else values
+        if {*map(type, values.values())} <= {int, float, bool, type(None)}:
+            sample = torch.tensor([*values.values()], dtype=torch.float32)
+        return (sample, self._label(content) if target is None else target) if self._target else sample
 
     def _label(self, content: Mapping[str, Any]) -> Any:
         value = self._picked(content, self._target)
@@ -311,11 +340,15 @@ class Stream:
 
     def _picked(self, content: Mapping[str, Any], name: str) -> Any:
         """Return a field, or an entry of one, decoded."""
-        field, _, key = (name, "", "") if name in content else name.rpartition(".")
-        if field not in content:
-            raise ValueError(f"there is no field {name!r} among {', '.join(content)}")
+        if name in content:
+            return self._decoded(name, content[name])
+        field = _field(content, name)
         value = self._decoded(field, content[field])
-        return self._decoded(name, value[key]) if key else value
+        for key in name[len(field) + 1 :].split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                raise ValueError(f"{field!r} has no entry {name[len(field) + 1 :]!r}")
+            value = value[key]
+        return self._decoded(name, value)
 
     def _decoded(self, name: str, value: Any) -> Any:
         how = self._decode.get(name, name.rpartition(".")[2].lower())

@@ -189,38 +189,38 @@ def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
         raise UserError(f"{name}: there are no rows", argument="")
 
 
-def check_inputs(x: Tensor, info: DataInfo, *, name: str, rows: Sequence[Any] | None = None) -> None:
-    """Refuse NaN and infinity, and tokens beyond the vocabulary, naming the first row (its entry in `rows`)."""
+def check_inputs(x: Tensor, info: DataInfo, *, name: str, named: Callable[[int], Any] = int) -> None:
+    """Refuse NaN and infinity, and tokens beyond the vocabulary, naming the first row (by what `named` makes of it)."""
     if x.is_floating_point():
-        _check_finite(x, what="inputs", name=name, rows=rows)
+        _check_finite(x, what="inputs", name=name, named=named)
     elif info.vocab_size is not None:
-        _check_numbers(x, info.vocab_size, f"{name}: the token", rows)
+        _check_numbers(x, info.vocab_size, f"{name}: the token", named)
 
 
-def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[Any] | None = None) -> None:
+def check_targets(y: Tensor, info: DataInfo, *, name: str, named: Callable[[int], Any] = int) -> None:
     """Refuse targets that do not fit the task, naming the first row."""
     if y.is_floating_point():
-        _check_finite(y, what="targets", name=name, rows=rows)
+        _check_finite(y, what="targets", name=name, named=named)
     if info.task in ("multiclass", "segmentation"):
         if y.is_floating_point() or (y.dim() != 1 and info.task == "multiclass"):
             what, received = f"{name}: classes are whole numbers, one a row", f"{y.dtype} {tuple(y.shape)}"
             if (odd := y != y.round()).any():
-                received = f"{y[odd].flatten()[0].item()} in row {_named(_first_row(odd), rows)}"
+                received = f"{y[odd].flatten()[0].item()} in row {named(_first_row(odd))}"
             raise UserError(what, argument="", expected="int64 (N,)", received=received)
         fix = "number the classes from 0 without gaps, or state the number of classes"
         fix += "; ignore_index says which pixels count for nothing" * (info.task == "segmentation")
-        _check_numbers(y, info.num_classes, f"{name}: the label", rows, but=info.ignore_index, fix=fix)
+        _check_numbers(y, info.num_classes, f"{name}: the label", named, but=info.ignore_index, fix=fix)
     elif info.task in ("tagging", "language_modeling"):
-        _check_numbers(y, info.num_classes, f"{name}: the target", rows, but=IGNORED)
+        _check_numbers(y, info.num_classes, f"{name}: the target", named, but=IGNORED)
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
         if wrong.any():
             row = _first_row(wrong)
-            what = f"{name}: row {_named(row, rows)} has a label other than 0 and 1"
+            what = f"{name}: row {named(row)} has a label other than 0 and 1"
             raise UserError(what, argument="", expected="0 or 1", received=y[row].tolist())
 
 
-def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] | None) -> None:
+def _check_finite(values: Tensor, *, what: str, name: str, named: Callable[[int], Any]) -> None:
     # A sum is finite unless a value is not (or it overflows), and needs no mask of the size of the data. Nor shall it
     # need a copy: that is what another type makes of it.
     if torch.isfinite(values.sum()):
@@ -231,7 +231,7 @@ def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] |
         found = values[row][wrong[row]].reshape(-1)[0].item()
         place = "" if values.dim() == 1 else f", element {tuple(wrong[row].nonzero()[0].tolist())}"
         raise UserError(
-            f"{name}: row {_named(row, rows)} of the {what} holds {found}{place}",
+            f"{name}: row {named(row)} of the {what} holds {found}{place}",
             argument="",
             expected="finite numbers",
             fix=f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)",
@@ -239,18 +239,13 @@ def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] |
 
 
 def _check_numbers(
-    y: Tensor, count: int, what: str, rows: Sequence[Any] | None, *, but: int | None = None, fix: str | None = None
+    y: Tensor, count: int, what: str, named: Callable[[int], Any], *, but: int | None = None, fix: str | None = None
 ) -> None:
     wrong = ((y < 0) | (y >= count)) & (y != but)
     if wrong.any():
         row = _first_row(wrong)
-        what, found = f"{what} of row {_named(row, rows)} is out of range", int(y[row][wrong[row]].flatten()[0])
+        what, found = f"{what} of row {named(row)} is out of range", int(y[row][wrong[row]].flatten()[0])
         raise UserError(what, argument="", expected=f"0 to {count - 1}", received=found, fix=fix)
-
-
-def _named(row: int, rows: Sequence[Any] | None) -> Any:
-    """Return the row of the whole data set for one of a batch."""
-    return row if rows is None else rows[row]
 
 
 def _first_row(wrong: Tensor) -> int:

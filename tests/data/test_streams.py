@@ -214,11 +214,15 @@ def test_a_window_opens_few_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (lambda path: path.write_bytes(b""), "row 1 of part-1.tar cannot be read: ReadError: empty file"),
         (lambda path: write_tar(path, []), "row 1 of part-1.tar cannot be read: ValueError: it is empty"),
         (
-            lambda path: write_tar(path, [{"cls": b"1"}, {"png": b""}]),
-            "row 2 of part-1.tar .* no field 'cls' among png",
+            lambda path: write_tar(path, [{"cls": b"1", "png": b""}, {"png": b"", "txt": b""}]),
+            "row 2 of part-1.tar .* no field 'cls' among png, txt",
         ),
         (
-            lambda path: write_tar(path, [{"cls": b"1"}, {"cls": b"7"}]),
+            lambda path: write_tar(path, [{"cls": b"1", "png": b""}, {"cls": b"1"}]),
+            "row 2 of part-1.tar .* no field 'png' among cls",
+        ),
+        (
+            lambda path: write_tar(path, [{"cls": b"1", "png": b""}, {"cls": b"7", "png": b""}]),
             "row 2 of part-1.tar .* data.dataset.classes: 7",
         ),
     ],
@@ -241,11 +245,51 @@ def test_lines_are_named_all_in_one_report(tmp_path: Path) -> None:
     assert "row 3 of b.jsonl" in told(error)
     with pytest.raises(UserError, match="its target is missing, or none of .*: None"):
         Stream(str(write_lines(tmp_path / "c.jsonl", 9, lambda n: None if n == 8 else 1)), "label")
-    for packed in ("d.jsonl.gz", "none.tar"):
-        (tmp_path / "d.jsonl.gz").write_bytes(b"")
-        with pytest.raises(UserError, match="no such shard") as error:
-            find_shards(str(tmp_path / packed))
+    with pytest.raises(UserError, match="no such shard"):
+        find_shards(str(tmp_path / "none.tar"))
+
+
+@pytest.mark.parametrize("packed", ["b.tar.gz", "b.tgz", "b.jsonl.gz"])
+def test_packed_shards_are_refused_by_name_beside_others_too(tmp_path: Path, packed: str) -> None:
+    write_lines(tmp_path / "a.jsonl", 3)
+    (tmp_path / packed).write_bytes(b"")
+    for path in (tmp_path, tmp_path / packed):
+        with pytest.raises(UserError, match=f"{packed} is packed: nothing can be read from its middle") as error:
+            find_shards(str(path))
         assert "no .gz" in told(error)
+
+
+def test_numbers_together_are_one_input_and_names_go_into_entries(tmp_path: Path) -> None:
+    rows = [{"a": n, "b": n / 2, "n": {"p": n, "q": -n / 2}, "m.k": 2.0 * n, "y": n % 2} for n in range(9)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=4)
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))  # no newline at its end
+    for name in ("a.parquet", "a.jsonl"):
+        source = Stream(str(tmp_path / name), "y", ["a", "n.q", "m.k"])
+        assert (source[8][0].tolist(), source[8][1], source.info.input_shape) == ([8.0, -4.0, 16.0], 0, (3,)), name
+        left = Stream(str(tmp_path / name), "m.k")
+        assert sorted(left[0][0]) == ["a", "b", "n", "y"], "the target is no input, whatever dots are in its name"
+        assert Stream(str(tmp_path / name), "n.q", "b").targets.tolist() == [-n / 2 for n in range(9)]
+        for target, fields, told in (
+            ("n.z", "a", "'n' has no entry 'z'"),
+            ("y", "n.z", "'n' has no entry 'z'"),
+            ("y", ["a", "z"], "row 1 of a.* there is no field 'z' among a, b, n, m.k, y"),
+        ):
+            with pytest.raises(UserError, match=told):
+                Stream(str(tmp_path / name), target, fields)
+    (tmp_path / "b.jsonl").write_text('{"y": 1}')
+    with pytest.raises(UserError, match="there is no field 'beside the target' among y"):
+        Stream(str(tmp_path / "b.jsonl"), "y")
+    (tmp_path / "c.jsonl").write_text('{"a": 1, "y": 1}\n{"a": null, "y": 1}')
+    with pytest.raises(UserError, match="row 2 of c.jsonl cannot be read: TypeError"):
+        Stream(str(tmp_path / "c.jsonl"), "y")[1]
+
+
+def test_a_sample_without_a_field_of_the_first_is_named_before_training(tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "a.jsonl", 8000).read_text().splitlines()
+    lines[6999] = '{"label": 1}'
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError, match="row 7,000 of a.jsonl cannot be read: .* no field 'x' among label"):
+        Stream(str(tmp_path / "a.jsonl"), "label")
 
 
 def test_a_row_that_breaks_later_is_named(tmp_path: Path) -> None:
@@ -255,7 +299,7 @@ def test_a_row_that_breaks_later_is_named(tmp_path: Path) -> None:
         Stream(str(tmp_path / "bad.tar"), "cls", "png")[1]
     (tmp_path / "data" / "part-2.tar").write_bytes(b"")
     streams._opened.cache_clear()
-    with pytest.raises(UserError, match="row 1 of part-2.tar cannot be read"):
+    with pytest.raises(UserError, match="row 1 of part-2.tar cannot be read: .*changed since its index was made"):
         source[12]
 
 
