@@ -83,10 +83,6 @@ def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
             raise ValueError(f"no member begins at byte {tar.offset:,}" if head else "the end of the file is missing")
 
 
-def _of_tar(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Mapping[str, bytes]:
-    return dict(zip(fields, _ranges(shard, numbers)))
-
-
 def _holds(field: str, name: str) -> bool:
     """Tell whether a name is that of a field, or of an entry of one."""
     return f"{name}.".startswith(f"{field}.")
@@ -111,10 +107,6 @@ def _scan_lines(parse: Callable[[bytes], Any], file: IO[bytes], wanted: str) -> 
     for line in file:
         yield (place, len(line)), parse(line)
         place += len(line)
-
-
-def _of_lines(parse: Callable[[bytes], Any], shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Any:
-    return parse(next(_ranges(shard, numbers)))
 
 
 _LINES: Mapping[str, Any] = {".jsonl": parse_object, ".txt": lambda line: {"text": line.decode().rstrip("\r\n")}}
@@ -144,8 +136,11 @@ def _of_group(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> An
 
 
 FORMATS: Mapping[str, tuple[Callable[..., Iterator[Row]], Callable[..., Any]]] = {
-    ".tar": (_scan_tar, _of_tar),
-    **{kind: (partial(_scan_lines, parse), partial(_of_lines, parse)) for kind, parse in _LINES.items()},
+    ".tar": (_scan_tar, lambda shard, fields, numbers: dict(zip(fields, _ranges(shard, numbers)))),
+    **{
+        kind: (partial(_scan_lines, parse), lambda *given, parse=parse: parse(next(_ranges(given[0], given[2]))))
+        for kind, parse in _LINES.items()
+    },
     ".parquet": (_scan_groups, _of_group),
 }
 """By the ending of a shard's name: what finds its rows, and what reads one."""
