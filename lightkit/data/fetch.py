@@ -20,7 +20,7 @@ from lightkit.common.modules import mapped, shape_of
 from lightkit.common.randomness import mix
 from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, one_structure, unlike
 from lightkit.data.prepare import Prepare
-from lightkit.data.sources import read_sample, seed_generators
+from lightkit.data.sources import SampleData, read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
 
 PIECE_BYTES = 4 << 20
@@ -60,7 +60,7 @@ class Fetch:
     ) -> None:
         self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
-        self.many = None if self.draws else getattr(getattr(base, "base", base), "__getitems__", None)
+        self.many = None if self.draws else _many(base.base if type(base) is SampleData else base)
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
         self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
@@ -165,6 +165,13 @@ class Fetch:
         if self.draws:
             seed_generators(mix(self.seed, "sample", job.epoch, job.first + at))
         return read_sample(self.base, row)
+
+
+def _many(base: Any) -> Callable[[list[int]], Any] | None:
+    """Return the method of a data set that reads a list of rows, unless a subclass has changed how one is read."""
+    names = ("__getitem__", "__getitems__")
+    kinds = [kind for kind in type(base).__mro__ if any(name in vars(kind) for name in names)]
+    return base.__getitems__ if kinds and names[1] in vars(kinds[0]) else None
 
 
 def _batch_memory(count: int, x: Tensor) -> Tensor:

@@ -138,8 +138,8 @@ def _of_group(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> An
 FORMATS: Mapping[str, tuple[Callable[..., Iterator[Row]], Callable[..., Any]]] = {
     ".tar": (_scan_tar, lambda shard, fields, numbers: dict(zip(fields, _ranges(shard, numbers)))),
     **{
-        kind: (partial(_scan_lines, parse), lambda *given, parse=parse: parse(next(_ranges(given[0], given[2]))))
-        for kind, parse in _LINES.items()
+        end: (partial(_scan_lines, to), lambda own, _, at, to=to: to(next(_ranges(own, at))))
+        for end, to in _LINES.items()
     },
     ".parquet": (_scan_groups, _of_group),
 }

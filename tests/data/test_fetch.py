@@ -148,3 +148,33 @@ def test_any_target_passes(pieces: Any, target: Any) -> None:
         batches.append(read(Pictures(target=target)))
     assert torch.equal(batches[0][0], batches[1][0])
     assert str(batches[0][1]) == str(batches[1][1])
+
+
+class Many(Pictures):
+    draws = False
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.full((3, SIDE, SIDE), float(row)), row
+
+    def __getitems__(self, rows: list[int]) -> list[Any]:
+        self.asked = [*getattr(self, "asked", ()), rows]
+        if 21 in rows and self.odd:
+            raise ValueError("row 21")
+        return [self[row] for row in rows]
+
+
+class Changed(Many):
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return -x, y
+
+
+@pytest.mark.parametrize("odd", [None, True])
+def test_rows_are_read_together_where_no_subclass_changes_how_one_is_read(pieces: Any, odd: Any) -> None:
+    pieces(8)
+    base, changed = Many(odd=odd), Changed()
+    whole = read(base)
+    assert [len(rows) for rows in base.asked] == [7, 8, 7], "the first tells the layout"
+    assert whole[0][:, 0, 0, 0].tolist() == whole[1].tolist() == [*range(ROWS)]
+    assert torch.equal(read(changed)[0], -whole[0])
+    assert not hasattr(changed, "asked")
