@@ -35,7 +35,7 @@ from lightkit.processes.files import replacing, take, user_state, wait_until_fre
 _BROKEN = (OSError, ValueError, LookupError, TypeError, EOFError, SyntaxError, tarfile.TarError)
 _LOG = logging.getLogger(__name__)
 Row = tuple[tuple[int, int] | Mapping[str, tuple[int, int]], Mapping[str, Any]]
-"""The two numbers by which a row is read, or each field of it; and its fields, those that are wanted with content."""
+"""By what a row is read, or each field of it; and its fields, those that are wanted with content."""
 
 
 class Shard(NamedTuple):
@@ -102,6 +102,10 @@ def _split(name: str) -> tuple[str, str]:
     return f"{folder}/{stem}", field
 
 
+def _of_line(parse: Callable[[bytes], Any], shard: Shard, _fields: Sequence[str], numbers: Sequence[int]) -> Any:
+    return parse(next(_ranges(shard, numbers)))
+
+
 def _scan_lines(parse: Callable[[bytes], Any], file: IO[bytes], wanted: str) -> Iterator[Row]:
     place = 0
     for line in file:
@@ -131,17 +135,10 @@ def _group(shard: Shard, fields: Sequence[str], group: int) -> Any:
     return ParquetFile(_opened(shard, os.getpid())).read_row_group(group, fields, use_threads=False)
 
 
-def _of_group(shard: Shard, fields: Sequence[str], numbers: Sequence[int]) -> Any:
-    return _group(shard, fields, numbers[0]).slice(numbers[1], 1).to_pylist()[0]
-
-
 FORMATS: Mapping[str, tuple[Callable[..., Iterator[Row]], Callable[..., Any]]] = {
     ".tar": (_scan_tar, lambda shard, fields, numbers: dict(zip(fields, _ranges(shard, numbers)))),
-    **{
-        end: (partial(_scan_lines, to), lambda own, _, at, to=to: to(next(_ranges(own, at))))
-        for end, to in _LINES.items()
-    },
-    ".parquet": (_scan_groups, _of_group),
+    **{end: (partial(_scan_lines, to), partial(_of_line, to)) for end, to in _LINES.items()},
+    ".parquet": (_scan_groups, lambda shard, read, at: _group(shard, read, at[0]).slice(at[1], 1).to_pylist()[0]),
 }
 """By the ending of a shard's name: what finds its rows, and what reads one."""
 _PACKED = re.compile(r"\.(tgz|(tar|jsonl|txt)\.(gz|bz2|xz|zst))$")
@@ -174,8 +171,7 @@ def read_index(path: Path, shards: Sequence[Shard]) -> dict[str, np.ndarray]:
     """Read an index; empty where there is none of these shards.
 
     Returns:
-        `places` `(N, F)`, the numbers by which a row is read; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows`
-        `(S,)`; `fields`, the names of what is read.
+        `places` `(N, F)`, by which rows are read; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows` `(S,)`; `fields`.
     """
     try:
         with path.open("rb") as file, np.load(file) as arrays:
@@ -296,8 +292,8 @@ class Stream:
 
     def place_of(self, row: int) -> str:
         """Return the row of a shard and its name, for messages."""
-        number = bisect_right(self._starts, row) - 1
-        return f"{row - self._starts[number] + 1:,} of {Path(self._shards[number].url).name}"
+        own = bisect_right(self._starts, row) - 1
+        return f"{row - self._starts[own] + 1:,} of {Path(self._shards[own].url).name}"
 
     def __getitem__(self, row: int) -> Any:
         return self.__getitems__([row])[0]
