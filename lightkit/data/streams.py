@@ -171,7 +171,7 @@ def read_index(path: Path, shards: Sequence[Shard]) -> dict[str, np.ndarray]:
     """Read an index; empty where there is none of these shards.
 
     Returns:
-        `places` `(N, F)`, by which rows are read; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows` `(S,)`; `fields`.
+        `places` `(N, F)`, for reading rows; `targets` `(N,)`, or none; `shards` `(S, 2)`; `rows` `(S,)`; `fields`.
     """
     try:
         with path.open("rb") as file, np.load(file) as arrays:
