@@ -31,6 +31,7 @@ from lightkit.assembly.parts import (
     role_of,
 )
 from lightkit.assembly.run_rows import ensemble_of
+from lightkit.common import run_files
 from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_plain
@@ -43,6 +44,7 @@ from lightkit.ensemble.methods.base import NO_ENSEMBLE
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.optim.several import Part, Several
+from lightkit.runs.catalog import is_fold
 from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.step import check_closure, check_parts
@@ -95,6 +97,9 @@ def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
     Raises:
         UserError: The data do not go with its loss and metrics.
     """
+    if is_fold(folder):
+        begun = shared.engine.ranks.shared((folder / run_files.ROWS).is_file)
+        return build_shared(cfg, folder, pretrained=not begun, ranks=shared.engine.ranks)
     check_fit(cfg, shared.data)
     if role_of(cfg).features:
         shared.engine.ranks.shared(lambda: None)  # by then the first process has written what members predicted
@@ -184,7 +189,7 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> 
         folder: Its folder, beside those of the others.
     """
     engine = twin.engine.reseeded(cfg.seed)
-    data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    data = build_own(cfg, shared, folder).data
     model = engine.place_model(build_model(cfg, data.info, engine, data))
     return replace(
         twin,

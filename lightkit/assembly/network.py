@@ -77,8 +77,7 @@ def build_network(
     depths: Depths = layer_depths
     notes: tuple[str, ...] = ()
     if by_depth:
-        ways = forwards(cfg.trainer.task, cfg.loss, info, engine, data)
-        depths, notes = find_depths(made.model, ways, run=run)
+        depths, notes = find_depths(made.model, forwards(cfg.trainer.task, cfg.loss, info, engine, data), run=run)
     if options is None:
         return replace(made, depths=depths(made.model) if by_depth else None, order_notes=notes)
     adapter = options["weights"]["adapter"] if pretrained else None
@@ -96,9 +95,8 @@ def build_network(
         fresh=[name for name in made.fresh if name in dict(made.model.named_parameters())],
         head=made.head,
     )
-    report = made.report
     if adapter:
-        source = "" if report is None else report.source
+        source = made.report.source if made.report else ""
         apply_delta(made.model, read_delta(located(adapter)), base_fingerprint=base, base_source=source)
     return replace(made, prepared=prepared, depths=prepared.depths if by_depth else None, order_notes=notes)
 

@@ -21,6 +21,7 @@ from lightkit.data import Data, Loader
 from lightkit.data.kept_rows import KeptRows, renumbered
 from lightkit.data.orders import NEWEST, OLDEST
 from lightkit.data.splits import rows_to_measure
+from lightkit.runs.catalog import is_fold
 
 _AGAIN = "resume.override=[data.split]"
 _SHOWN = 3
@@ -59,8 +60,8 @@ class KnownRows(NamedTuple):
 
 
 def ensemble_of(folder: Path) -> Path | None:
-    """Return the folder of the ensemble that a run is a member of; None for others."""
-    return folder.parent.parent if folder.parent.name == run_files.MEMBERS else None
+    """Return the folder of the ensemble that a run is a member of; None for others, such as the model of a fold."""
+    return folder.parent.parent if folder.parent.name == run_files.MEMBERS and not is_fold(folder) else None
 
 
 def known_rows(data: DictConfig, source: Any, folder: Path | None, override: Sequence[str]) -> KnownRows:

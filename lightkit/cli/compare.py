@@ -15,7 +15,7 @@ from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.processes.files import write_whole
-from lightkit.runs.catalog import dated, find_run, path_from, project, runs_of
+from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
@@ -65,6 +65,7 @@ def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRe
     if options.baseline is not None and is_folder(options.baseline):
         folders |= dict.fromkeys(_folders(options.baseline, root))
     index = RunIndex(root)
+    folders = dict.fromkeys(one for folder in folders for one in folds_of(folder) or [folder])
     found = matching(index.records(folders), statuses=statuses, conditions=conditions)
     if not found:
         received = " ".join([*(f"--status {options.status}" for _ in statuses[:1]), *options.where]) or None
@@ -121,7 +122,8 @@ def _newest_sweep(root: Path) -> list[Path]:
 
 def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> str:
     """Say what is compared: the sweep, or the names of the runs."""
-    parents = {record.folder.parent for record in records}
+    folders = {record.folder.parent.parent if is_fold(record.folder) else record.folder for record in records}
+    parents = {folder.parent for folder in folders}
     if len(names) < 2 and len(parents) == 1 and len(records) > 1:
         (parent,) = parents
         return path_from(root, parent)

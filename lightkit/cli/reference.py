@@ -13,7 +13,8 @@ from lightkit.config.loader import make_loader
 from lightkit.config.project import shipped_conf, shipped_docs
 
 GROUPS = (
-    "data", "model", "loss", "optim", "scheduler", "metrics", "trainer", "finetune", "ensemble", "device",
+    "data", "model", "loss", "optim", "scheduler", "metrics", "trainer", "finetune", "ensemble", "cv",
+    "device",
     "checkpoint", "resume", "logger", "sweep",
 )  # fmt: skip
 """The groups of the configuration, in the order in which a run uses them."""

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.compare.grouping import Group, columns, differing_keys, group, labels_of, once_a_seed, short_names
+from lightkit.compare.grouping import (
+    Group,
+    columns,
+    differing_keys,
+    group,
+    labels_of,
+    once_a_seed,
+    replicate,
+    short_names,
+)
 from lightkit.compare.seeds import RowTest, SeedTable, SeedTest, compare_seeds
 from lightkit.compare.statistics import is_noise, mean_and_sd
+from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord
 
@@ -152,11 +162,49 @@ def build_comparison(
     if unfinished:
         told = ", ".join(f"{number} {status}" for status, number in unfinished.items())
         notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
-    made.notes = notes
+    made.notes = [*notes, *nested(groups, chosen)]
     if first is not None:
         others = {row.label: row.group for row in made.rows if row.label != made.baseline}
         made.seed_tests = compare_seeds(first.group, others, chosen)
     return made
+
+
+def nested(groups: Sequence[Group], metrics: Mapping[str, str | None]) -> list[str]:
+    """Say what a search within each outer fold comes to on the rows that took no part in it.
+
+    In each fold the configuration with the best validation value is taken, and its test value counts (nested
+    cross-validation; Varma & Simon 2006, https://doi.org/10.1186/1471-2105-7-91).
+
+    Args:
+        groups: Configurations, each with its folds.
+        metrics: Names of metrics, with `min` or `max` for which values are better.
+
+    Returns:
+        Lines, none where the runs are no folds of one cross-validation with several configurations.
+    """
+    found = [{replicate(run): run for run in one.runs if is_fold(run.folder)} for one in groups]
+    monitor = next((run.metric for own in found for run in own.values()), "")
+    judged, mode = f"test/{monitor.rpartition('/')[2]}", metrics.get(monitor)
+    outer, inner = list[float](), list[float]()
+    for mark in found[0] if len(found) > 1 and mode else ():
+        reached = [
+            (run.best, run.values[judged])
+            for run in (own[mark] for own in found if mark in own)
+            if judged in run.values
+        ]
+        if len(reached) == len(groups):
+            best = (max if mode == "max" else min)(reached, key=lambda pair: pair[0] or 0.0)
+            inner.append(best[0] or 0.0)
+            outer.append(best[1])
+    (mean, sd), (searched, _) = mean_and_sd(outer), mean_and_sd(inner)
+    if mean is None or sd is None or searched is None:
+        return []
+    better = (searched - mean) * (-1 if mode == "min" else 1)
+    told = f"{better:.4f} too optimistic" if better > 0 else "not too optimistic"
+    return [
+        f"nested: with the best of {len(groups)} by {monitor} in each fold {judged} is {mean:.4f} ± {sd:.4f} over "
+        f"{len(outer)} outer folds; the search itself, with {monitor} {searched:.4f}, was {told}"
+    ]
 
 
 def _baseline(text: str | None, groups: Sequence[Group], labels: Sequence[str], first: RunRecord) -> int | None:

@@ -1,4 +1,4 @@
-"""Earlier names of keys: what they are set to goes to the keys that have taken their place."""
+"""Short forms and earlier names of keys: what they are set to goes to the keys that are meant."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
-from lightkit.config.fields import marked_fields
+from lightkit.config.fields import default_of, marked_fields
 from lightkit.config.origins import dotted
 from lightkit.config.schema import Config
 
+_CV = Config.__dataclass_fields__["cv"]
+
 
 def move_former(cfg: Any) -> list[str]:
-    """Put values under the names that their keys have now, and return a line about each of them.
+    """Put values under the names that their keys have now, and return a line about each of them; `cv=5` is `cv.folds`.
 
     A list goes behind the one that is there, and its rules keep the names of their groups. Where both names have a
     value, both stay as they are, and the check tells that they contradict each other.
@@ -23,6 +25,9 @@ def move_former(cfg: Any) -> list[str]:
         cfg: A configuration, or plain values, which need not be complete or right; changed in place.
     """
     lines = []
+    if type(cfg.get("cv")) is int or cfg.get("cv", {}) is None:
+        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
+            cfg["cv"] = {**default_of(_CV), "folds": cfg["cv"]}
     for (group, name), field in marked_fields(Config, "now").items():
         holder, key = field.metadata["now"].split(".")
         node, other = (cfg.get(part) for part in (group, holder))

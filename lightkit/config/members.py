@@ -300,6 +300,7 @@ SHARED = {
     "checkpoint": "checkpoints are those of the whole run",
     "logger": "what is logged is the same for all members",
     "profile": "it is the whole run that is profiled",
+    "cv": "it is the whole ensemble that is validated",
     "resume": "it is the whole run that is resumed",
     "sweep": "a sweep runs whole runs",
     "ensemble": "a member is a single model",

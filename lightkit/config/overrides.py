@@ -28,6 +28,8 @@ _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"
 _TEXT = re.compile(r"\w[\w .+-]*")
 _YAML = re.compile(r"([\w.]+):\s*([^\s:={}]*)")
+_SHORT = re.compile(r"^(\+*)cv=(?![{]|null$|none$)")
+"""`cv=5` in place of `cv.folds=5`."""
 _KEY = re.compile(r"[+~]*[\w$-]+([./@:][\w$-]+)*")
 
 
@@ -65,7 +67,7 @@ def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = Fal
     """
     result = Rewritten()
     for text in overrides:
-        text = _quoted(text)
+        text = _quoted(_SHORT.sub(r"\1cv.folds=", text))
         try:
             override = loader.parse(text)
         except ValueError as error:

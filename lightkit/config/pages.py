@@ -17,7 +17,7 @@ from lightkit.config.fields import class_at, default_of, field_docs, field_types
 from lightkit.config.project import shipped_conf
 
 PAGES = (
-    *("checkpoint/default", "data/_base", "device/_base", "finetune/_base", "logger/default", "optim/_base"),
+    *("checkpoint/default", "cv/none", "data/_base", "device/_base", "finetune/_base", "logger/default", "optim/_base"),
     *("resume/none", "sweep/default", "trainer/default"),
 )
 """Files that spell out the class of the schema of their group."""

@@ -13,6 +13,7 @@ from lightkit.common.text import in_one_line
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
+    CvConfig,
     DataConfig,
     EnsembleConfig,
     LossConfig,
@@ -34,6 +35,25 @@ def shares_of_split(data: DataConfig, report: Report) -> None:
 def fold_of_split(data: DataConfig, report: Report) -> None:
     """Refuse a fold that is not one of the folds."""
     report.ask(("data",), check_fold, data.split.by, data.split.folds, data.split.fold)
+
+
+def folds_of_cv(cv: CvConfig, trainer: TrainerConfig, ensemble: EnsembleConfig, report: Report) -> None:
+    """Refuse what a cross-validation needs where there is none, and what its folds cannot do."""
+    if cv.folds is None:
+        for name, usual in vars(CvConfig()).items():
+            given = getattr(cv, name)
+            if given != usual and report.sources.on_command_line(("cv", name)):
+                report.add(("cv", name), "there are no folds", received=given, fix="cv.folds=5", family="contradiction")
+        return
+    if trainer.stop_at is not None:
+        what, fix = "the folds are trained to their ends", "trainer.stop_at=null, or cv.folds=null"
+        report.add(("trainer", "stop_at"), what, received=trainer.stop_at, fix=fix)
+    if cv.engine == "vectorized" and _method(ensemble) != "NoEnsemble":
+        what, fix = "folds that are ensembles train as processes", "cv.engine=auto"
+        report.add(("cv", "engine"), what, received=cv.engine, fix=fix)
+    if cv.repeats > 1 and cv.by == "time":
+        what, fix = "in order of time the folds are always the same", "cv.repeats=1"
+        report.add(("cv", "repeats"), what, received=cv.repeats, fix=fix)
 
 
 def end_of_training(trainer: TrainerConfig, report: Report) -> None:

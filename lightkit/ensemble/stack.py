@@ -107,7 +107,7 @@ class StackedLoader:
     """Batches of many members, `(M, B, ...)` each: of every member its own rows, order and augmentation.
 
     Args:
-        loaders: Those of the members, over the same data set, with as many rows each.
+        loaders: Those of the members, with as many rows each.
     """
 
     def __init__(self, loaders: Sequence[Loader]) -> None:
@@ -123,7 +123,10 @@ class StackedLoader:
     def plain(self) -> bool:
         """Tell whether the rows of all members can be read from the data set at once."""
         return all(
-            loader.mixup is None and not loader.prepare.augment and loader.prepare.normalizer is None
+            loader.source is self.source
+            and loader.mixup is None
+            and not loader.prepare.augment
+            and loader.prepare.normalizer is None
             for loader in self.loaders
         )
 
@@ -149,6 +152,11 @@ class StackedLoader:
             loader.close()
 
 
+def same_rows(one: Loader, other: Loader) -> bool:
+    """Tell whether two loaders give the same samples."""
+    return one.source is other.source and one.rows.equal(other.rows)
+
+
 class Stack:
     """The members in training, and the parts that train them at once.
 
@@ -163,6 +171,8 @@ class Stack:
         self.model = StackedModel([learner.model for learner in learners])
         self.computation = Computation(self.model, first.network, first.task, first.criterion)
         self.loader = StackedLoader([learner.data.train for learner in learners])
+        judged = [learner.data.val for learner in learners if learner.data.val is not None]
+        self.judged = StackedLoader(judged) if judged and not all(map(same_rows, judged, judged[1:])) else None
         optimizer = stacked_optimizer(first, self.model)
         scheduler = copy.copy(first.scheduler)
         scheduler.optimizer = optimizer
@@ -174,10 +184,10 @@ class Stack:
         }
         self.learner = replace(
             first,
-            data=replace(first.data, train=self.loader),  # type: ignore[arg-type]
+            data=replace(first.data, train=self.loader, val=self.judged or first.data.val),  # type: ignore[arg-type]
             model=self.model,
             network=self.model,
-            task=StackedTask(self.computation),
+            task=StackedTask(self.computation, shared=self.judged is None),
             optimizer=optimizer,
             scheduler=scheduler,
             metrics=metrics,  # type: ignore[arg-type]
@@ -253,6 +263,8 @@ class Stack:
         learner = self.learner
         self.model.keep(rows)
         self.loader.keep(kept)
+        if self.judged is not None:
+            self.judged.keep(kept)
         for metrics in learner.metrics.values():
             metrics.keep(rows)  # type: ignore[union-attr]
         for values in learner.optimizer.state.values():

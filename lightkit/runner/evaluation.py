@@ -149,6 +149,12 @@ def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo) -> tup
     return collected, each.columns(collected.outputs())
 
 
+def with_names(rows: list[dict[str, Any]], source: Any) -> list[dict[str, Any]]:
+    """Put the file or name of each row into it, where the data set has them."""
+    names, column = getattr(getattr(source, "base", source), "row_names", None), getattr(source, "row_column", "file")
+    return rows if names is None else [{"row": row["row"], column: str(names[row["row"]]), **row} for row in rows]
+
+
 def load_counted(run: MemberRun, learner: Learner) -> None:
     """Put the weights into the model that count in the end: the best ones, unless `trainer.test` asks for the last."""
     wants_best = run.cfg.trainer.test != "last"

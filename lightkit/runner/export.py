@@ -25,6 +25,7 @@ from lightkit.data.sources import as_source
 from lightkit.data.table_reader import TableReader
 from lightkit.data.text_reader import TextReader
 from lightkit.processes.files import put_in_place, sync_file
+from lightkit.runner.models import refuse_folds
 from lightkit.runner.predictor import Predictor, load
 from lightkit.runner.program import Format, Leaving, quiet, raw_shape, template
 from lightkit.runs.reading import read_run
@@ -93,6 +94,7 @@ def export(
         what = "there is such a file already"
         raise UserError(what, key=str(taken[0]), fix="another name, or --overwrite", family="file")
     model = load(run, checkpoint=checkpoint, members=members, overrides=[*overrides, "device.precision=fp32"])
+    refuse_folds(model.folder)
     dataset = read_run(model.folder, overrides).cfg.data.dataset
     leaving = _leaving(model, dataset)
     with torch.no_grad():

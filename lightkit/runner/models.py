@@ -28,7 +28,7 @@ from lightkit.ensemble.module import Ensemble
 from lightkit.finetune.new_head import replace_head
 from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
 from lightkit.runner.evaluation import load_weights as load_checkpoint
-from lightkit.runs.catalog import has_checkpoints, has_members
+from lightkit.runs.catalog import folds_of, has_checkpoints, has_members
 
 
 def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
@@ -138,6 +138,7 @@ def holds_ensemble(folder: Path, checkpoint: str, members: Sequence[str]) -> boo
     Raises:
         UserError: An ensemble has no such checkpoint, or is not complete; or a single model is asked for members.
     """
+    refuse_folds(folder)
     one = f"{folder / run_files.MEMBERS}/NAME is the run of one member, with checkpoints of its own"
     if not is_ensemble(folder):
         if has_members(folder) and not has_checkpoints(folder):
@@ -151,6 +152,21 @@ def holds_ensemble(folder: Path, checkpoint: str, members: Sequence[str]) -> boo
         what = "an ensemble has no checkpoints to choose from: its file holds the weights of each member that count"
         raise UserError(what, key="--checkpoint", received=checkpoint, fix=one, family="ensemble")
     return True
+
+
+def refuse_folds(folder: Path) -> None:
+    """Refuse to take a cross-validation for one model.
+
+    Raises:
+        UserError: It is a cross-validation.
+    """
+    folds = folds_of(folder)
+    if folds:
+        refit = folder / run_files.MEMBERS / run_files.REFIT
+        own = refit if refit.is_dir() else folds[0]
+        fix = f"{own}; `lightkit predict {folder} --input FILE` predicts by all of them"
+        what = "this run is a cross-validation: each of its folds has a model"
+        raise UserError(what, key=str(folder), fix=fix, family="ensemble")
 
 
 def with_ensemble(parts: Learner, folder: Path, cfg: DictConfig, members: Sequence[str] = ()) -> Learner:

@@ -41,7 +41,7 @@ from lightkit.device import Engine
 from lightkit.runner.evaluation import Trained, checkpoint_path, pass_over, predict_rows
 from lightkit.runner.models import holds_ensemble, plain_version
 from lightkit.runner.run import Runner
-from lightkit.runs.catalog import find_run, project
+from lightkit.runs.catalog import find_run, folds_of, project
 from lightkit.runs.reading import read_run
 from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import Supervised
@@ -378,6 +378,14 @@ def load(
         ```
     """
     folder, checkpoint = _meant(run, checkpoint)
+    if folds := folds_of(folder):
+        from lightkit.runner.folded import FoldedPredictor  # which is a predictor itself
+
+        refit, given = folder / run_files.MEMBERS / run_files.REFIT, {"trust": trust, "overrides": overrides}
+        options: dict[str, Any] = {"checkpoint": checkpoint, "members": members, "device": device, **given}
+        if refit.is_dir():
+            return load(refit, **options)
+        return FoldedPredictor([load(fold, **options) for fold in folds], read_run(folder, **given).cfg, folder)
     together = holds_ensemble(folder, checkpoint, members)
     plain = ["device.parallel=none", "device.nproc=1", "device.compile=none", "device.cuda_graphs=false"]
     plain += [f"device.name={device}"] if device is not None else []

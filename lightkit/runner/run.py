@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
+from lightkit.common.errors import UserError
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
@@ -28,13 +29,16 @@ from lightkit.runner.evaluation import (
     final_test,
     predict_rows,
     rows_of,
+    with_names,
     write_results,
 )
 from lightkit.runner.faults import MemoryReport, translate_errors
 from lightkit.runner.fit import Fit, Observer, fit
+from lightkit.runner.folds import FoldPlan, first_fold, measure_folds, predict_folds
 from lightkit.runner.member import member_run
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released, session
+from lightkit.runs.catalog import folds_of
 from lightkit.runs.on_end import followed
 
 _LOG = logging.getLogger(__name__)
@@ -94,10 +98,11 @@ class Runner:
 
     def _run(self, resume: bool) -> dict[str, Any]:
         with session(self.cfg, self.folder, overrides=self.overrides, resume=resume) as run:
-            places: dict[str, Any] = {"folder": run.place.path, "pretrained": run.fresh}
-            shared = build_shared(run.cfg, ranks=run.ranks, report=run.tell, rows=self.observer.rows, **places)
+            options: dict[str, Any] = {"pretrained": run.fresh, "rows": self.observer.rows}
+            cfg = first_fold(run.cfg)
+            shared = build_shared(cfg, run.place.path, ranks=run.ranks, report=run.tell, **options)
             run.stack.callback(shared.data.close)
-            plan = self.plan or build_plan(run, shared)
+            plan = self.plan or (FoldPlan(run, shared) if run.cfg.cv.folds else build_plan(run, shared))
             done = _trained(run, shared, plan, self.train_member)
             if any(result.member.name for result in done):
                 run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
@@ -160,6 +165,8 @@ class Runner:
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
+        if self._is_of_folds(splits, checkpoint, members):
+            return {split: measure_folds(self.cfg, self.folder) for split in splits}
         with self.trained(checkpoint, members) as learner:
             measured = dict[str, dict[str, float]]()
             for split in splits:
@@ -184,15 +191,31 @@ class Runner:
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
+        if self._is_of_folds([split], checkpoint, members):
+            return predict_folds(self.cfg, self.folder)
         with self.trained(checkpoint, members) as learner:
             loader = rows_of(learner, split)
             collected, columns = predict_rows(learner, loader, learner.data.info)
-            rows, source = collected.rows(loader.rows), loader.source
-            names = getattr(getattr(source, "base", source), "row_names", None)
-            column = getattr(source, "row_column", "file")
-            if names is not None:
-                rows = [{"row": row["row"], column: str(names[row["row"]]), **row} for row in rows]
+            rows = with_names(collected.rows(loader.rows), loader.source)
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
+
+    def _is_of_folds(self, splits: Sequence[str], checkpoint: str, members: Sequence[str]) -> bool:
+        """Tell whether the run is a cross-validation, of which the predictions of the folds are kept.
+
+        Raises:
+            UserError: It has no such split, and other weights are asked for.
+        """
+        if not folds_of(self.folder):
+            return False
+        for key, given, asked in (("--checkpoint", checkpoint, "best"), ("--members", ",".join(members), "")):
+            if given != asked:
+                what, fix = "what the folds predicted is kept for the weights that count", "name the run of a fold"
+                raise UserError(what, key=key, received=given, fix=fix, family="ensemble")
+        for split in splits:
+            if split != "test":
+                what = "in a cross-validation each row is a test row of one fold"
+                raise UserError(what, key="--split", received=split, choices=["test"], family="split")
+        return True
 
     @contextmanager
     def trained(self, checkpoint: str = "best", members: Sequence[str] = ()) -> Iterator[Learner]:

@@ -262,7 +262,7 @@ def record_facts(
     before, modules = place.facts().get("modules", {}), own_modules()
     facts |= {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data), "modules": modules}
     place.record(cfg, overrides, device=engine.describe(optimizer), **facts)
-    return changed_code(before, modules, to_plain(cfg)), keep_rows(data, place)
+    return changed_code(before, modules, to_plain(cfg)), [] if cfg.cv.folds else keep_rows(data, place)
 
 
 def keep_rows(data: Data, place: RunFolder) -> list[str]:

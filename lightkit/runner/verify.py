@@ -116,6 +116,7 @@ def shortened(job: TracedJob) -> TracedJob:
     if whole:
         values |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))
         total = min(total, epochs * table.steps_per_epoch)
+    values |= {"cv.engine": "sequential", "cv.folds": min(cfg.cv.folds, 3), "cv.repeats": 1} if cfg.cv.folds else {}
     values |= {"trainer.epoch_steps": epoch_steps} if epoch_steps else {}
     values |= _intervals(cfg, table, total)
     # About five saves in the run; one at the step of the kill and two before it.

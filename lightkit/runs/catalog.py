@@ -128,7 +128,11 @@ def _time(text: Any, form: str) -> datetime | None:
 
 
 def run_name(folder: Path) -> str:
-    """Return the name of a run, without the time: `digits_mlp`, for a job of a sweep `digits_mlp/seed=1`."""
+    """Return the name of a run, without the time: `digits_mlp`, for a job of a sweep `digits_mlp/seed=1`.
+
+    That of a fold is the name of its cross-validation.
+    """
+    folder = folder.parent.parent if is_fold(folder) else folder
     found = dated(folder)
     return f"{found.name}{found.job}" if found else folder.name
 
@@ -143,6 +147,17 @@ def has_checkpoints(folder: Path) -> bool:
 def has_members(folder: Path) -> bool:
     """Tell whether a folder holds a run of several models, the first of which has begun."""
     return count_members(folder) > 0
+
+
+def is_fold(folder: Path) -> bool:
+    """Tell whether a folder is that of a model of a cross-validation, whose data are split in a way of its own."""
+    return folder.parent.name == run_files.MEMBERS and folder.name.startswith(run_files.FOLD)
+
+
+def folds_of(folder: Path) -> list[Path]:
+    """Return the runs of the folds of a cross-validation; none of other runs."""
+    found = sorted((folder / run_files.MEMBERS).glob(f"{run_files.FOLD}*/{run_files.CONFIG}"))
+    return [path.parent for path in found if path.parent.name != run_files.REFIT]
 
 
 def count_members(folder: Path) -> int:

@@ -14,6 +14,7 @@ from lightkit.config.schema.base import USER_ONLY, number
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
+    CvConfig,
     DataConfig,
     EnsembleConfig,
     LossConfig,
@@ -61,6 +62,8 @@ class Config:
     name: Optional[str] = None
     """Name of the run, and the end of its folder name. Null takes the name of the experiment, or else the options of
     data and model, such as `wine_mlp`."""
+    cv: CvConfig = field(default_factory=CvConfig)
+    """Cross-validation: `cv=5` trains a model for each of five folds."""
     seed: int = number(0, low=0)
     """Seed of all random decisions in the run, except the data split."""
     profile: bool = False

@@ -54,6 +54,29 @@ class SplitConfig:
 
 
 @dataclass
+class CvConfig:
+    """Cross-validation: a run for each fold of the rows, and one result over all of them. `cv=5` sets `cv.folds=5`."""
+
+    folds: Optional[int] = number(None, low=2)
+    """Number of folds; each row is a test row once, and the metrics of the test count all rows. Null trains one model.
+    Of `data.split`, the keys `by`, `folds`, `fold` and `test` do nothing then."""
+    repeats: int = number(1, low=1)
+    """How often the rows are dealt out into folds anew. Metrics are means over the repeats."""
+    by: Optional[Literal["time"]] = None
+    """`time`: each fold is tested by a model that has learnt from older rows only. Null deals the rows out at random,
+    with the shares of the classes."""
+    groups: Optional[str] = None
+    """What names the group of each row, which one fold holds whole; null takes `data.split.groups`."""
+    refit: bool = False
+    """Train one more model on all rows, which then predicts new rows. False: the mean of the folds' models does."""
+    engine: Literal["auto", "vectorized", "sequential", "processes"] = "auto"
+    """How the folds are trained: `vectorized` all at once in one process, `sequential` one after the other, `processes`
+    side by side, `auto` what is fastest here."""
+    slots: Optional[int] = number(None, low=1)
+    """Processes side by side for `processes`; null takes one for each GPU, or as many as processors allow."""
+
+
+@dataclass
 class MixupConfig:
     """Mixing pairs of training samples and their targets.
 

@@ -11,16 +11,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
+from omegaconf import DictConfig
 
 from lightkit.assembly import Shared, build_learner, build_own
 from lightkit.common import run_files
 from lightkit.common.errors import FAILED, POINTER, UserError
 from lightkit.common.reading import TEXTS, UnreadableError, parse_json, read_file
 from lightkit.config import to_yaml
-from lightkit.ensemble.methods.base import MemberResult, RunMember
+from lightkit.ensemble.methods.base import NO_ENSEMBLE, MemberResult, RunMember
 from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path, usable_cpus
 from lightkit.runner.ensemble.group_training import GroupTraining
 from lightkit.runner.ensemble.member_files import OWN, leaves
@@ -51,7 +52,7 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     """
     found = {member.name: run.finished(member) for member in members}
     left = [member for member in members if found[member.name] is None]
-    engine = run.cfg.ensemble.get("engine", "sequential")
+    engine = options_of(run.cfg).get("engine", "sequential")
     earlier = {name: result for name, result in found.items() if result is not None}
     if engine == "torchensemble" and left:
         from lightkit.runner.ensemble.torchensemble_engine import TorchEnsembleEngine  # brings torchensemble
@@ -67,6 +68,18 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
         results = [train(run, member, shared) for member in left]
     found |= {result.member.name: result for result in results}
     return [result for result in found.values() if result is not None]
+
+
+def options_of(cfg: DictConfig) -> Mapping[str, Any]:
+    """Return how the models of a run are trained: those of a cross-validation, or of an ensemble.
+
+    Folds that are ensembles have members themselves, and are processes one after the other.
+    """
+    if not cfg.cv.folds:
+        return cast("Mapping[str, Any]", cfg.ensemble)
+    if cfg.ensemble._target_ == NO_ENSEMBLE:
+        return cast("Mapping[str, Any]", cfg.cv)
+    return {"engine": "processes", "slots": cfg.cv.slots or 1}
 
 
 @dataclass
@@ -132,7 +145,7 @@ def _places(run: Session, shared: Shared, count: int) -> tuple[list[str], int]:
         gpus = seen.split(",") if seen else [str(number) for number in range(torch.cuda.device_count())]
     # Another number of threads in a process would add numbers up in another order than the run itself does.
     usual = len(gpus) or (1 if shared.engine.device.type != "cpu" else usable_cpus() // torch.get_num_threads())
-    return gpus, max(1, min(run.cfg.ensemble.get("slots") or usual, count))
+    return gpus, max(1, min(options_of(run.cfg).get("slots") or usual, count))
 
 
 def _start(run: Session, member: RunMember, slot: int, gpus: Sequence[str]) -> _Child:

@@ -192,7 +192,8 @@ class GroupTraining:
         if saved is not None:
             self.stack.load_state_dict(saved[1])
             self._written = self.stack.learner.state.step
-        files.begin([member for member in self.members if member.name not in self.finished])
+        data = {own.name: learner.data for own, learner in zip(self.members, self.learners)}
+        files.begin([member for member in self.members if member.name not in self.finished], data)
         self.folder.mkdir(parents=True, exist_ok=True)
         names = json.dumps([member.name for member in self.members])
         (self.folder / run_files.TOGETHER_MEMBERS).write_text(names, encoding="utf-8")

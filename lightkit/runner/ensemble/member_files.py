@@ -14,18 +14,20 @@ from omegaconf import DictConfig
 
 import lightkit.trainer.report as summary
 from lightkit.assembly import build_store
+from lightkit.assembly.origin import facts_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.text import counted
 from lightkit.config import as_yaml, public, save_text, with_values
+from lightkit.data import Data
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
 from lightkit.loggers.files import line, plain, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
-from lightkit.runner.ensemble.predictions import is_member
-from lightkit.runner.session import Session, make_result
-from lightkit.runs.folder import unwritable
+from lightkit.runner.session import Session, keep_rows, make_result
+from lightkit.runs.catalog import is_fold
+from lightkit.runs.folder import RunFolder, unwritable
 from lightkit.trainer.evaluate import ValidationMeter
 
 _STAND_IN = 728_350_001
@@ -70,6 +72,7 @@ def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 OWN = ("seed", "name", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
+OWN += ("data.split.seed", "data.split.fold")
 """Keys in which alike members may differ: their names and seeds, and the rows that they learn from."""
 
 
@@ -89,14 +92,22 @@ class MemberFiles:
         self.run, self.members, self.cfg = run, members, cfg
         self.texts = ConfigTexts(members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), "total_steps": total_steps, "seed": _STAND_IN}
-        self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        self._environment = self._text(self._facts)
         self._store = build_store(cfg.checkpoint, run.place.path, mode=cfg.metrics.mode)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
         self._together: Path | None = None
         self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
 
-    def begin(self, members: Sequence[RunMember]) -> None:
+    @staticmethod
+    def _text(facts: Mapping[str, Any]) -> str:
+        return json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def begin(self, members: Sequence[RunMember], data: Mapping[str, Data]) -> None:
         """Make the folders of some members, and write down what is about to run in them.
+
+        Args:
+            members: The members.
+            data: That of each by its name.
 
         Raises:
             UserError: They cannot be written.
@@ -111,9 +122,13 @@ class MemberFiles:
                 typed = self.run.place.typed_for(member.name, self.run.overrides)
                 lines = "".join(f"- {json.dumps(text)}\n" for text in typed)
                 (path / run_files.OVERRIDES).write_text(lines or "[]\n", encoding="utf-8")
-                text = self._environment.replace(str(_STAND_IN), str(seed))
+                own = is_fold(path)
+                text = self._text({**self._facts, **facts_of(data[member.name])}) if own else self._environment
+                text = text.replace(str(_STAND_IN), str(seed))
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
-                if ensemble_of(path) is None:  # a job of a sweep, which is a run of its own
+                if own:
+                    keep_rows(data[member.name], RunFolder(path))
+                elif ensemble_of(path) is None:  # a job of a sweep, which is a run of its own
                     shutil.copyfile(self.run.place.path / run_files.ROWS, path / run_files.ROWS)
             except OSError as error:
                 raise unwritable(path, error) from error
@@ -126,7 +141,7 @@ class MemberFiles:
             folder: Folder of the state of all.
         """
         learner = stack.learner
-        if not is_member(self.run.place.member(self.members[0].name).path) or learner.data.val is None:
+        if ensemble_of(self.run.place.member(self.members[0].name).path) is None or learner.data.val is None:
             return []
         self._together = folder / run_files.VALIDATIONS
         options: dict[str, Any] = {"names": lambda: [member.name for member in stack.active], "tell": self.run.tell}

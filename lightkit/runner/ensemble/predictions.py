@@ -11,13 +11,14 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly.parts import role_of
+from lightkit.assembly.run_rows import ensemble_of
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.data import DataInfo, Loader
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.methods.base import MemberResult
-from lightkit.ensemble.oof import SPLITS, MemberPredictions
-from lightkit.ensemble.stack import StackedLoader, StackMember
+from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions
+from lightkit.ensemble.stack import StackedLoader, StackMember, same_rows
 from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
 from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
 from lightkit.metrics import Gathered, SplitMetrics
@@ -51,7 +52,7 @@ def is_member(folder: Path) -> bool:
 
 
 def keep_predictions(run: MemberRun, learner: Learner) -> None:
-    """Write what the weights that count predict of all rows that were held out.
+    """Write what the weights that count predict of all rows that were held out, of targets that can be kept.
 
     Args:
         run: The member.
@@ -61,6 +62,8 @@ def keep_predictions(run: MemberRun, learner: Learner) -> None:
         UserError: The file cannot be written.
         Interrupted: A signal asked the run to end.
     """
+    if learner.data.info.task not in TASKS:
+        return
     load_counted(run, learner)
     found = predict_held_out(learner, source=str(run.path), interrupt=run.session.signals, step=learner.state.step)
     run.session.ranks.shared(lambda: found.write(run.path / run_files.PREDICTIONS_HELD_OUT))
@@ -147,7 +150,7 @@ def validation_meters(run: MemberRun, learner: Learner) -> list[ValidationMeter]
     """
     role = role_of(run.cfg)
     tied = role.weights_of or role.computed_from or role.adds_to is not None or role.features or role.joint
-    if not is_member(run.path) or tied or learner.data.val is None:
+    if ensemble_of(run.path) is None or tied or learner.data.val is None:
         return []
     ranks = learner.engine.ranks
     kept = ValidationOutputs(run.path / run_files.VALIDATIONS, learner.timetable, tell=run.logger.message)
@@ -215,7 +218,7 @@ def _evaluate_at_once(
     if len({loader.num_samples for loader in known}) > 1:
         pieces = [_evaluate_at_once([part], split, collect=collect, run=run) for part in parts]
         return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
-    shared = all(loader.rows.equal(known[0].rows) for loader in known)
+    shared = all(same_rows(loader, known[0]) for loader in known)
     model = StackedModel([part.learner.model for part in parts])
     computation = Computation(model, first.network, first.task, first.criterion)
     like = first.metrics.get(split)

@@ -201,7 +201,7 @@ def values_of(result: MemberResult, *, last: bool = False) -> dict[str, float]:
         last: Whether its last weights count, and not the best.
     """
     found = result.result
-    best = {} if last else found["best"]
+    best = {} if last else found.get("best", {})
     values = {**found["metrics"], **best, **found["test"]}
     return {
         name: value for name, value in values.items() if name.partition("/")[0] in SPLITS and "loss_step" not in name

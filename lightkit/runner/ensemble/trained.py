@@ -41,7 +41,7 @@ def member_config(cfg: DictConfig, member: RunMember) -> DictConfig:
         UserError: Its data differ from those of the others.
     """
     for key, value in member.values.items():
-        if key == "data" or key.startswith("data."):
+        if (key == "data" or key.startswith("data.")) and "cv.folds" not in member.values:
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
