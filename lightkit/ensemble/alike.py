@@ -94,6 +94,10 @@ def _unlike(first: Learner, other: Learner) -> tuple[tuple[bool, str], ...]:
         (_shape(first.model) != _shape(other.model), "the models differ in their tensors"),
         (lengths[0] != lengths[1], "the members train for different numbers of steps"),
         (other.optimizer is not first.optimizer and _groups(first) != _groups(other), "the optimizers differ"),
+        (
+            bool(first.data.more) and other.data.source is not first.data.source,
+            "each member prepares further sets (data.more) in its own way",
+        ),
         (rows[0] != rows[1], "the members are judged on different numbers of rows"),
         (
             mine.keys() != yours.keys() or not all(mine[name].equal(yours[name]) for name in mine),

@@ -96,7 +96,7 @@ class FoldPlan:
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         run, last = self.run, self.run.cfg.trainer.test == "last"
         folds = [found for found in done if found.member.name != run_files.REFIT]
-        values = {found.member.name: values_of(found, last=last) for found in folds}
+        values = {found.member.name: values_of(found, last=last, more=run.cfg.data.more) for found in folds}
         given = [(found.folder, found.predictions) for found in folds]
         predictions = fold_predictions(given, run.cfg.cv.folds) if self.shared.data.info.task in TASKS else []
         if predictions:
@@ -340,7 +340,7 @@ def table_of(
     """Make heads and rows of the table of a cross-validation."""
     heads, rows = ["metric", "all rows", "95 % of rows", "mean of folds", "sd"], list[list[str]]()
     for name, found in summary.items():
-        if not name.startswith(("val/", "test/")):
+        if name.startswith("train/"):
             continue
         over = measured.get(name)
         ends = "" if over is None or over.interval is None else "{:.4f} to {:.4f}".format(*over.interval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,18 +193,19 @@ def make_report(
     }
 
 
-def values_of(result: MemberResult, *, last: bool = False) -> dict[str, float]:
+def values_of(result: MemberResult, *, last: bool = False, more: Iterable[str] = ()) -> dict[str, float]:
     """Return the loss and the metrics of the weights of a member that count.
 
     Args:
         result: The member.
         last: Whether its last weights count, and not the best.
+        more: Names of further sets (`data.more`).
     """
-    found = result.result
+    found, splits = result.result, (*SPLITS, *more)
     best = {} if last else found.get("best", {})
     values = {**found["metrics"], **best, **found["test"]}
     return {
-        name: value for name, value in values.items() if name.partition("/")[0] in SPLITS and "loss_step" not in name
+        name: value for name, value in values.items() if name.partition("/")[0] in splits and "loss_step" not in name
     }
 
 
