@@ -67,6 +67,22 @@ def test_runs_that_go_on_are_told_and_no_test_counts_them(tmp_path: Path) -> Non
     assert made.notes == ["of the runs 1 unfinished: their values are the best so far, and no test counts them"]
 
 
+def test_a_search_within_folds_is_judged_by_the_rows_that_took_no_part_in_it(tmp_path: Path) -> None:
+    """In fold 0 the rate 0.1 is chosen, in fold 1 the other one: its test value there counts, not that of the best."""
+    reached = {0.1: [(0.9, 0.70), (0.6, 0.95)], 0.01: [(0.8, 0.90), (0.8, 0.60)]}
+    for lr, folds in reached.items():
+        for fold, (val, test) in enumerate(folds):
+            split = f"data:\n  split:\n    by: fold\n    fold: {fold}\n    seed: 0\n"
+            a_run(tmp_path / f"{lr}/members/fold-{fold}", lr=lr, val=val, test=test, config=CONFIG + split)
+    records = [read_record(tmp_path / f"{lr}/members/fold-{fold}") for lr in reached for fold in (0, 1)]
+
+    (line,) = build_comparison(records).notes
+    assert "test/accuracy is 0.6500 ± 0.0707 over 2 outer folds" in line
+    assert "val/accuracy 0.8500, was 0.2000 too optimistic" in line
+    assert [row.cells["test/accuracy"].n for row in build_comparison(records).rows] == [2, 2]
+    assert build_comparison(records[:3]).notes == []
+
+
 def test_a_repeat_with_the_same_seed_counts_once(tmp_path: Path) -> None:
     a_sweep(tmp_path, {0.1: [0.5, 0.75]})
     a_run(tmp_path / SWEEP / "again", lr=0.1, seed=1, val=0.25, status="failed")

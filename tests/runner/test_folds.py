@@ -213,6 +213,17 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(cli: 
     assert {"prediction", "std"} <= new[0].keys()
 
 
+def test_folds_in_order_of_time_learn_from_older_rows_and_measure_further_sets(cli: Cli, project: Path) -> None:
+    table(project / "t.csv")
+    timed = (*TABLE[:-1], "data.dataset.time_column=day", "cv.folds=2", "cv.by=time", "data.dataset.features=[a,b]")
+    found = trained(cli, *timed, "data.more={again: {dataset: {path: t.csv}}}")
+    for fold in range(2):
+        split = np.load(f"{RUN}/members/fold-{fold}/rows.npz")["split"]
+        assert np.flatnonzero(split == 0).max() < np.flatnonzero(split == 2).min()
+    assert sorted(oof().rows.tolist()) == list(range(30, 90))
+    assert len(found["folds"]["values"]["again/loss"]["values"]) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
