@@ -29,6 +29,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/clusters.md",
         "docs/guides/coming-from.md",
         "docs/guides/configuration.md",
+        "docs/guides/cross-validation.md",
         "docs/guides/detached.md",
         "docs/guides/detection.md",
         "docs/guides/devices.md",
