@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6700,
-    "runner": 5850,
+    "runner": 5800,
     "doctor": 4200,
     "cli": 4200,
     "data": 6450,
