@@ -13,6 +13,7 @@ from lightkit.common.failures import in_short, is_out_of_memory
 
 KINDS = ("sequence_classification", "token_classification", "causal_lm", "masked_lm", "image_classification")
 """What a model is for, and with it the data."""
+_NO = ("0", "", "NO", "OFF")
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 T = TypeVar("T")
 
@@ -56,12 +57,10 @@ def load_by(package: str, load: Callable[[Any], T], argument: str, received: obj
     except Exception as error:  # of whatever loads it
         if isinstance(error, UserError) or is_out_of_memory(error):
             raise
-        offline = next(
-            (name for name in _OFFLINE if os.environ.get(name, "0").upper() not in ("0", "", "NO", "OFF")), None
-        )
+        offline = next((name for name in _OFFLINE if os.environ.get(name, "0").upper() not in _NO), None)
         fix = f"{offline} is set, so only folders and what is in the cache can be loaded" if offline else _FIX
-        what, facts = f"cannot be loaded: {in_short(error)}", dict[str, Any](fix=fix, family="data-not-found")
-        raise UserError(what, argument=argument, received=received, **facts) from error
+        what = "cannot be loaded: " + ": ".join(map(in_short, filter(None, (error, error.__cause__))))
+        raise UserError(what, argument=argument, received=received, fix=fix, family="data-not-found") from error
 
 
 _FIX = "a name on the Hub that can be reached, or is in the cache; or a folder"

@@ -210,8 +210,8 @@ def _numbered(cells: Sequence[Any], feature: Any) -> tuple[Tensor, tuple[str, ..
     """Return the number of the class of each cell, and the names of the classes."""
     if getattr(feature, "names", None):
         return torch.tensor(cells), tuple(feature.names)
-    known = sorted({*cells})
-    places = {cell: place for place, cell in enumerate(known)}
+    known = sorted({*cells} - {IGNORED})
+    places = {IGNORED: IGNORED, **{cell: place for place, cell in enumerate(known)}}
     return torch.tensor([places[cell] for cell in cells]), tuple(map(str, known))
 
 
@@ -242,10 +242,13 @@ class TextRows(Rows):
     def _tags(self, words: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """Return the class of each token, and the names of the classes; tokens that begin no word have none."""
         cells, texts = self.table[self.target][:], self.table[self.inputs[0]][:]
-        odd = next((row for row, own in enumerate(cells) if len(own or ()) != len(words_of(texts[row]))), None)
-        if odd is not None:
-            raise self.fault(odd, "not one class for each word of a list of words", argument="target")
-        flat, names = _numbered([*chain.from_iterable(cells)], self.table.features[self.target].feature)
+        feature = self.table.features[self.target].feature
+        named = getattr(feature, "names", None)
+        known = {IGNORED, *(range(len(named)) if named else chain.from_iterable(filter(None, cells)))} - {None}
+        for row, (own, words_in) in enumerate(zip(cells, map(words_of, texts))):
+            if len(own or ()) != len(words_in) or not known.issuperset(own):
+                raise self.fault(row, "not one class for each word of a list of words", argument="target")
+        flat, names = _numbered([*chain.from_iterable(cells)], feature)
         first = torch.tensor([0, *accumulate(map(len, cells))][:-1]).repeat_interleave(self.lengths)
         return torch.where(words < 0, IGNORED, flat[first + words.clamp(0)]), names
 

@@ -158,6 +158,20 @@ def test_each_word_has_a_class(hub: Path) -> None:
     tagged(words=[["the"], ["the", "cat"]], tags=[[1], [1]])
     with pytest.raises(UserError, match="tagged, row 1 of train: not one class for each word"):
         reviews(**options)
+    rows = [{"words": ["the", "cat"], "tags": tags} for tags in ([5, -100], [3, 5])]
+    (hub / "tags.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = reviews(**options | {"path": "tags.jsonl"})  # what counts for nothing is no class
+    assert (data.info.class_names, data[0][1].tolist()) == (("3", "5"), [-100, 1, -100, -100])
+    rows[1]["tags"] = [3, None]
+    (hub / "none.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError, match="none.jsonl, row 1 of train: not one class for each word"):
+        reviews(**options | {"path": "none.jsonl"})
+    tagged(words=[["the"], ["cat"]], tags=[[1], [0]])
+    wrong = datasets.load_from_disk("tagged")
+    table = datasets.Dataset.from_dict({"words": [["the"], ["cat"]], "tags": [[1], [7]]}).data
+    datasets.Dataset(table, info=wrong.info).save_to_disk("wrong")
+    with pytest.raises(UserError, match="wrong, row 1 of train: not one class for each word"):
+        reviews(**options | {"path": "wrong"})
 
 
 def test_images(hub: Path) -> None:
@@ -182,7 +196,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer": None}, r"(?s)texts need a tokenizer.*model.name=NAME"),
     ({"path": "empty.csv"}, "empty.csv, row 1 of train: there is no text"),
     ({"path": "untold.csv"}, "untold.csv, row 2 of train: there is no target"),
-    ({"path": "broken.jsonl"}, "path: cannot be loaded"),
+    ({"path": "broken.jsonl"}, "path: cannot be loaded: DatasetGenerationError: .*: ArrowInvalid: JSON parse"),
     ({"image": "text"}, "one of texts and images is needed"),
     ({"task": "translation"}, "no such task"),
 ]
