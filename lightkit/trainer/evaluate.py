@@ -249,9 +249,9 @@ class Predictions:
             return {"prediction": outputs.argmax(-1).tolist()}
         if task == "segmentation":
             return {"prediction": [*outputs.numpy()]}
-        if task not in ("multiclass", "multilabel") or outputs.ndim != 2:
+        names = self._names or tuple(map(str, range(outputs.shape[-1])))
+        if task not in ("multiclass", "multilabel") or outputs.shape[1:] != (len(names),):  # embeddings are no classes
             return {"prediction": outputs.tolist()}
-        names = self._names or tuple(map(str, range(outputs.shape[1])))
         if task == "multiclass":
             probabilities = outputs.softmax(1)
             chosen: list[Any] = [names[index] for index in probabilities.argmax(1).tolist()]

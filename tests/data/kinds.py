@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torchvision import tv_tensors
 
+from lightkit.data import DataInfo
 from lightkit.trainer import StepOutput, Task
 
 ROWS = 60
@@ -82,6 +83,12 @@ class Padded(Dicts):
         tokens = nn.utils.rnn.pad_sequence([sample["tokens"] for sample in samples], batch_first=True)
         label = torch.tensor([sample["label"] for sample in samples])
         return {"tokens": tokens, "mask": tokens > 0, "length": (tokens > 0).sum(1), "label": label}
+
+
+class Told(Dataclasses):
+    """Which says what its task compares outputs with."""
+
+    info = DataInfo("multiclass", (), 2, ("a", "b"))
 
 
 class Listed(Dicts):

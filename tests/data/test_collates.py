@@ -103,6 +103,7 @@ def test_a_sample_of_another_structure_is_named(
         (["data.augment=[{_target_: lightkit.data.transforms.RandomFlip}]"], "data.augment: only the inputs of"),
         (["data.normalize=standard"], "data.normalize: only pairs"),
         (["data.mixup.alpha=0.2"], "data.mixup.alpha"),
+        (["ensemble=voting"], "`info` of the data set tells what outputs are compared with: DataInfo('multiclass'"),
         (["data.collate._target_=kinds.Label"], "data.collate._target_"),
         (["data.collate._target_=kinds.Labels"], "data.collate.key: missing"),
         (["data.collate={_target_: kinds.numbers, kex: name}"], "data.collate.kex"),
@@ -114,6 +115,18 @@ def test_what_does_not_go_with_samples_of_ones_own_is_told_before_training(
 ) -> None:
     done = cli("train", *words("Dicts", *more))
     assert (done.code, text in done.err) == (2, True), done.err
+
+
+def test_members_vote_on_samples_whose_kind_of_target_is_told(cli: Cli, project: Path, words: Any) -> None:
+    done = cli("train", *words("Told", "ensemble=voting", "ensemble.size=2", f"hydra.run.dir={project}/run"))
+    assert done.code == 0, done.err
+    whole = json.loads((project / "run/result.json").read_text())["test"]
+    assert cli("eval", "run").code == 0
+    found = json.loads((project / "run/eval-test.json").read_text())
+    assert "test/accuracy" in json.dumps(whole)
+    assert "test/accuracy" in json.dumps(found)
+    assert cli("predict", "run", "--output", "rows.csv").code == 0
+    assert len((project / "rows.csv").read_text().splitlines()) == 1 + 12
 
 
 @pytest.mark.parametrize("node", ["{_target_: kinds.Labels, key: label}"])

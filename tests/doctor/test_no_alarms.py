@@ -14,6 +14,8 @@ from lightkit.common.doors import import_path
 from lightkit.config import compose
 from lightkit.doctor.checks import CHECKS, examine, examined
 from tests.conftest import Outcome
+from tests.hub import overrides as hidden
+from tests.hub import save_reviews, save_tokenizer
 
 EXPERIMENTS = (
     "wine", "breast_cancer", "char_lm", "char_lm/transformer", "custom_task", "diabetes", "digits_cnn", "digits_mlp",
@@ -49,6 +51,25 @@ def test_no_alarm_on_a_fine_tuning(cli: Callable[..., Outcome], project: Path) -
     assert done.code == 0, done.err
     for method in ("head", "lora"):
         assert alarms(["experiment=transfer_digits", f"finetune={method}", "data.split.per_class=5"]) == []
+
+
+def test_no_alarm_on_padded_batches_of_tags(project: Path) -> None:
+    Path("tags.jsonl").write_text(
+        "".join(f'{{"text": "{"a b " * (row % 5 + 1)}", "target": "{"X Y " * (row % 5 + 1)}"}}\n' for row in range(80))
+    )
+    words = "data=texts data.dataset.path=tags.jsonl data.dataset.tags=true metrics=tagging model.dim=8 model.depth=1"
+    assert alarms([*words.split(), "data.batch_size=8"], ["evaluation"]) == []
+
+
+def test_no_alarm_on_heads_and_on_hidden_tokens(project: Path) -> None:
+    from tests.resume.test_tasks import HEADS
+
+    assert alarms([*HEADS[:2], "model=heads", *HEADS[4:]], ["initial loss"]) == []
+    pytest.importorskip("datasets")
+    save_reviews(project / "reviews")
+    save_tokenizer(project / "words")
+    kind = ("data.dataset.task=masked_lm", "data.dataset.max_length=8", "metrics=language_modeling")
+    assert alarms(hidden(*kind, "loss=token_cross_entropy"), ["causality"]) == []
 
 
 @pytest.mark.thorough(first=0)

@@ -9,6 +9,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.losses import SupervisedContrastive
 from lightkit.trainer import TwoViews
+from tests.conftest import Cli
 
 X, LABELS = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -26,3 +27,13 @@ def test_labels_count_in_evaluations_only() -> None:
 def test_training_without_views_says_what_makes_them() -> None:
     with pytest.raises(UserError, match=r"(?s)data.augment.*transforms.Views"):
         TwoViews().step(nn.Linear(4, 3), (X[0], LABELS), SupervisedContrastive())
+
+
+def test_embeddings_are_no_classes(cli: Cli) -> None:
+    run = ("data=wine", "loss=nt_xent", "metrics=retrieval", "trainer.task._target_=lightkit.trainer.TwoViews")
+    noise = "{_target_: lightkit.data.transforms.GaussianNoise, deviation: 0.2}"
+    views = f"data.augment=[{{_target_: lightkit.data.transforms.Views, augment: [{noise}]}}]"
+    done = cli("train", *run, views, "model.num_classes=5", "trainer.epochs=1", "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    printed = cli("predict", "run", "--output", "-").out.splitlines()
+    assert (printed[0], printed[1].count(",")) == ("row,target,prediction", 6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import torch
@@ -75,8 +76,12 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
 
 def _difference(one: list[Tensor], other: list[Tensor]) -> float:
     """Return the largest difference of outputs, as a share of their size."""
-    a, b = torch.cat(one), torch.cat(other)
-    if a.shape != b.shape or bool((a.isnan() != b.isnan()).any()):
+    pairs = [*zip(chain.from_iterable(one), chain.from_iterable(other), strict=True)]
+    cuts = [
+        tuple(map(slice, map(min, a.shape, b.shape))) for a, b in pairs
+    ]  # batches are padded to lengths of their own
+    a, b = (torch.cat([row[cut].flatten() for row, cut in zip(rows, cuts)]) for rows in zip(*pairs))
+    if bool((a.isnan() != b.isnan()).any()):
         return math.inf
     a, b = a.nan_to_num(), b.nan_to_num()
     return float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))

@@ -45,7 +45,7 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
         fix = "data.normalize=standard where inputs are large; no log, division or square root of 0 in model and loss"
         yield Finding(NAME, "error", f"the loss of the first {sized(rows, 'row')} is {loss}", why, fix=fix)
         return
-    if not isinstance(learner.task, Supervised) or len(heard.calls) != 1:
+    if not isinstance(learner.task, Supervised) or len(heard.calls) != 1 or not isinstance(heard.calls[0][0], Tensor):
         yield Finding(NAME, "ok", f"{loss:.4g}")
         return
     preds, target = heard.calls[0]
@@ -172,8 +172,8 @@ def check_causality(run: ExaminedRun) -> Iterator[Finding]:
         return
     learner = run.learner()
     x, y = plain_batch(learner, run.rows(_TEXTS))
-    if x.ndim != 2 or x.shape[1] < 2:
-        return
+    if x.ndim != 2 or x.shape[1] < 2 or not torch.where(y[:, :-1] < 0, True, y[:, :-1] == x[:, 1:]).all():
+        return  # what is to be predicted is not the next token
     place, other = x.shape[1] // 2, x.clone()
     other[:, place:] = (other[:, place:] + 1) % max(2, learner.data.info.vocab_size or int(x.max()) + 1)
     learner.network.eval()

@@ -137,7 +137,7 @@ def attempt(learner: Learner, rows: int, *, seconds: float, optimizer: Optimizer
             break
     with torch.no_grad():
         preds = compute(learner, batch).preds
-    if preds is None or len(preds) < 2:
+    if not isinstance(preds, Tensor) or len(preds) < 2:
         return Try(losses, floor, 1.0)
     values = preds.detach().float()
     return Try(losses, floor, float((values - values.mean(0)).abs().mean() / values.abs().mean().clamp_min(1e-12)))

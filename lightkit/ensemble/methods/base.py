@@ -94,6 +94,7 @@ UNTRAINED = {
 }
 """Training of one step that leaves the weights as they are, to the last bit."""
 _SEEDS = 1 << 31
+_KIND = "`info` of the data set tells what outputs are compared with: DataInfo('multiclass', (), 2, ('a', 'b'))"
 
 
 @dataclass(frozen=True)
@@ -209,13 +210,9 @@ class Method:
             UserError: The method does not go with the run.
         """
         if facts.task not in self.tasks:
-            raise UserError(
-                f"not defined for {facts.task} targets",
-                argument="_target_",
-                received=type(self).__name__,
-                expected="targets of " + ", ".join(self.tasks),
-                family="ensemble",
-            )
+            kind, expected = type(self).__name__, "targets of " + ", ".join(self.tasks)
+            what, fix = f"not defined for {facts.task} targets", _KIND if facts.task == "custom" else None
+            raise UserError(what, argument="_target_", received=kind, expected=expected, fix=fix, family="ensemble")
         if facts.members and not self.unlike:
             raise UserError(
                 "all members of this method are alike",
