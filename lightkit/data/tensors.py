@@ -210,8 +210,8 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, named: Callable[[int]
         fix = "number the classes from 0 without gaps, or state the number of classes"
         fix += "; ignore_index says which pixels count for nothing" * (info.task == "segmentation")
         _check_numbers(y, info.num_classes, f"{name}: the label", named, but=info.ignore_index, fix=fix)
-    elif info.task in ("tagging", "language_modeling"):
-        _check_numbers(y, info.num_classes, f"{name}: the target", named, but=IGNORED)
+    elif count := {"tagging": info.num_classes, "language_modeling": info.vocab_size}.get(info.task):
+        _check_numbers(y, count, f"{name}: the target", named, but=IGNORED)
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
         if wrong.any():
