@@ -214,13 +214,9 @@ class Method:
             what, fix = f"not defined for {facts.task} targets", _KIND if facts.task == "custom" else None
             raise UserError(what, argument="_target_", received=kind, expected=expected, fix=fix, family="ensemble")
         if facts.members and not self.unlike:
-            raise UserError(
-                "all members of this method are alike",
-                argument="members",
-                received=f"{len(facts.members)} of their own kind",
-                fix="ensemble=voting, bagging, stacking or greedy takes unlike members; without: ensemble.members=[]",
-                family="ensemble",
-            )
+            what, received = "all members of this method are alike", f"{len(facts.members)} of their own kind"
+            fix = "ensemble=voting, bagging, stacking or greedy takes unlike members; without: ensemble.members=[]"
+            raise UserError(what, argument="members", received=received, fix=fix, family="ensemble")
 
     def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """Return the members that can be trained now; see `RunPlan.next`."""
