@@ -116,8 +116,8 @@ def main(arguments: list[str] | None = None) -> bool:
     for case in CASES:
         held.append(measure(case, rounds=args.rounds, steps=args.steps))
         print()
-    if find_spec("torchvision") is None:
-        print("JPEG files: torchvision is not installed")
+    if find_spec("timm") is None:
+        print("JPEG files: timm is not installed")
     else:
         from benchmarks import jpegs
 

@@ -219,17 +219,17 @@ def as_transforms(transforms: Sequence[Any], *, batchwise: bool = False) -> tupl
     made: list[Transform] = []
     for index, transform in enumerate(transforms):
         one = transform if _takes_random(transform) else PerSample(transform, f"data.augment[{index}]")
-        single = [each for each in (*getattr(one, "augment", ()), one) if isinstance(each, PerSample)]
-        if batchwise and single:
-            name, fix = type(single[0].steps[0][0]).__name__, "data.augment_on_device=false"
-            expected = "transforms of whole batches, as those of lightkit.data.transforms"
-            what, key = f"{name} changes one sample at a time", f"data.augment[{index}]"
-            raise UserError(what, key=key, expected=expected, fix=fix, family="contradiction")
         last = made[-1] if made else None
         if isinstance(one, PerSample) and isinstance(last, PerSample):
             made[-1] = last.then(one)
         else:
             made.append(one)
+    parts = [part for one in made for part in (*getattr(one, "augment", ()), one) if batchwise]
+    alone = [type(step).__name__ for part in parts for step, _ in getattr(part, "steps", ())]
+    if alone:
+        what, fix = "these transforms change one sample at a time", "data.augment_on_device=false"
+        expected = "transforms of whole batches, as those of lightkit.data.transforms"
+        raise UserError(what, key="data.augment", expected=expected, received=", ".join(alone), fix=fix)
     return tuple(made)
 
 

@@ -70,21 +70,22 @@ def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
 
 @pytest.mark.thorough
 def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchvision")
+    pytest.importorskip("timm")
     from benchmarks import jpegs
 
     monkeypatch.setattr(jpegs, "WORKERS", (0, 1))
     monkeypatch.setattr(jpegs, "SIZE", 32)
     loader.main(["--rounds", "1", "--steps", "3"])
     told = capsys.readouterr().out
-    assert figures(told).keys() == {"lightkit / index_select, wall", "lightkit / DataLoader, wall"}
+    bars = ("index_select, wall", "DataLoader, wall", "DataLoader, cpu", "timm, cpu")
+    assert figures(told).keys() == {f"lightkit / {bar}" for bar in bars}
     assert re.findall(r"^JPEG: (.+); workers: (\d)", told, re.M) == [
         (case, workers)
         for case in ("resize", "resize, shift, flip", "resize, crop, flip, colour")
         for workers in ("0", "1")
     ]
-    assert len(re.findall(r"^lightkit / DataLoader, wall: [\d.]+ \(at most 1: ", told, re.M)) == 6
-    assert len(re.findall(r" samples 192, mean 0\.\d+$", told, re.M)) == 12
+    assert len(re.findall(r"^lightkit / timm, cpu: [\d.]+ \(at most 1: ", told, re.M)) == 6
+    assert len(re.findall(r" samples 150, mean 0\.\d+$", told, re.M)) == 18
 
 
 @pytest.mark.thorough(first=0)

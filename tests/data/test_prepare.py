@@ -165,11 +165,13 @@ def test_a_device_augments_batches_as_workers_do(kind: str, transform: Any, made
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_transforms_of_one_sample_are_refused_on_a_device(inner: bool, cli: Callable[..., Any]) -> None:
-    flip = "{_target_: torchvision.transforms.v2.RandomHorizontalFlip}"
-    flip = f"{{_target_: lightkit.data.transforms.Views, augment: [{flip}]}}" if inner else flip
-    done = cli("train", "data=digits", "model=cnn", *SHORT, f"data.augment=[{flip}]", "data.augment_on_device=true")
+    both = (
+        "{_target_: torchvision.transforms.v2.RandomHorizontalFlip}, {_target_: torchvision.transforms.v2.ColorJitter}"
+    )
+    both = f"{{_target_: lightkit.data.transforms.Views, augment: [{both}]}}" if inner else both
+    done = cli("train", "data=digits", "model=cnn", *SHORT, f"data.augment=[{both}]", "data.augment_on_device=true")
     assert done.code == 2
-    for text in ("data.augment[0]: RandomHorizontalFlip changes one sample at a time", "data.augment_on_device=false"):
+    for text in ("data.augment: these transforms change one sample at a time", "RandomHorizontalFlip, ColorJitter"):
         assert text in done.err
 
 
