@@ -13,8 +13,8 @@ from lightkit.assembly.parts import build_engine, build_splits
 from lightkit.common.drawing import BLUE, INK, PALE, add_legend, panels, png, style
 from lightkit.config import load_run
 
-SHOWN = 6
-"""Series that are drawn."""
+SHOWN, BEFORE = 4, 42
+"""Series that are drawn, and values before each forecast."""
 
 
 def draw(run: Path) -> bytes:
@@ -29,9 +29,9 @@ def draw(run: Path) -> bytes:
     figure, all_axes = panels(SHOWN, 2, (4.5, 2.2), f"{run.name}: forecasts of test windows")
     for axes, window, came, forecast in zip(all_axes, x.numpy(), y.numpy(), found, strict=True):
         style(axes)
-        context = len(window) - horizon
-        ahead = np.arange(context, context + horizon)
-        axes.plot(np.r_[np.arange(context), ahead], np.r_[window[:context, 0], came], color=INK, lw=1, label="values")
+        context, ahead = len(window) - horizon, np.arange(horizon)
+        known = window[context - BEFORE : context, 0]
+        axes.plot(np.arange(-BEFORE, horizon), np.r_[known, came], color=INK, lw=1, label="values")
         axes.plot(ahead, window[context:, 0], color=PALE, lw=1.5, label="seasonal naive")
         axes.plot(ahead, forecast, color=BLUE, lw=1.5, label="forecast")
     add_legend(all_axes[0])

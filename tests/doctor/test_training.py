@@ -228,6 +228,17 @@ OWN = {
         ),
         "", "training step, structure, loss of rows", "ok loss",
     ),
+    "tensors that a module moves itself": (
+        net(
+            "self.kept = [one.to(x.device) for one in self.kept]; return self.head(self.hidden(x) * self.kept[0])",
+            "self.kept = [torch.full((64,), 2.0)]",
+        ),
+        "", "structure", "ok optimizer",
+    ),
+    "a generator draws in evaluation": (
+        "", "experiment=gan_ring data.dataset.rows=500 data.batch_size=64", "evaluation, one batch",
+        "skipped evaluation: may draw",
+    ),
     "norm of batches": (net(PLAIN, NORMED), "", "structure, loss of rows", "ok loss"),
     "dead ReLUs": (
         net(PLAIN, "nn.init.constant_(self.hidden.bias, -1000.0)"), "", "activations", "error ReLUs: off for all",

@@ -156,7 +156,7 @@ _FAR = 100.0
 
 def check_scale(run: ExaminedRun) -> Iterator[Finding]:
     """Look at the numbers that reach the network."""
-    if getattr(run.shared.data.source, "scales_itself", False):
+    if getattr(run.sample.data.source, "scales_itself", False):
         yield Finding(INPUTS, "skipped", "the task gives the network each series in a scale of its own")
         return
     yield from find_unscaled_inputs(run.sample)

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +15,7 @@ from torch import Tensor
 from lightkit.data import DataInfo, TensorData
 from lightkit.data.csv_file import csv
 from lightkit.data.images import ImageFolder
+from lightkit.data.series import Series
 from lightkit.data.tables import breast_cancer, diabetes, digits, digits_multilabel, wine
 from lightkit.data.text import Text
 from lightkit.data.transforms import RandomAffine, RandomErasing, RandomFlip, RandomShift
@@ -103,6 +105,11 @@ SCALE = {
     ),
     "scaled targets": planted("ok", "scale", lambda: diabetes(target_scale=100.0), normalize="standard"),
     "no numbers": planted("skipped input scale", "scale", lambda: Rows(NO_PAIRS)),
+    "series": planted(
+        "skipped input scale: a scale of its own", "scale",
+        lambda: Series(path=pa.table({"time": range(300), "value": [1000.0 + row % 7 for row in range(300)]})),
+        split={"by": "file"},
+    ),
 }  # fmt: skip
 
 
