@@ -61,6 +61,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/texts.md",
         "docs/guides/training.md",
         "docs/guides/troubleshooting.md",
+        "docs/guides/gan.md",
         "docs/guides/two-views.md",
     ],
 )
