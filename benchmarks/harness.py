@@ -53,6 +53,7 @@ class Bar:
         limit: The largest figure that is good enough; None only shows it.
         kind: `wall`, `cpu` or `peak`.
         minus: The difference in seconds in place of the ratio.
+        least: Without `base`, the least of the rounds in place of their median: the time on a machine that is calm.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Bar:
     limit: float | None = None
     kind: str = "wall"
     minus: bool = False
+    least: bool = False
 
     def __str__(self) -> str:
         against = f" {'-' if self.minus else '/'} {self.base}" if self.base else ""
-        return f"{self.name}{against}, {self.kind}"
+        return f"{self.name}{against}{', least' if self.least else ''}, {self.kind}"
 
 
 def interleave(contestants: Contestants, *, rounds: int, warm_ups: int = 1) -> Results:
@@ -89,7 +91,8 @@ def interleave(contestants: Contestants, *, rounds: int, warm_ups: int = 1) -> R
 def figure(results: Results, bar: Bar) -> float:
     """Median over the rounds of the two contestants' ratio or difference in the same round."""
     if not bar.base:
-        return median(results, bar.name, bar.kind)
+        found = [getattr(sample, bar.kind) for sample in results[bar.name]]
+        return min(found) if bar.least else statistics.median(found)
     pairs = [(getattr(a, bar.kind), getattr(b, bar.kind)) for a, b in zip(results[bar.name], results[bar.base])]
     return statistics.median(a - b if bar.minus else a / b for a, b in pairs)
 

@@ -121,7 +121,7 @@ def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
     base, rows = getattr(source, "base", source), np.linspace(0, len(source) - 1, 8, dtype=int).tolist()
     try:
         if not isinstance(source, SampleData) or isinstance(base, Counted):
-            raise TypeError("they come in whole batches, or from a stream without an index")
+            raise TypeError("they come in whole batches, as from memory, or from a stream without an index")
         tried, again = ([_read(source, row, seed) for row in rows] for seed in (0, 1))
         if tried != again:
             raise TypeError("random numbers have a part in them, and belong in data.augment")
@@ -132,16 +132,18 @@ def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
         _LOG.warning("data.cache=%s: no samples are kept: %s", where, in_short(error))
         return source
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        what, found = f"samples cannot be kept: {in_short(error)}", f"{where}, for {type(base).__name__}"
+        what, found = f"samples cannot be kept: {error}", f"{where}, for {type(base).__name__}"
         raise UserError(what, key="data.cache", received=found, fix="data.cache=null", family="data-setting") from error
-    size = f"{len(source):,} samples take about {len(source) * sum(sizes) / len(sizes) / 2**20:,.0f} MiB"
+    size = f"{len(source):,} samples take about {len(source) * sum(sizes) / len(sizes) / 2**20:,.1f} MiB"
     return KeptSamples(source, slots, tried[0][0], f"data.cache={where}: {size}")
 
 
 def _kept_file(base: Any, asked: Any, tried: Any) -> Any:
     """Return the file in the user's cache folder, of a data set and of what it is read from as they are now."""
     if not hasattr(base, "sources"):
-        raise TypeError("nobody knows what it is read from (attribute `sources`), which data.cache=ram need not know")
+        raise TypeError(
+            "the data set does not say what it is read from (attribute `sources`); data.cache=ram works without"
+        )
     marks, age = file_marks(own for own in base.sources if isinstance(own, (str, Path)) and Path(own).exists())
     now = [*map(str, base.sources), marks, tried, age < FRESH_SECONDS and os.getpid()]
     return cache_file("samples", [type(base), asked], now)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import (
+    caching,
     checkpoint,
     csv_tables,
     ddp,
@@ -18,6 +19,7 @@ from benchmarks import (
     gpu_throughput,
     loader,
     lora,
+    memory,
     monitor,
     padded_texts,
     startup,
@@ -54,9 +56,23 @@ def figures(text: str) -> dict[str, float]:
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
         pytest.param(padded_texts.main, ["--rounds", "1", "--steps", "4"], 2, marks=pytest.mark.slow),
         pytest.param(csv_tables.main, ["--rounds", "1", "--steps", "2"], len(csv_tables.BARS), marks=pytest.mark.slow),
+        pytest.param(caching.main, ["--rounds", "1", "--steps", "1"], 2, marks=pytest.mark.slow),
+        pytest.param(memory.main, ["--steps", "10"], 0, marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "checkpoint", "lora", "monitor", "watch", "ddp", "padded_texts", "csv_tables", "startup"],
+    ids=[
+        "step_overhead",
+        "checkpoint",
+        "lora",
+        "monitor",
+        "watch",
+        "ddp",
+        "padded_texts",
+        "csv_tables",
+        "caching",
+        "memory",
+        "startup",
+    ],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     if main is padded_texts.main:

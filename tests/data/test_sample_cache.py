@@ -83,7 +83,7 @@ def test_later_epochs_read_nothing_and_have_the_same_bits(tmp_path: Path, where:
     assert source.reads() == ROWS - 16, "those without a cache"
     joined(cached.train, 2)
     assert source.reads() == 0
-    assert "41 samples take about 0 MiB" in cached.notes[0]
+    assert "41 samples take about 0.0 MiB" in cached.notes[0]
     cached.close()
     again = kept(source, where)
     source.reads()
