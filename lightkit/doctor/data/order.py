@@ -265,6 +265,8 @@ def count_rows(y: Tensor, classes: int) -> Tensor:
     """Count the rows of each class, or those that have each label, `(C,)` or `(L,)`."""
     if y.ndim == 1 and not y.is_floating_point():
         return torch.bincount(y.to(torch.int64), minlength=classes)
+    if y.ndim > 2:  # masks: a row has the classes of its pixels
+        return torch.stack([(y == number).flatten(1).any(1).sum() for number in range(classes)])
     return (y.reshape(len(y), -1) > 0.5).sum(0)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightkit.data import DataInfo, TensorData
 from lightkit.data.tables import breast_cancer, digits, wine
+from lightkit.doctor.data.order import count_rows
 from tests.doctor.data.conftest import Broken, Rows, drawn, labelled, planted, seeded, table
 
 ORDERED = {"by": "ordered"}
@@ -229,3 +230,8 @@ def test_labels_beside_those_of_rows_nearby(name: str) -> None:
 @pytest.mark.parametrize("name", ORDER)
 def test_the_order_of_rows(name: str) -> None:
     ORDER[name].judge()
+
+
+def test_a_mask_has_the_classes_of_its_pixels() -> None:
+    masks = torch.tensor([[[0, 1], [1, 255]], [[0, 0], [0, 0]], [[255, 255], [2, 2]]])
+    assert count_rows(masks, 4).tolist() == [2, 1, 1, 0]
