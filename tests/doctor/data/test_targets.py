@@ -48,7 +48,7 @@ LABELS = {
         "ok", "labels", lambda: TensorData(drawn(400, 5, high=2).float(), drawn(400, seed=9))
     ),
     "tags": planted(
-        "skipped labels", "labels", lambda: labelled(drawn(200, 5, high=6) - 100, DataInfo("tagging", (4,), 5))
+        "skipped labels", "labels", lambda: labelled(drawn(200, 5, high=5), DataInfo("tagging", (4,), 5))
     ),
     "a task of one's own": planted("skipped labels", "labels", lambda: Rows([{"x": torch.zeros(3)}] * 40)),
     "counts from one": planted(
