@@ -19,7 +19,7 @@ from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from,
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
-from lightkit.runs.record import RunRecord
+from lightkit.runs.record import RunRecord, as_dict
 
 if TYPE_CHECKING:
     from lightkit.compare.comparison import RunComparison
@@ -33,13 +33,14 @@ def compare(args: list[str]) -> int:
     """Put runs side by side."""
     parser = Parser("compare", "runs*", dashed=("--sort", "--csv", "--markdown"), metric="", status="")
     options = parser.read(args)
-    if options.rows is not None and options.rows not in _SPLITS:
-        raise UserError("no such split", key="--rows", received=options.rows, choices=_SPLITS)
     root = project()
     names, overrides = names_and_overrides(options.runs)
     if overrides and options.rows is None:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
     records = _records(names, options, root)
+    splits = [*_SPLITS, *(name for one in records for name in as_dict(as_dict(one.config.get("data")).get("more")))]
+    if options.rows is not None and options.rows not in splits:
+        raise UserError("no such split", key="--rows", received=options.rows, choices=splits)
     metrics = [name for name in options.metric.split(",") if name]
     from lightkit.compare.comparison import build_comparison
 

@@ -119,6 +119,9 @@ class Series(SeriesReader):
         val: Share of the moments for validation.
         test: Share of the moments for test, the last ones.
         gap: Moments that are left out before those of validation.
+        folds: Cut the moments into `folds + 1` parts: the part after the first `fold + 1` is for test, training and
+            validation have the moments before it. None takes the shares.
+        fold: Which fold, from 0.
 
     Raises:
         UserError: A file or column is not there, rows are not in the order of time, or a number is missing; lines are
@@ -130,13 +133,16 @@ class Series(SeriesReader):
     val: float = 0.1
     test: float = 0.2
     gap: int = 0
+    folds: int | None = None
+    fold: int = 0
     exact = True
     scales_itself = True
     split_by = ("file",)
 
     def __post_init__(self) -> None:
-        for name, most in {"context": None, "horizon": None, "stride": None, "season": self.context}.items():
+        for name, most in {**dict.fromkeys(("context", "horizon", "stride", "folds")), "season": self.context}.items():
             check_range(name, getattr(self, name), low=1, high=most, what="out of range")
+        check_range("fold", self.fold, low=0, high=self.folds and self.folds - 1, what="there is no such fold")
         check_range("gap", self.gap, low=0, what="out of range")
         if self.value in self.covariates:
             raise UserError("the values are not known ahead", argument="covariates", received=self.value)
@@ -146,15 +152,18 @@ class Series(SeriesReader):
         short = [name for name, times, _ in parts if len(times) < size]
         told = f"{len(short):,} of {len(parts):,} series are shorter than {size} values and have no window: "
         self.notes = [told + ", ".join(map(repr, short[:_SHOWN])) + ", …" * (len(short) > _SHOWN)] if short else []
-        places = [round(len(moments) * (1 - share)) for share in (self.val + self.test, self.test)]
-        end, first, last = (np.append(moments, np.inf)[max(0, at)] for at in (places[0] - self.gap, *places))
+        places = [round(len(moments) * (1 - share)) for share in (self.val + self.test, self.test, 0)]
+        if self.folds is not None:
+            before = len(moments) - (self.folds - self.fold) * (length := len(moments) // (self.folds + 1))
+            places = [round(before * (1 - self.val)), before, before + length]
+        end, first, last, later = (np.append(moments, np.inf)[max(0, at)] for at in (places[0] - self.gap, *places))
         starts, kinds, tables, done = list[Any](), list[Any](), list[Any](), 0
         for name, times, values in parts:
             self.scales[name] = naive_error(values[times < first, 0], self.season)
             tables.append(np.insert(values, values.shape[1], self.scales[name], axis=1))
             at = np.arange(0, max(0, len(values) - size + 1), self.stride)
             begins, ends = times[at + self.context], times[at + self.context + self.horizon - 1]
-            within = [ends < end, (begins >= first) & (ends < last), begins >= last]
+            within = [ends < end, (begins >= first) & (ends < last), (begins >= last) & (ends < later)]
             kinds.append(np.select(within, [1, 2, 3]))
             starts.append(at + done)
             done += len(values)

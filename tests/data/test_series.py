@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import TimeSeriesSplit
 
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.series import Series
 from tests.conftest import Cli
+from tests.refused import refused
 
 DAYS = 60
 SIZES: Any = {"context": 6, "horizon": 4, "season": 3}
@@ -68,6 +70,16 @@ def test_the_scale_knows_nothing_of_what_comes_after_training(tmp_path: Path) ->
     for row in rows:
         row[2] = row[2] if row[0] < 42 else 9999 * (row[0] % 2)
     assert set(series(tmp_path, rows).scales.values()) == {3.0}
+
+
+def test_folds_train_on_what_was_before_as_those_of_scikit_learn(tmp_path: Path) -> None:
+    for fold, (before, test) in enumerate(TimeSeriesSplit(3).split(range(60))):
+        data = series(tmp_path, horizon=1, val=0.25, folds=3, fold=fold)
+        at = {name: torch.tensor([start % 60 + 6 for start in data.starts[rows]]) for name, rows in data.splits.items()}
+        assert [at["test"].min(), at["test"].max()] == [test[0], test[-1]]
+        assert at["train"].max() < at["val"].min() <= at["val"].max() == before[-1]
+        assert len(at["val"].unique()) == round(len(before) / 4)
+    refused(lambda: series(tmp_path, folds=3, fold=3), "there is no such fold")
 
 
 @pytest.mark.parametrize("way", ["random", "fold", "ordered"])

@@ -96,6 +96,9 @@ def test_it_is_in_every_table_and_curve_and_may_be_the_monitor(tables: Path, cli
     assert (shown.code, "20" in shown.out) == (0, True), shown.err
     assert "shifted/accuracy" in cli("compare", "run", "run", "--metric", "shifted/*").out
     assert "20 shifted" in cli("doctor", *TABLE, MORE).out
+    assert cli("train", *TABLE, MORE, "model.hidden=[4]", "hydra.run.dir=other").code == 0
+    rows_compared = cli("compare", "run", "other", "--rows", "shifted", "--json")
+    assert json.loads(rows_compared.out)["split"] == "shifted", rows_compared.err
 
 
 @pytest.mark.parametrize(
