@@ -112,12 +112,10 @@ def check_alike(info: DataInfo, other: DataInfo) -> None:
     """Refuse a set that a model of some data cannot be measured on; it may have the first of its classes only."""
     if other.class_names and other.class_names == info.class_names[: len(other.class_names)]:
         other = replace(other, class_names=info.class_names, num_classes=info.num_classes)
-    here, there = ({name: getattr(one, name) for name in _ALIKE} for one in (info, other))
-    if here != there:
-        pairs = [(f"{name} {here[name]}", f"{name} {there[name]}") for name in _ALIKE if here[name] != there[name]]
-        expected, received = map(", ".join, zip(*pairs))
-        what = "the set is not as the training set is"
-        raise UserError(what, key="data.dataset", expected=expected[:300], received=received[:300])
+    wrong = [name for name in _ALIKE if getattr(info, name) != getattr(other, name)]
+    if wrong:
+        here, there = (", ".join(f"{name} {getattr(one, name)}" for name in wrong)[:300] for one in (info, other))
+        raise UserError("the set is not as the training set is", key="data.dataset", expected=here, received=there)
 
 
 def check_hooks(callback: Any, *, key: str) -> None:

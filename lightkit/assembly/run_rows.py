@@ -117,13 +117,15 @@ def with_further_sets(cfg: DictConfig, data: Data, build: Callable[..., Data]) -
     """
     more, notes = dict[str, Loader](), [*data.notes]
     for name, entry in to_plain(cfg.data.get("more") or {}).items():
-        whole: dict[str, Any] = {} if "split" in entry else {"split": {"by": "random", "groups": None}}
+        whole: dict[str, Any] = {} if "split" in entry else {"split": {"by": "file", "groups": None}}
         laid = with_values(cfg, {"data": {**whole, **entry}, **{f"data.{key}": own for key, own in _EVALUATED.items()}})
         try:
             part = build(laid, like=data, rows=rows_to_measure if whole else None)
             check_alike(data.info, part.info)
             if part.test is None:
                 raise UserError("there are no test rows", key="data.split.test", received=laid.data.split.test)
+            if part.info.fingerprint == data.info.fingerprint and torch.isin(part.test.rows, data.rows["train"]).any():
+                raise UserError("the run trains on rows of this set", key="data", fix="another data set, or split: {}")
         except UserError as error:
             error.move("data", f"data.more.{name}")
             raise

@@ -39,6 +39,7 @@ class Texts(TensorData):
         max_vocabulary: Words to tell apart, the most frequent ones; others become one unknown word.
         vocabulary: The words in order of their numbers, as texts need that share a model; None takes those of the
             training rows.
+        like: The texts of the training rows, for a further set: classes and length are its own.
 
     Raises:
         UserError: A file or column is not there, a text is empty, or tags are not as many as words; lines are named.
@@ -56,6 +57,7 @@ class Texts(TensorData):
         max_words: int = 256,
         max_vocabulary: int = 20_000,
         vocabulary: list[str] | None = None,
+        like: Any = None,
     ) -> None:
         check_range("max_words", max_words, low=1, what="too small")
         files = sorted(Path(path).expanduser().glob("*/*.txt")) if isinstance(path, str) else []
@@ -75,7 +77,7 @@ class Texts(TensorData):
         }
         places = source.places([*wrong]) if wrong else []
         Faults(fix="mend them, or take them out of the table").take([*zip(places, wrong.values(), strict=True)])
-        most = min(max_words, max(words for words, _ in pairs))
+        most = like.info.input_shape[0] if like else min(max_words, max(words for words, _ in pairs))
         names = dict.fromkeys(word for words in cells for word in words)
         known = Tokens(["<padding>", "<unknown>", *names], most, tags)
         x = torch.from_numpy(known.features(column.kinds.to_pylist())[column.codes]).long()
@@ -84,7 +86,8 @@ class Texts(TensorData):
             numbers = Tokens(["", "", *classes], most, spaces=True).features(marks.kinds.to_pylist())[marks.codes]
             y = torch.where(x == 0, IGNORED, torch.from_numpy(numbers).long() - 2)
         else:
-            found, classes = read_targets([table], [target], task="multiclass")
+            words = like.info.class_names if like else ()
+            found, classes = read_targets([table], [target], task="multiclass", known=words)
             y = torch.from_numpy(found)
         info = DataInfo("tagging" if tags else "multiclass", (most,), len(classes), classes)
         super().__init__(x, y, info, name=source.label, reader=TableReader([text], targets=[target]))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lightkit
@@ -26,7 +27,10 @@ TABLE = [
     *("data.normalize=standard", "data.dataset.missing=mean", "model.hidden=[8]", "trainer.epochs=2", "device=cpu"),
 ]
 MORE = "data.more={shifted: {dataset: {path: b.csv}}}"
-WINE = ["data.more={same: {split: {}}, all: {batch_size: 7}}", "metrics.monitor=same/accuracy"]
+WINE = [
+    "data.more={same: {split: {}, batch_size: 7}, few: {split: {val: 0, test: 0.1}}}",
+    "metrics.monitor=same/accuracy",
+]
 
 
 @pytest.fixture
@@ -65,6 +69,20 @@ def test_a_further_set_is_prepared_as_the_training_rows_were(tables: Path) -> No
     reds = x[:, 1:].argmax(1)[::2]
     assert len(reds.unique()) == 1
     assert len(x[1::2, 1:].unique(dim=0)) == 1, "a colour that the training table lacks is none of its colours"
+
+
+def test_images_and_texts_have_the_classes_and_words_of_training(project: Path) -> None:
+    for place, words in {"a/bird": "up up", "a/cat": "so on", "a/dog": "in out", "b/dog": "out of it"}.items():
+        Path(place).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (4, 4), (60 * number, 0, 0)).save(f"{place}/{number}.png")
+            Path(f"{place}/{number}.txt").write_text(f"{words} {number}")
+    images = ["data=image_folder", "data.dataset.root=a", "data.more={other: {dataset: {root: b}}}"]
+    for options in (images, ["data=texts", "data.dataset.path=a", "data.more={other: {dataset: {path: b}}}"]):
+        cfg = compose([*options, "device=cpu", "data.split.val=0", "data.split.test=0"]).cfg
+        data = build_splits(cfg, build_engine(cfg))
+        assert next(iter(data.more["other"].epoch(0)))[1].tolist() == [2] * 4
+    assert data.info.vocabulary == data.more["other"].source.info.vocabulary
 
 
 def test_it_is_in_every_table_and_curve_and_may_be_the_monitor(tables: Path, cli: Cli) -> None:
@@ -113,6 +131,7 @@ def test_it_is_in_every_table_and_curve_and_may_be_the_monitor(tables: Path, cli
         ("{shifted: {dataset: {path: d.csv}}}", ["data.more.shifted.dataset.features: d.csv has no such column"]),
         ("{w: {dataset: {_target_: lightkit.data.tables.wine}}}", ["data.more.w.normalize: ", "(4,)", "(13,)"]),
         ("{w: {normalize: none, dataset: {_target_: lightkit.data.tables.diabetes}}}", ["data.more.w"]),
+        ("{s: {}}", ["data.more.s: the run trains on rows of this set", "split: {}"]),
         ("{s: {split: {test: 0}}}", ["data.more.s.split.test: there are no test rows"]),
     ],
 )  # fmt: skip
@@ -132,7 +151,7 @@ def test_kill_and_resume_give_the_same_bits(tmp_path: Path) -> None:
     place = case.kill(moment, "killed")
     case.resume(place)
     assert case.differences(place) == []
-    names = ("same/accuracy", "all/loss")
+    names = ("same/accuracy", "few/loss")
     curves = [
         [
             [r["step"], *(r[n] for n in names)]
@@ -149,10 +168,10 @@ def test_two_processes_measure_all_rows_and_go_on_in_one(tmp_path: Path) -> None
     one, two = train(tmp_path / "one", of_processes("data=wine", *WINE), 1), train(tmp_path / "two", cfg, 2)
     go_on(two, 1, "trainer.epochs=3")
     values = [json.loads((run / "result.json").read_text())["metrics"] for run in (one, two)]
-    assert {"same/accuracy", "all/accuracy"} <= values[0].keys() & values[1].keys()
+    assert {"same/accuracy", "few/accuracy"} <= values[0].keys() & values[1].keys()
     assert values[1]["same/loss"] == pytest.approx(values[1]["test/loss"])
-    again = Runner(load_run(two, ["device=cpu"]).cfg, two).evaluate("all")
-    assert again["all/loss"] == pytest.approx(values[1]["all/loss"], rel=1e-5)
+    again = Runner(load_run(two, ["device=cpu"]).cfg, two).evaluate("few")
+    assert again["few/loss"] == pytest.approx(values[1]["few/loss"], rel=1e-5)
 
 
 def test_members_of_an_ensemble_and_a_sweep_measure_them(project: Path, cli: Cli) -> None:
