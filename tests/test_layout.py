@@ -83,7 +83,7 @@ BUDGETS = {
     "runner": 5800,
     "doctor": 4200,
     "cli": 4200,
-    "data": 6450,
+    "data": 6500,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
