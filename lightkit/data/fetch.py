@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
@@ -64,6 +65,7 @@ class Fetch:
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
         self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
+        self._memory = list[tuple[Any, Any]]()
 
     def __getitem__(self, job: ReadJob) -> Any:
         try:
@@ -107,7 +109,7 @@ class Fetch:
             if any(_layout(one) != _layout(sample) for one in samples):
                 return None
             piece, y = self._prepared(job, samples, begin)
-            x = _batch_memory(len(job.rows), piece) if x is None else x
+            x = _batch_memory(len(job.rows), piece, self._memory) if x is None else x
             targets.append(y)
             alike = isinstance(y, Tensor) and y.shape[1:] == targets[0].shape[1:] and y.dtype == targets[0].dtype
             if not alike or (piece.shape[1:], piece.dtype) != (x.shape[1:], x.dtype):
@@ -174,17 +176,27 @@ def _many(base: Any) -> Callable[[list[int]], Any] | None:
     return base.__getitems__ if kinds and names[1] in vars(kinds[0]) else None
 
 
-def _batch_memory(count: int, x: Tensor) -> Tensor:
-    """Reserve memory for `count` samples like those of `x`; in a worker process, shared with the main one."""
+def _batch_memory(count: int, x: Tensor, known: list[tuple[Any, Any]]) -> Tensor:
+    """Reserve memory for `count` samples like those of `x`; in a worker process, shared with the main one.
+
+    Args:
+        count: Number of samples.
+        x: Some of them.
+        known: The memory of the last two batches, with what tells whether anything still refers to it. Where nothing
+            does, it is taken again, as new pages cost more than what is written into them.
+    """
     shape = (count, *x.shape[1:])
     size = math.prod(shape) * x.element_size()
     if get_worker_info() is not None:
         shared = torch.UntypedStorage._new_shared(size)
         return torch.empty(0, dtype=x.dtype).set_(shared).view(shape)
     # NumPy asks the system for large pages, PyTorch takes small ones; it aligns its memory as is done here.
-    memory = np.empty(size + _ALIGNED, np.uint8)
+    free = [own for own, used in known if used() is None and len(own) == size + _ALIGNED]
+    memory = free[0] if free else np.empty(size + _ALIGNED, np.uint8)
     begin = -memory.ctypes.data % _ALIGNED
-    return torch.from_numpy(memory[begin : begin + size]).view(x.dtype).view(shape)
+    handed = memory[begin : begin + size]
+    known[:] = [(memory, ref(handed)), *(one for one in known if one[0] is not memory)][:2]
+    return torch.from_numpy(handed).view(x.dtype).view(shape)
 
 
 def _layout(sample: Any) -> tuple[Any, ...] | None:
