@@ -7,7 +7,7 @@ of the middle square, so it scales once where they scale twice. CPU time is that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,14 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from PIL import Image
 from timm.data import ImageDataset, create_loader
 from torch import Tensor
 from torchvision.transforms import v2
 
-from benchmarks.harness import Bar, Sample, check_same, interleave, judge, show
+from benchmarks.harness import Bar, check_same, interleave, judge, look, show
 from lightkit.data import Data, build_data
 from lightkit.data.images import ImageFolder
 from lightkit.data.transforms import RandomFlip, RandomShift
@@ -127,26 +126,6 @@ def build_timms(folder: Path, size: int, arguments: dict[str, Any], *, batch: in
         ImageDataset(str(folder)), (3, size, size), batch, num_workers=workers, device=torch.device("cpu"),
         **scaling, **arguments,
     )  # fmt: skip
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process and its workers so far."""
-    own = psutil.Process()
-    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children()))
-
-
-def look(epochs: Callable[[], Iterable[Any]]) -> Sample:
-    """Go through the batches of an epoch of images."""
-    samples, total = 0, 0.0
-    with (sample := Sample()):
-        began = cpu_seconds()
-        for x, _ in epochs():
-            samples += len(x)
-            total += float(x.sum()) / x[0].numel()
-        took = cpu_seconds() - began
-    sample.cpu = took
-    sample.proof = {"samples": float(samples), "mean": total / samples}
-    return sample
 
 
 def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int) -> bool:

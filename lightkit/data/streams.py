@@ -228,13 +228,13 @@ class Stream:
     Args:
         path: The shards: a file, folder or glob on any file system of fsspec, or one for each split by its name.
         target: The field to predict; `json.label` is an entry of one. None gives samples without target.
-        fields: The fields to predict from; None takes all others. Several make a dict.
+        fields: The fields to predict from; None takes all others. Numbers make a vector, others a dict.
         classes: Names of the classes in order, or their number; None takes those that there are.
         size: Pixels a side of images: the middle square, scaled; None leaves them.
         decode: By field, a function of its content, or the ending of a file with such content (`jpg`).
 
     Raises:
-        UserError: Shards are missing or damaged, a row lacks its target, or a class is none of those named.
+        UserError: Shards are missing or damaged, a row lacks a field, or a class is none of those named.
     """
 
     draws = False
