@@ -138,7 +138,8 @@ def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int)
     sources = {LIGHTKIT: lambda: data.train.epoch(next(epochs)), TORCH: lambda: torchs, TIMM: lambda: timms}
     results = interleave({name: partial(look, source) for name, source in sources.items()}, rounds=rounds)
     data.close()
-    check_same(results, samples=0, mean=0.05)
+    check_same(results, samples=0)
+    check_same({name: results[name] for name in (LIGHTKIT, TORCH)}, mean=0.05)  # timm pads nothing
     show(f"JPEG: {case.title}; workers: {workers}", results, TORCH, per=data.train.num_samples, unit="µs")
     bars = [Bar(LIGHTKIT, TORCH, 0.909, kind="cpu"), Bar(LIGHTKIT, TIMM, 1.0, kind="cpu")]
     return judge(results, bars)
