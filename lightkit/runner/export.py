@@ -169,7 +169,7 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "missing": sorted({*MISSING, *(sign + word for sign in ("", "+", "-") for word in _NOT_FINITE)}),
         "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},
     }
-    return Leaving(model.network, known, inputs, about)
+    return Leaving(model.network, known, inputs, about, getattr(model.after, "curves", None))
 
 
 def _word(text: str) -> str:

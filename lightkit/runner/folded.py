@@ -84,6 +84,7 @@ class FoldedPredictor(Predictor):
             outputs = as_logits(together.mean(0), info.task)
             outputs = outputs[:, 0] if info.task in ("binary", "regression") and info.num_classes == 1 else outputs
             collected = Predictions(info.task, info.class_names, info.in_unit)
+            collected.after = self.after
             collected.update(outputs, None, torch.zeros(()), len(outputs))
             yield piece, collected, self._spread(together)
 

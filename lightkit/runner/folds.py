@@ -32,6 +32,7 @@ from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.oof import TASKS, MemberPredictions, pooled
 from lightkit.loggers import Logger
 from lightkit.metrics import Figures
+from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble.report import SplitMeter, values_of
 from lightkit.runner.evaluation import with_names
 from lightkit.runner.messages import introduction
@@ -313,6 +314,7 @@ def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         info = replace(shared.data.info, transform=AS_IT_IS)
         collected = Predictions(info.task, info.class_names, info.in_unit)
+        collected.after = calibration_of(folder)
         collected.update(as_logits(found.predictions, info.task), found.targets, torch.zeros(()), len(found))
         return with_names(collected.rows(found.rows), shared.data.source)
 

@@ -38,12 +38,13 @@ from lightkit.data.sources import SampleData, kept_generators
 from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo, TensorData
 from lightkit.device import Engine
+from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.evaluation import Trained, checkpoint_path, pass_over, predict_rows
 from lightkit.runner.models import holds_ensemble, plain_version
 from lightkit.runner.run import Runner
 from lightkit.runs.catalog import find_run, folds_of, project
 from lightkit.runs.reading import read_run
-from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.evaluate import AsTheyAre, Predictions
 from lightkit.trainer.tasks import Supervised
 
 _AT_ONCE = 1 << 16
@@ -82,6 +83,7 @@ class Predictor:
         """The network, or the ensemble as one module; it sees inputs that are preprocessed."""
         self.preprocessing, self.folder = preprocessing, folder
         self._engine, self._cfg, self._weights = engine, cfg, (checkpoint, members)
+        self.after = AsTheyAre() if members or checkpoint != "best" else calibration_of(folder)
         last, mode, trust = cfg.trainer.test == "last", cfg.metrics.mode, to_plain(cfg.trust)
         task = build_task(cfg.trainer.task, None, self.info, engine)
         task = own_task(role_of(cfg), task, self.info, engine, folder, last=last, mode=mode, trust=trust)
@@ -195,7 +197,7 @@ class Predictor:
             columns = {
                 name: values
                 for name, values in columns.items()
-                if proba or name.rpartition("/")[2] in ("prediction", "std")
+                if proba or name.rpartition("/")[2] in ("prediction", "std", "set", "low", "high")
             }
             if words := self.info.task == "binary" and self.preprocessing.reader.words:
                 columns["prediction"] = [words[value] for value in columns["prediction"]]
@@ -278,6 +280,7 @@ class Predictor:
             loader = self._loader(self.preprocessing(piece.inputs), targets)
             with kept_generators(), self._translated():
                 found = predict_rows(self._trained, loader, self.info)
+            found[0].after = self.after
             yield piece, *found
 
     @contextmanager

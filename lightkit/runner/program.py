@@ -79,13 +79,15 @@ class Whole(nn.Module):
     Args:
         network: The network.
         known: What its run does to inputs, and the task.
+        curves: Makes probabilities believable (`lightkit calibrate`); None leaves them.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, network: nn.Module, known: Preprocessing) -> None:
+    def __init__(self, network: nn.Module, known: Preprocessing, curves: nn.Module | None = None) -> None:
         super().__init__()
+        self.curves = curves
         self.network, self.task, scaling = network, known.info.task, known.normalizer
         self.unit, self.undo = known.info.target_scale if self.task == "regression" else 1.0, known.info.undo
         self.fill = nn.Identity() if known.filling is None else Fill(known.filling, raw_shape(known)[0])
@@ -103,7 +105,7 @@ class Whole(nn.Module):
         """Turn outputs of the network into probabilities, of regression into values in their own unit."""
         if self.task in WITHOUT_PROBABILITIES:
             return outputs
-        found = as_probabilities(outputs, self.task)
+        found = as_probabilities(outputs if self.curves is None else self.curves(outputs), self.task)
         found = self.undo(found)
         return found * self.unit if self.unit != 1 else found
 
@@ -129,11 +131,12 @@ class Leaving:
     known: Preprocessing
     inputs: Tensor
     about: Mapping[str, Any]
+    curves: nn.Module | None = None
 
     @property
     def whole(self) -> Whole:
         """Return the network with what is done before and after it."""
-        return Whole(self.network, self.known).eval()
+        return Whole(self.network, self.known, self.curves).eval()
 
 
 class Format(ABC):

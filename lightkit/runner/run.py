@@ -17,6 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
+from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
@@ -40,6 +41,7 @@ from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, 
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.catalog import folds_of
 from lightkit.runs.on_end import followed
+from lightkit.trainer.evaluate import AsTheyAre
 
 _LOG = logging.getLogger(__name__)
 
@@ -196,6 +198,7 @@ class Runner:
         with self.trained(checkpoint, members) as learner:
             loader = rows_of(learner, split)
             collected, columns = predict_rows(learner, loader, learner.data.info)
+            collected.after = AsTheyAre() if members or checkpoint != "best" else calibration_of(self.folder)
             rows = with_names(collected.rows(loader.rows), loader.source)
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -135,6 +135,19 @@ def task_of(task: str, class_names: tuple[str, ...], outputs: Tensor, targets: T
     return "multiclass" if task == "custom" and is_class and outputs.shape[1] == len(class_names) else task
 
 
+class AsTheyAre:
+    """Leaves outputs as the network gives them, and says no more of them."""
+
+    def outputs(self, outputs: Tensor) -> Tensor:
+        """Return logits `(N, ...)` whose probabilities can be believed."""
+        return outputs
+
+    def columns(self, values: Tensor, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Return more columns, of probabilities `(N, C)` of classes by these names, or of values in their unit."""
+        del values, names
+        return {}
+
+
 class Predictions:
     """Collects what a task hands to the metrics, for every sample, as rows of a table.
 
@@ -151,6 +164,7 @@ class Predictions:
         self._preds: list[Tensor] = []
         self._targets: list[Any] = []
         self._texts: list[Any] = []
+        self.after = AsTheyAre()
         self._heads: dict[str, Predictions] = {}
 
     def update(self, preds: Any, target: Any, loss: Tensor, size: int, *_more: Any) -> None:
@@ -242,6 +256,7 @@ class Predictions:
 
     def _named(self, outputs: Tensor, task: str) -> dict[str, list[Any]]:
         """Turn outputs `(N, ...)` into predictions, and probabilities where there are some."""
+        outputs = self.after.outputs(outputs) if task in ("binary", "multiclass", "multilabel") else outputs
         if task == "binary":
             probabilities = outputs.reshape(len(outputs)).sigmoid()
             return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
@@ -251,11 +266,14 @@ class Predictions:
             return {"prediction": [*outputs.numpy()]}
         names = self._names or tuple(map(str, range(outputs.shape[-1])))
         if task not in ("multiclass", "multilabel") or outputs.shape[1:] != (len(names),):  # embeddings are no classes
-            return {"prediction": outputs.tolist()}
+            more = self.after.columns(outputs, ()) if task == "regression" else {}
+            return {"prediction": outputs.tolist(), **more}
         if task == "multiclass":
             probabilities = outputs.softmax(1)
             chosen: list[Any] = [names[index] for index in probabilities.argmax(1).tolist()]
         else:
             probabilities = outputs.sigmoid()
             chosen = (probabilities > 0.5).int().tolist()
-        return {"prediction": chosen} | {f"p({name})": probabilities[:, i].tolist() for i, name in enumerate(names)}
+        columns = {f"p({name})": probabilities[:, i].tolist() for i, name in enumerate(names)}
+        more = self.after.columns(probabilities, names) if task == "multiclass" else {}
+        return {"prediction": chosen, **columns, **more}

@@ -1,0 +1,192 @@
+"""The calibration of a finished run: its rows, what is fitted to them, and what that is worth on others."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from lightkit.assembly import build_shared
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.data import DataInfo
+from lightkit.ensemble.calibration import reliability
+from lightkit.ensemble.combining import as_logits, as_probabilities
+from lightkit.ensemble.oof import TASKS, pooled
+from lightkit.loggers.files import write_json
+from lightkit.metrics.ensemble_figures import reliability as draw_reliability
+from lightkit.runner.calibrate import (
+    FEWEST,
+    METHODS,
+    Calibration,
+    Curves,
+    conformal_quantile,
+    crossed,
+    fit_curves,
+    measures,
+    step_of,
+)
+from lightkit.runner.evaluation import predict_rows, rows_of
+from lightkit.runner.folds import first_fold, fold_predictions, trained_folds
+from lightkit.runner.run import Runner
+from lightkit.runs.catalog import folds_of
+
+NONE = "none"
+_OUT_OF_FOLD = "out of fold"
+
+
+class Seen(NamedTuple):
+    """Rows that a model has not learnt from, and what it puts out for them."""
+
+    logits: Tensor
+    """`(N, C)`: logits, of regression values in the unit of the data."""
+    targets: Tensor
+    """`(N,)` classes, or `(N, C)` labels or values."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a calibration came to.
+
+    Args:
+        method: How probabilities are changed; `none` leaves them.
+        fitted_on: The rows that decided, in words.
+        rows: How many.
+        before: Measures of these rows as the model gives them.
+        after: The same, each row by what was fitted to others.
+        test: Measures of the test rows before and after; empty without such rows.
+        coverage: Share of rows that sets or intervals are to cover; None makes none.
+        quantile: The largest score in them.
+        covered: Share of the test rows that they cover.
+        size: Mean number of classes in a set, or mean width of an interval, of the test rows.
+    """
+
+    method: str
+    fitted_on: str
+    rows: int
+    before: dict[str, float]
+    after: dict[str, float]
+    test: dict[str, dict[str, float]]
+    coverage: float | None = None
+    quantile: float | None = None
+    covered: float | None = None
+    size: float | None = None
+
+
+def calibrate(
+    cfg: DictConfig, folder: Path, *, method: str = "temperature", split: str = "val", coverage: float | None = None
+) -> Calibrated:
+    """Fit what makes the probabilities of a run believable, and what covers the truth; kept in its folder.
+
+    Args:
+        cfg: The configuration of the run.
+        folder: Its folder. Of a cross-validation all rows are taken, each predicted by the fold that has not seen it.
+        method: `temperature`, `vector`, `isotonic` or `none`.
+        split: The rows to fit on.
+        coverage: Share of rows that sets of classes, or intervals, are to cover; None makes none.
+
+    Returns:
+        What it came to. `calibration.json` and `figures/calibration` of the folder hold it.
+
+    Raises:
+        UserError: The run predicts nothing that has probabilities, or the rows do not suffice.
+    """
+    info, seen, tested = _rows(cfg, folder, split)
+    method = NONE if info.task == "regression" else method
+    if method not in (*METHODS, NONE):
+        raise UserError("no such method", key="--method", received=method, choices=(*METHODS, NONE))
+    if method == NONE and coverage is None:
+        what, fix = "nothing would be done", "--coverage 0.9, or another --method"
+        raise UserError(what, key="--method", received=f"{method}, of {info.task}", fix=fix, family="contradiction")
+    if coverage is not None and info.task not in ("multiclass", "regression"):
+        what, expected = "sets are made of classes, and intervals of values", "multiclass or regression"
+        raise UserError(what, key="--coverage", expected=expected, received=info.task, family="data-setting")
+    if len(seen.targets) < FEWEST:
+        what, fix = "too few rows to fit anything to", "another --split, or a larger data.split.val"
+        facts = {"expected": f"{FEWEST} rows", "received": len(seen.targets), "fix": fix, "family": "split"}
+        raise UserError(what, key=f"--split {split}", **facts)
+    task = info.task
+    fitted = None if method == NONE else fit_curves(method, seen.logits, seen.targets, task)
+    curves = None if fitted is None else Curves(task, **fitted)
+    fair = seen.logits if curves is None else crossed(method, seen.logits, seen.targets, task)
+    scores = fair if task == "regression" else as_probabilities(fair, task)
+    quantile = None if coverage is None else conformal_quantile(scores, seen.targets, task, coverage)
+    found = Calibration(task, curves, coverage, math.inf if quantile is None else quantile)
+    said: dict[str, Any] = {"before": {}, "after": {}, "test": {}}
+    if task != "regression":
+        said = {"before": measures(seen.logits, seen.targets, task), "after": measures(fair, seen.targets, task)}
+        said["test"] = {} if tested is None else _of_test(found, tested)
+    covered, size = (None, None) if coverage is None or tested is None else _covered(found, tested)
+    where = _OUT_OF_FOLD if folds_of(folder) else split
+    told = Calibrated(method, where, len(seen.targets), **said, coverage=coverage, quantile=quantile, covered=covered,
+                      size=size)  # fmt: skip
+    _draw(folder, info, (seen.logits, fair), seen.targets)
+    finite = quantile if quantile is not None and math.isfinite(quantile) else None
+    kept = {**asdict(told), "quantile": finite, "task": task, "step": step_of(folder), "curves": fitted}
+    write_json(folder / run_files.CALIBRATION, kept)
+    return told
+
+
+def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, Seen, Seen | None]:
+    """Return facts about the data, the rows to fit on, and test rows; None where these are the same."""
+    if folds_of(folder):
+        shared = build_shared(first_fold(cfg), folder, trains=False)
+        with closing(shared.data):
+            info = shared.data.info
+        _check_task(info)
+        found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
+        scale = info.target_scale if info.task == "regression" else 1.0
+        return info, Seen(as_logits(found.predictions, info.task) * scale, found.targets * scale), None
+    with Runner(cfg, folder).trained() as learner:
+        info = learner.data.info
+        _check_task(info)
+        seen = [split, *(["test"] if learner.data.test is not None and split != "test" else [])]
+        parts = [_seen(predict_rows(learner, rows_of(learner, one), info)[0].tensors(), info) for one in seen]
+    return info, parts[0], parts[1] if len(parts) > 1 else None
+
+
+def _seen(tensors: tuple[Tensor, Tensor], info: DataInfo) -> Seen:
+    outputs, targets = (info.in_unit(one) for one in tensors)
+    return Seen(outputs.reshape(len(outputs), -1), targets)
+
+
+def _check_task(info: DataInfo) -> None:
+    if info.task not in TASKS:
+        what = "what this run predicts has no probabilities of classes or labels, and is no value"
+        raise UserError(what, key="lightkit calibrate", received=info.task, choices=TASKS, family="data-setting")
+
+
+def _of_test(found: Calibration, tested: Seen) -> dict[str, dict[str, float]]:
+    both = {"before": tested.logits, "after": found.outputs(tested.logits)}
+    return {name: measures(logits, tested.targets, found.task) for name, logits in both.items()}
+
+
+def _covered(found: Calibration, tested: Seen) -> tuple[float, float]:
+    """Return the share of the test rows that sets or intervals cover, and their mean size."""
+    if found.task == "regression":
+        inside = (tested.logits - tested.targets.reshape(tested.logits.shape)).abs() <= found.quantile
+        return float(inside.all(1).double().mean()), 2 * found.quantile
+    chance = as_probabilities(found.outputs(tested.logits), found.task)
+    sets = chance >= 1 - found.quantile
+    sets[torch.arange(len(sets)), chance.argmax(1)] = True
+    return float(sets.gather(1, tested.targets.reshape(-1, 1).long()).double().mean()), float(
+        sets.sum(1).double().mean()
+    )
+
+
+def _draw(folder: Path, info: DataInfo, both: tuple[Tensor, Tensor], targets: Tensor) -> None:
+    """Draw the reliability diagrams before and after, for the folder of the run."""
+    if info.task == "regression":
+        return
+    place = folder / run_files.FIGURES / "calibration"
+    place.mkdir(parents=True, exist_ok=True)
+    for name, logits in zip(("before", "after"), both):
+        found = reliability(as_probabilities(logits, info.task), targets, info.task)
+        figure = draw_reliability(found.edges, found.confidence, found.accuracy, found.counts, error=found.error)
+        figure.savefig(place / f"{name}.png", dpi=100)
