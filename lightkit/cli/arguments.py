@@ -44,6 +44,7 @@ COMMAND_GROUPS = {
         "compare": ("compare.compare", "compare runs: means over seeds, tests, row by row"),
         "eval": ("evaluate.evaluate", "compute the metrics of a finished run on a split"),
         "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
+        "calibrate": ("calibrate.calibrate", "make the probabilities of a run believable, and sets that cover"),
         "export": ("export.export", "write a trained model as a file that predicts without lightkit"),
         "show": ("evaluate.show", "show samples, predictions and the largest losses as a page"),
         "params": ("inspected.params", "show weights and gradients of a run, with histograms"),

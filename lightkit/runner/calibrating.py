@@ -175,9 +175,8 @@ def _covered(found: Calibration, tested: Seen) -> tuple[float, float]:
     chance = as_probabilities(found.outputs(tested.logits), found.task)
     sets = chance >= 1 - found.quantile
     sets[torch.arange(len(sets)), chance.argmax(1)] = True
-    return float(sets.gather(1, tested.targets.reshape(-1, 1).long()).double().mean()), float(
-        sets.sum(1).double().mean()
-    )
+    right = sets.gather(1, tested.targets.reshape(-1, 1).long())
+    return float(right.double().mean()), float(sets.sum(1).double().mean())
 
 
 def _draw(folder: Path, info: DataInfo, both: tuple[Tensor, Tensor], targets: Tensor) -> None:
@@ -188,5 +187,6 @@ def _draw(folder: Path, info: DataInfo, both: tuple[Tensor, Tensor], targets: Te
     place.mkdir(parents=True, exist_ok=True)
     for name, logits in zip(("before", "after"), both):
         found = reliability(as_probabilities(logits, info.task), targets, info.task)
-        figure = draw_reliability(found.edges, found.confidence, found.accuracy, found.counts, error=found.error)
+        bins = (found.edges, found.confidence, found.accuracy, found.counts)
+        figure = draw_reliability(*(values.tolist() for values in bins), error=found.error, task=info.task)
         figure.savefig(place / f"{name}.png", dpi=100)
