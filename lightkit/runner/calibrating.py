@@ -109,7 +109,12 @@ def calibrate(
         raise UserError(what, key="--coverage", expected=expected, received=info.task, family="data-setting")
     if len(seen.targets) < FEWEST:
         what, fix = "too few rows to fit anything to", "another --split, or a larger data.split.val"
-        facts = {"expected": f"{FEWEST} rows", "received": len(seen.targets), "fix": fix, "family": "split"}
+        facts: dict[str, Any] = {
+            "expected": f"{FEWEST} rows",
+            "received": len(seen.targets),
+            "fix": fix,
+            "family": "split",
+        }
         raise UserError(what, key=f"--split {split}", **facts)
     task = info.task
     fitted = None if method == NONE else fit_curves(method, seen.logits, seen.targets, task)

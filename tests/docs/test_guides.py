@@ -25,6 +25,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/security.md",
         "docs/guides/sklearn.md",
         "docs/guides/board.md",
+        "docs/guides/calibration.md",
         "docs/guides/checkpoints.md",
         "docs/guides/clusters.md",
         "docs/guides/coming-from.md",

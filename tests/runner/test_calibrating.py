@@ -1,0 +1,152 @@
+"""Probabilities after a calibration, and sets and intervals that cover, against scikit-learn and their formulas."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+
+import lightkit
+from lightkit.cli import main
+from lightkit.ensemble.combining import as_probabilities
+from lightkit.runner.calibrate import Curves, conformal_quantile, fit_curves, measures
+
+RUN = "outputs/run"
+QUICK = ("model.hidden=[8]", "trainer.epochs=4", "optim.lr=0.01", "logger.console.style=quiet", f"hydra.run.dir={RUN}")
+
+
+class AsGiven(ClassifierMixin, BaseEstimator):
+    """Says what it is given."""
+
+    def __init__(self, classes: int = 3) -> None:
+        self.classes = classes
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return np.arange(self.classes)
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> AsGiven:
+        return self
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return x.argmax(1)
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+def drawn(count: int, seed: int, sharp: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that are too sure of themselves, and classes."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, 3, generator=draw)
+    targets = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+    return logits * sharp, targets
+
+
+def test_isotonic_probabilities_are_those_of_scikit_learn() -> None:
+    (logits, targets), (new, _) = drawn(400, 0), drawn(100, 1)
+    given = [as_probabilities(one, "multiclass").double().numpy() for one in (logits, new)]
+    theirs = CalibratedClassifierCV(FrozenEstimator(AsGiven()), method="isotonic").fit(given[0], targets.numpy())
+    ours = Curves("multiclass", **fit_curves("isotonic", logits, targets, "multiclass"))(new).softmax(1)
+    assert np.abs(ours.numpy() - theirs.predict_proba(given[1])).max() < 1e-5
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector", "isotonic"])
+@pytest.mark.parametrize("task", ["multiclass", "binary"])
+def test_each_method_makes_what_is_too_sure_of_itself_believable(method: str, task: str) -> None:
+    (logits, targets), (new, truth) = drawn(2000, 0), drawn(2000, 1)
+    if task == "binary":
+        logits, new = (one[:, 1:2] - one[:, :1] for one in (logits, new))
+        draw = torch.Generator().manual_seed(2)
+        targets, truth = (torch.bernoulli((one / 3).sigmoid(), generator=draw)[:, 0] for one in (logits, new))
+    found = Curves(task, **fit_curves(method, logits, targets, task))(new)
+    before, after = measures(new, truth, task), measures(found, truth, task)
+    assert after["ece"] < before["ece"] / 2
+    assert after["log_loss"] < before["log_loss"]
+    assert found.shape == new.shape
+
+
+def test_the_quantile_covers_new_rows_as_often_as_asked() -> None:
+    shares = []
+    for seed in range(200):
+        (logits, targets), (new, truth) = drawn(99, 2 * seed), drawn(99, 2 * seed + 1)
+        quantile = conformal_quantile(logits.softmax(1), targets, "multiclass", 0.9)
+        shares.append(float((new.softmax(1).gather(1, truth[:, None]) >= 1 - quantile).float().mean()))
+    assert 0.89 < np.mean(shares) < 0.92
+    assert conformal_quantile(drawn(9, 0)[0].softmax(1), drawn(9, 0)[1], "multiclass", 0.95) == float("inf")
+    values, truth = torch.zeros(99, 1), torch.arange(1, 100).float()[:, None]
+    assert conformal_quantile(values, truth, "regression", 0.9) == 90  # ceil(100 * 0.9)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("digits")
+    (place / "conf").mkdir()
+    with chdir(place):
+        assert main(["train", "data=digits", *QUICK]) == 0
+    return place
+
+
+def test_a_run_that_is_calibrated_predicts_so_everywhere(digits: Path, cli: Callable[..., Any]) -> None:
+    with chdir(digits):
+        x = np.random.default_rng(0).uniform(0, 16, size=(5, 64)).astype(np.float32).reshape(5, 1, 8, 8)
+        model = lightkit.load(RUN)
+        raw = model.outputs(x)
+        told = cli("calibrate", RUN, "--coverage", "0.9", "--json")
+        assert told.code == 0, told.err
+        found = json.loads(told.out)
+        assert found["test"]["after"]["ece"] <= found["test"]["before"]["ece"] + 0.01
+        assert 0.8 < found["covered"] <= 1
+        kept = json.loads(Path(f"{RUN}/calibration.json").read_text())
+        expected = (raw * kept["curves"]["scale"][0]).softmax(1).numpy()
+        assert np.allclose(lightkit.load(RUN).predict_proba(x), expected, atol=1e-6)
+
+        assert cli("predict", RUN).code == 0
+        with Path(f"{RUN}/predictions-test.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        inside = [row["target"] in row["set"].split() for row in rows]
+        assert np.mean(inside) == pytest.approx(found["covered"], abs=1e-6)
+        assert cli("export", RUN, "m.pt2").code == 0
+        assert (Path(RUN) / "figures" / "calibration" / "after.png").is_file()
+
+        assert cli("calibrate", RUN, "--method", "none", "--coverage", "0.95").code == 0
+        assert np.allclose(lightkit.load(RUN).predict_proba(x), raw.softmax(1).numpy(), atol=1e-6)
+
+
+def test_intervals_of_values_cover(cli: Callable[..., Any]) -> None:
+    assert cli("train", "data=diabetes", *QUICK).code == 0
+    told = cli("calibrate", RUN, "--coverage", "0.8", "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert cli("predict", RUN).code == 0
+    with Path(f"{RUN}/predictions-test.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    inside = [float(row["low"]) <= float(row["target"]) <= float(row["high"]) for row in rows]
+    assert np.mean(inside) == pytest.approx(found["covered"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--method", "platt"), "choices:  temperature, vector, isotonic, none"),
+        (("--method", "none"), "nothing would be done"),
+        (("--coverage", "90"), "a number between 0 and 1"),
+        (("--split", "later"), "no such split"),
+    ],
+)
+def test_mistakes_are_told(digits: Path, cli: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
+    with chdir(digits):
+        outcome = cli("calibrate", RUN, *words)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
