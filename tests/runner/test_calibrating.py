@@ -35,6 +35,9 @@ class AsGiven(ClassifierMixin, BaseEstimator):
     def classes_(self) -> np.ndarray:
         return np.arange(self.classes)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
     def fit(self, x: np.ndarray, y: np.ndarray) -> AsGiven:
         return self
 
