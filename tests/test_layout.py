@@ -80,9 +80,9 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6700,
-    "runner": 5800,
+    "runner": 6050,
     "doctor": 4200,
-    "cli": 4200,
+    "cli": 4250,
     "data": 6500,
     "ensemble": 3300,
     "sweep": 3000,

@@ -180,12 +180,19 @@ class Calibration(AsTheyAre):
         return {"low": (values - self.quantile).tolist(), "high": (values + self.quantile).tolist()}
 
 
-def calibration_of(folder: Path) -> AsTheyAre:
+def calibration_of(folder: Path, checkpoint: str = "best", members: Sequence[str] = ()) -> AsTheyAre:
     """Return what was found for a run; nothing where it was never asked for, or was found for other weights.
+
+    Args:
+        folder: That of the run.
+        checkpoint: Which of its weights predict.
+        members: Which members of an ensemble do; empty for all.
 
     Raises:
         UserError: The file cannot be read.
     """
+    if members or checkpoint != "best":
+        return AsTheyAre()
     damage = list[str]()
     found = read_json(folder / run_files.CALIBRATION, _SHAPE, damage)
     if damage or (found and not {"task", "step"} <= found.keys()):

@@ -25,7 +25,7 @@ from lightkit.metrics import Figures, Gathered, Shaped, write_figures
 from lightkit.processes.files import write_whole
 from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
-from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.evaluate import AsTheyAre, Predictions
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 from lightkit.trainer.tasks import Criterion, Task
 
@@ -130,16 +130,22 @@ def pass_over(
         raise
 
 
-def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo) -> tuple[Predictions, dict[str, list[Any]]]:
+def predict_rows(
+    trained: Learner | Trained, loader: Any, info: DataInfo, after: AsTheyAre | None = None
+) -> tuple[Predictions, dict[str, list[Any]]]:
     """Predict the rows of a loader by the model's present weights.
+
+    Args:
+        trained: The model.
+        loader: The rows.
+        info: Facts about their data.
+        after: What becomes of outputs; None leaves them as they are.
 
     Returns:
         The predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`.
     """
-    collected, model = (
-        Predictions(info.task, info.class_names, info.in_unit),
-        trained.engine.unwrap(trained.network),
-    )
+    collected, model = Predictions(info.task, info.class_names, info.in_unit), trained.engine.unwrap(trained.network)
+    collected.after = after or AsTheyAre()
     if not isinstance(model, Ensemble):
         pass_over(trained, loader, [collected])
         return collected, {}

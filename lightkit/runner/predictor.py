@@ -44,7 +44,7 @@ from lightkit.runner.models import holds_ensemble, plain_version
 from lightkit.runner.run import Runner
 from lightkit.runs.catalog import find_run, folds_of, project
 from lightkit.runs.reading import read_run
-from lightkit.trainer.evaluate import AsTheyAre, Predictions
+from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import Supervised
 
 _AT_ONCE = 1 << 16
@@ -83,7 +83,7 @@ class Predictor:
         """The network, or the ensemble as one module; it sees inputs that are preprocessed."""
         self.preprocessing, self.folder = preprocessing, folder
         self._engine, self._cfg, self._weights = engine, cfg, (checkpoint, members)
-        self.after = AsTheyAre() if members or checkpoint != "best" else calibration_of(folder)
+        self.after = calibration_of(folder, checkpoint, members)
         last, mode, trust = cfg.trainer.test == "last", cfg.metrics.mode, to_plain(cfg.trust)
         task = build_task(cfg.trainer.task, None, self.info, engine)
         task = own_task(role_of(cfg), task, self.info, engine, folder, last=last, mode=mode, trust=trust)
@@ -279,8 +279,7 @@ class Predictor:
             targets = self._no_targets(piece.inputs)
             loader = self._loader(self.preprocessing(piece.inputs), targets)
             with kept_generators(), self._translated():
-                found = predict_rows(self._trained, loader, self.info)
-            found[0].after = self.after
+                found = predict_rows(self._trained, loader, self.info, self.after)
             yield piece, *found
 
     @contextmanager

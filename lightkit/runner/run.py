@@ -41,7 +41,6 @@ from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, 
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.catalog import folds_of
 from lightkit.runs.on_end import followed
-from lightkit.trainer.evaluate import AsTheyAre
 
 _LOG = logging.getLogger(__name__)
 
@@ -197,8 +196,8 @@ class Runner:
             return predict_folds(self.cfg, self.folder)
         with self.trained(checkpoint, members) as learner:
             loader = rows_of(learner, split)
-            collected, columns = predict_rows(learner, loader, learner.data.info)
-            collected.after = AsTheyAre() if members or checkpoint != "best" else calibration_of(self.folder)
+            after = calibration_of(self.folder, checkpoint, members)
+            collected, columns = predict_rows(learner, loader, learner.data.info, after)
             rows = with_names(collected.rows(loader.rows), loader.source)
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
