@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,3 +134,19 @@ def _joined(pieces: Sequence[NewRows]) -> NewRows:
 
 def _cut(piece: NewRows, part: slice) -> NewRows:
     return NewRows(piece.numbers[part], piece.inputs[part], {name: cells[part] for name, cells in piece.kept.items()})
+
+
+def natural(words: Sequence[str]) -> np.ndarray:
+    """Return names `(C,)` as what they were in the data: numbers where all are written as these.
+
+    Args:
+        words: The names.
+    """
+    for kind in (int, float):
+        try:
+            numbers = [kind(word) for word in words]
+        except ValueError:
+            continue
+        if words and [str(number) for number in numbers] == [*words]:
+            return np.array(numbers)
+    return np.array(words, dtype=object)

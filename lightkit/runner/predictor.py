@@ -33,7 +33,7 @@ from lightkit.config import to_plain
 from lightkit.data import Loader
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.preprocessing import Preprocessing
-from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces, join_inputs
+from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces, join_inputs, natural
 from lightkit.data.sources import SampleData, kept_generators
 from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo, TensorData
@@ -105,7 +105,7 @@ class Predictor:
         words: Sequence[str] = self.info.class_names
         if self.info.task == "binary":
             words = self.preprocessing.reader.words or ("0", "1")
-        return _natural(words)
+        return natural(words)
 
     def inputs(self, given: Any, *, skip_bad: bool = False) -> Tensor:
         """Return what the network sees of new inputs, `(N, ...)`, on the CPU: filled in and scaled.
@@ -432,18 +432,6 @@ def _trained_network(cfg: DictConfig, folder: Path, checkpoint: str, info: DataI
         model = engine.place_model(plain_version(cfg, info, engine, made))
     fit(model, weights.state, source=weights.source, finite=True)
     return model
-
-
-def _natural(words: Sequence[str]) -> np.ndarray:
-    """Return names as what they were in the data: numbers where all are written as these."""
-    for kind in (int, float):
-        try:
-            numbers = [kind(word) for word in words]
-        except ValueError:
-            continue
-        if words and [str(number) for number in numbers] == [*words]:
-            return np.array(numbers)
-    return np.array(words, dtype=object)
 
 
 def _no_loss(*_outputs: Any) -> Tensor:
