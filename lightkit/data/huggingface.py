@@ -30,6 +30,7 @@ from lightkit.data.text_reader import TextReader, without_text, words_of
 
 _COMMIT = re.compile(r"@([0-9a-f]{40})/")
 """Where the address of a file on the Hub names the commit."""
+_OF_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".txt")
 _LONGEST, _AT_ONCE = 1024, 1000
 
 
@@ -140,6 +141,8 @@ class Rows:
             return package.load_from_disk(str(place))
         if place.is_file():
             return package.load_dataset(str(place.resolve().parent), data_files=place.name)
+        if place.suffix in _OF_FILES:
+            raise UserError("there is no such file", argument="path", received=self.path, family="data-not-found")
         builder = package.load_dataset_builder(local(self.path), name, revision=revision)
         for older in Path(builder.cache_dir).parents[1].glob(f"*/{revision}") if builder.hash != revision else ():
             known = {"repo_id": self.path, "dataset_name": builder.dataset_name, "config_name": builder.config.name}

@@ -134,12 +134,13 @@ def difference(stack: Stack) -> str:
     Losses, gradients and buffers are compared, in training and in evaluation. Nothing is left behind: no gradient, no
     buffer, no random number.
     """
-    batch = next(stack.loader.epoch(0), None)
-    if batch is None:
+    one = next(iter(stack.loader.loaders[0].epoch(0)), None)
+    if one is None:
         return "there is no batch"
-    if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
+    if not (isinstance(one, tuple) and len(one) == 2 and all(isinstance(part, Tensor) for part in one)):
         return "the batches are no pairs of tensors"
     try:
+        batch = next(stack.loader.epoch(0))
         with _undisturbed(stack):
             return _compared(stack, stack.learner.engine.move(batch))
     except Exception as error:

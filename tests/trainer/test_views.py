@@ -37,3 +37,7 @@ def test_embeddings_are_no_classes(cli: Cli) -> None:
     assert done.code == 0, done.err
     printed = cli("predict", "run", "--output", "-").out.splitlines()
     assert (printed[0], printed[1].count(",")) == ("row,target,prediction", 6)
+    together = cli(
+        "train", *run, views, "model.num_classes=5", "trainer.epochs=1", "ensemble=voting", "ensemble.size=2"
+    )
+    assert together.code == 0, "views are no pairs of tensors, so members train one after the other"
