@@ -170,7 +170,8 @@ def open_table(given: Any, *, argument: str = "path", content: bytes | None = No
     files, parts, problems = table_files(given), list[TableSource](), Problems()
     if [Path(given).expanduser()] == files:
         return _file(files[0], known=False, **how)
-    if not files and [*(folder := Path(given).expanduser()).glob("*=*/")]:
+    folder = Path(given).expanduser()
+    if _parted(folder, files, argument):
         return _columnar(folder, argument, "parquet")
     if not files:
         what = "there are no tables"
@@ -186,6 +187,16 @@ def open_table(given: Any, *, argument: str = "path", content: bytes | None = No
     del problems[_SHOWN:]
     problems.raise_any()
     return _joined(str(given), parts, argument)
+
+
+def _parted(folder: Path, files: Sequence[Path], argument: str) -> bool:
+    """Tell whether a folder has folders such as `year=2024` with a table, which no file may lie beside."""
+    parts = sorted(folder.glob("*=*/"))
+    if files and (held := [part.name for part in parts if any(part.rglob("*.parquet"))]):
+        what = f"{files[0]} lies beside folders such as {held[0]}, a table of their own"
+        fix = f"move it elsewhere, or '{folder}/*{files[0].suffix}' reads no folders"
+        raise UserError(what, argument=argument, received=str(folder), fix=fix, family="data-unreadable")
+    return not files and bool(parts)
 
 
 def _missing(one: TableSource, other: TableSource) -> str:
@@ -232,7 +243,8 @@ def _readable(path: Path, argument: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        what, expected = f"the file cannot be read: {str(error).splitlines()[0]}", f"a {path.suffix[1:]} file"
+        what = f"the file cannot be read: {str(error).splitlines()[0]}"
+        expected = "folders of Parquet files alone" if path.is_dir() else f"a {path.suffix[1:]} file"
         facts = {"expected": expected, "received": str(path), "family": "data-unreadable"}
         raise UserError(what, argument=argument, **facts) from error  # type: ignore[arg-type]
 

@@ -179,6 +179,10 @@ def test_partitions_are_columns(tmp_path: Path) -> None:
         **{**SETTINGS, "features": ["year", "x"], "categorical": [], "dates": [], "missing": "mean"},
     )
     assert (data.x[:, 0].tolist(), data.feature_names) == ([2024] * 20 + [2025] * 20, ("year", "x"))
+    made.to_csv(tmp_path / "parts/rest.csv", index=False)
+    refused(lambda: table(str(tmp_path / "parts"), "kind"), "rest.csv lies beside folders such as year=2024")
+    (tmp_path / "parts/rest.csv").rename(tmp_path / "parts/year=2025/rest.csv")
+    refused(lambda: table(str(tmp_path / "parts"), "kind"), "Parquet magic bytes … folders of Parquet files alone")
 
 
 def test_folders_that_are_no_tables(tmp_path: Path) -> None:
