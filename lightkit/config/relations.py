@@ -135,7 +135,10 @@ def one_short_run(trainer: TrainerConfig, report: Report) -> None:
 
 def monitored_metric(metrics: MetricsConfig, trainer: TrainerConfig, data: DataConfig, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
-    monitor, splits = metrics.monitor, {"train": metrics.train, **dict.fromkeys(("val", *data.more), metrics.val)}
+    monitor, splits = (
+        metrics.monitor,
+        {"train": metrics.train, **dict.fromkeys(("val", *getattr(data, "more", ())), metrics.val)},
+    )
     nodes = {f"{split}/{name}": node for split, own in splits.items() for name, node in own.items()}
     measured = [f"{split}/{name}" for split, own in splits.items() for name in ("loss", *own)]
     one = [name for name in measured if getattr(nodes.get(name), "average", None) in ("micro", "macro", "weighted")]

@@ -31,6 +31,7 @@ from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.common.names import SPLIT_NAMES
 from lightkit.config import to_plain
 from lightkit.data import Loader
+from lightkit.data.padding import IGNORED
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.preprocessing import Preprocessing
 from lightkit.data.reader import NUMBERS, Faults, NewRows, in_pieces, join_inputs, natural
@@ -331,7 +332,7 @@ class Predictor:
         if info.task == "tagging" and isinstance(inputs, list):
             return [row.pop("words").clamp(max=0) for row in inputs]
         if info.task == "tagging":
-            return -(inputs == info.padding_idx).long()
+            return torch.where(inputs == info.padding_idx, IGNORED, 0)
         if info.task in ("binary", "regression", "multilabel"):
             is_table = info.task == "multilabel" or info.num_classes > 1
             return torch.zeros(count, *([info.num_classes] if is_table else []))

@@ -17,6 +17,7 @@ CALLS = {
     "eval": (("eval", "a"),),
     "predict": (("predict", "a"),),
     "params": (("params", "a"),),
+    "calibrate": (("calibrate", "a"),),
     "ensemble": (("ensemble", "a", "b"),),
     "compare": (("compare", "a", "b", "--rows", "test"),),
     "export": (("export", "a", "model.pt2"),),

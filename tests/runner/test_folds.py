@@ -182,9 +182,9 @@ def test_folds_of_an_ensemble_are_ensembles(cli: Cli) -> None:
     assert np.allclose(lightkit.load(RUN).predict_proba(x), np.mean(own, 0), atol=1e-6)
 
 
-def table(path: Path) -> None:
+def table(path: Path, seed: int = 0) -> None:
     """Write rows of nine patients with a target of large numbers."""
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     rows = [(f"p{i % 9}", i, *draw.normal(size=2)) for i in range(90)]
     lines = [f"{patient},{time},{a:.4f},{b:.4f},{np.exp(a + 4):.4f}" for patient, time, a, b in rows]
     path.write_text("\n".join(["patient,day,a,b,y", *lines]) + "\n")
@@ -215,8 +215,9 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(cli: 
 
 def test_folds_in_order_of_time_learn_from_older_rows_and_measure_further_sets(cli: Cli, project: Path) -> None:
     table(project / "t.csv")
+    table(project / "more.csv", seed=1)
     timed = (*TABLE[:-1], "data.dataset.time_column=day", "cv.folds=2", "cv.by=time", "data.dataset.features=[a,b]")
-    found = trained(cli, *timed, "data.more={again: {dataset: {path: t.csv}}}")
+    found = trained(cli, *timed, "data.more={again: {dataset: {path: more.csv}}}")
     for fold in range(2):
         split = np.load(f"{RUN}/members/fold-{fold}/rows.npz")["split"]
         assert np.flatnonzero(split == 0).max() < np.flatnonzero(split == 2).min()

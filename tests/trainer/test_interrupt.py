@@ -125,8 +125,8 @@ def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
         run, saved = saving(trainer(interrupt=signals, timetable={"save_epochs": None}))
         batches = run.learner.data.train.epoch
 
-        def slow(epoch: int, start: int = 0) -> Iterator[Any]:
-            for index, batch in enumerate(batches(epoch, start)):
+        def slow(epoch: int, start: int = 0, **more: Any) -> Iterator[Any]:
+            for index, batch in enumerate(batches(epoch, start, **more)):
                 if index == 2:
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield batch
@@ -136,7 +136,7 @@ def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
             run.fit()
         assert [step for step, _ in saved] == [caught.value.step] == [2]
 
-        def broken(epoch: int, start: int = 0) -> Iterator[Any]:
+        def broken(epoch: int, start: int = 0, **more: Any) -> Iterator[Any]:
             raise ValueError("no data")
             yield
 
