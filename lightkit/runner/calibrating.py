@@ -102,7 +102,8 @@ def calibrate(
     if method not in (*METHODS, NONE):
         raise UserError("no such method", key="--method", received=method, choices=(*METHODS, NONE))
     if method == NONE and coverage is None:
-        what, fix = "nothing would be done", "--coverage 0.9, or another --method"
+        fix = "--coverage 0.9" if info.task == "regression" else "--coverage 0.9, or another --method"
+        what = "nothing would be done"
         raise UserError(what, key="--method", received=f"{method}, of {info.task}", fix=fix, family="contradiction")
     if coverage is not None and info.task not in ("multiclass", "regression"):
         what, expected = "sets are made of classes, and intervals of values", "multiclass or regression"
@@ -148,6 +149,9 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, Seen, Se
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         scale = info.target_scale if info.task == "regression" else 1.0
         return info, Seen(as_logits(found.predictions, info.task) * scale, found.targets * scale), None
+    if split == "train":
+        what, fix = "the run has learnt from these rows, and is too sure of them", "--split val, or --split test"
+        raise UserError(what, key="--split", received=split, fix=fix, family="split")
     with Runner(cfg, folder).trained() as learner:
         info = learner.data.info
         _check_task(info)

@@ -39,6 +39,7 @@ from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_result
 from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.tasks import fit_shape
 
 _DRAWS, _MOST = 200, 10_000_000
 """Samples of rows that an interval is made of, and rows in all of them at most."""
@@ -296,7 +297,11 @@ def measure_folds(cfg: DictConfig, folder: Path) -> dict[str, float]:
     """
     shared = build_shared(first_fold(cfg), folder, trains=False)
     with closing(shared.data):
-        return over_repeats(plain_meter(cfg, shared), fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
+        folds = trained_folds(cfg, folder)
+        found = over_repeats(plain_meter(cfg, shared), fold_predictions(folds, cfg.cv.folds))
+        own, meter = [kept(*fold).of_split("test") for fold in folds], SplitMeter(cfg, shared, "test", only="loss")
+        total = math.fsum(meter(rows)["test/loss"] * len(rows) for rows in own)  # a loss is that of what is learnt
+        return found | {"test/loss": total / sum(map(len, own))}
 
 
 def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
@@ -315,7 +320,8 @@ def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
         info = replace(shared.data.info, transform=AS_IT_IS)
         collected = Predictions(info.task, info.class_names, info.in_unit)
         collected.after = calibration_of(folder)
-        collected.update(as_logits(found.predictions, info.task), found.targets, torch.zeros(()), len(found))
+        outputs = fit_shape(as_logits(found.predictions, info.task), found.targets)
+        collected.update(outputs, found.targets, torch.zeros(()), len(found))
         return with_names(collected.rows(found.rows), shared.data.source)
 
 

@@ -128,6 +128,7 @@ def test_a_run_that_is_calibrated_predicts_so_everywhere(digits: Path, cli: Call
 
 def test_intervals_of_values_cover(cli: Callable[..., Any]) -> None:
     assert cli("train", "data=diabetes", *QUICK).code == 0
+    assert "another --method" not in cli("calibrate", RUN).err  # no method changes a value
     told = cli("calibrate", RUN, "--coverage", "0.8", "--json")
     assert told.code == 0, told.err
     found = json.loads(told.out)
@@ -145,6 +146,7 @@ def test_intervals_of_values_cover(cli: Callable[..., Any]) -> None:
         (("--method", "none"), "nothing would be done"),
         (("--coverage", "90"), "a number between 0 and 1"),
         (("--split", "later"), "no such split"),
+        (("--split", "train"), "the run has learnt from these rows"),
     ],
 )
 def test_mistakes_are_told(digits: Path, cli: Callable[..., Any], words: tuple[str, ...], message: str) -> None:

@@ -206,6 +206,12 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(cli: 
     for split in parts:
         tested = {number % 9 for number in np.flatnonzero(split == 2).tolist()}
         assert not tested & {number % 9 for number in np.flatnonzero(split != 2).tolist()}
+    (anew,) = json.loads(cli("eval", RUN, "--json").out)
+    assert anew["metrics"] == pytest.approx(found["test"], rel=1e-4)  # the loss is that of what is learnt
+    assert cli("predict", RUN, "--output", "old.csv").code == 0
+    with (project / "old.csv").open() as file:
+        told = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(file)]
+    assert np.allclose(told, np.stack([truth, predicted], 1), rtol=1e-4)
     assert cli("predict", RUN, "--input", "t.csv", "--output", "new.csv").code == 0
     with (project / "new.csv").open() as file:
         new = list(csv.DictReader(file))
