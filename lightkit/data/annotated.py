@@ -122,6 +122,9 @@ class CocoBoxes(images.ImageFiles):
         found = {file: boxes for own in parts.values() for file, boxes in own.items()}
         self._targets = {file: _target(boxes, numbers) for file, boxes in found.items()}
         faults = {file: box_fault(target, len(numbers) + 1) for file, target in self._targets.items()}
+        for file, entries in found.items():
+            if strange := [box[4] for box in entries if box[4] not in numbers]:
+                faults[file] = f"category {strange[0]!r} is none of those in the JSON file"
         counts = Counter(file for own in parts.values() for file in own)
         faults |= {file: f"in {count} splits" for file, count in counts.items() if count > 1}
         faults = {file: fault for file, fault in (faults | images.unreadable([*found])).items() if fault}
@@ -140,22 +143,26 @@ class CocoBoxes(images.ImageFiles):
 
 def _read(path: Path, folder: Path, names: dict[int, str]) -> dict[Path, list[list[float]]]:
     """Read a JSON file, and add to the names of categories; returns boxes and category of each image."""
+    place = ""
     try:
         content = parse_object(read_file(path, _MOST_BYTES))
         for entry in content["categories"]:
             if (known := names.setdefault(entry["id"], str(entry["name"]))) != str(entry["name"]):
                 raise ValueError(f"category {entry['id']} is {known!r} and {entry['name']!r}")
+        sorted(names)  # numbers beside texts have no order
         files = {image["id"]: folder / image["file_name"] for image in content["images"]}
         boxes: dict[Path, list[list[float]]] = {file: [] for file in files.values()}
         if len(boxes) < len(content["images"]):
             raise ValueError("two images have one id or one file_name")
-        for entry in content["annotations"]:
+        for number, entry in enumerate(content["annotations"], 1):
+            place = f", annotation {number}"
             left, top, width, height = map(float, entry["bbox"])
+            hash(entry["category_id"])  # a list is no category
             if not entry.get("iscrowd"):
                 boxes[files[entry["image_id"]]].append([left, top, left + width, top + height, entry["category_id"]])
     except (OSError, LookupError, TypeError, ValueError) as error:
         what, family = f"not a file in the format of COCO: {in_short(error)}", "data-unreadable"
-        raise UserError(what, argument="annotations", received=str(path), family=family) from error
+        raise UserError(what, argument="annotations", received=f"{path}{place}", family=family) from error
     return boxes
 
 

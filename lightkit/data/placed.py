@@ -51,10 +51,11 @@ def box_fault(target: Mapping[str, Tensor], classes: int, size: Sequence[float] 
         size: Height and width of the picture, as far as they are known.
     """
     boxes, labels = target["boxes"], target["labels"]
-    flat, wrong = boxes[~(boxes[:, 2:] > boxes[:, :2]).all(1)], labels[(labels < 1) | (labels >= classes)]
+    whole = boxes.isfinite().all(1) & (boxes[:, 2:] > boxes[:, :2]).all(1)
+    flat, wrong = boxes[~whole], labels[(labels < 1) | (labels >= classes)]
     away = boxes[(boxes[:, 2:] <= 0).any(1) | (boxes[:, :2] >= boxes.new_tensor([size[1], size[0]])).any(1)]
     if len(flat):
-        return f"a box without an area: {flat[0].tolist()}"
+        return f"a box without an area, or an endless one: {flat[0].tolist()}"
     if len(away):
         return f"a box that lies outside of the picture: {away[0].tolist()}"
     return f"a label that is no class (these are 1 to {classes - 1})" if len(wrong) else ""

@@ -189,12 +189,19 @@ def test_a_mask_that_does_not_fit_is_named(cli: Cli, masks: Path, levels: Any, m
     ("change", "text"),
     [
         (lambda found: found["annotations"][3].update(bbox=[1, 1, 0, 4]), "3.png … a box without an area"),
-        (lambda found: found["annotations"][3].update(category_id=8), "3.png … a label that is no class"),
+        (lambda found: found["annotations"][3].update(category_id=8), "3.png … category 8 is none of those"),
+        (
+            lambda found: found["annotations"][3].update(bbox=[1, 1, float("inf"), 4]),
+            "3.png … a box without an area, or",
+        ),
+        (lambda found: found["annotations"][3].update(bbox=None), "not a file in the format … .json, annotation 4"),
+        (lambda found: found["annotations"][3].update(category_id=[8]), "not a file in the format … annotation 4"),
         (lambda found: found["images"][3].update(file_name="gone.png"), "gone.png"),
         (lambda found: found["annotations"][3].update(image_id=1), "not a file in the format of COCO"),
         (lambda found: found["images"][3].update(id=101), "two images have one id"),
         (lambda found: found["annotations"][3].update(bbox=[-9, 1, 6, 4]), "3.png … a box that lies outside"),
         (lambda found: found["categories"].append({"id": 7, "name": "same"}), "category 7 is 'thing' and 'same'"),
+        (lambda found: found["categories"].append({"id": "a", "name": "same"}), "not a file in the format of COCO"),
         (lambda found: found.pop("images"), "not a file in the format of COCO"),
     ],
 )
