@@ -58,6 +58,9 @@ class SegmentationFolder(images.ImageFiles):
         for split, part in find_splits(folder).items():
             pictures, masks = (_by_name(part / name) for name in ("images", "masks"))
             lone = pictures.keys() ^ masks.keys()
+            for kind, own in (("images", pictures), ("masks", masks)):
+                twins = {*image_files(part / kind)} - {*own.values()}
+                faults |= dict.fromkeys(twins, "another file beside it has its name with another ending")
             faults |= {(pictures | masks)[name]: "the other folder has no file of its name" for name in lone}
             found[split] = {file: masks[name] for name, file in pictures.items() if name in masks}
         self._masks = {image: mask for own in found.values() for image, mask in own.items()}

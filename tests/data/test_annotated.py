@@ -165,8 +165,10 @@ def test_wrong_masks_are_named(cli: Cli, masks: Path) -> None:
     (masks / "masks/3.png").unlink()
     (masks / "images/4.png").unlink()
     (masks / "images/5.png").write_bytes(b"no image")
+    (masks / "images/6.bmp").write_bytes((masks / "images/6.png").read_bytes())
     refusal = cli(*words)
     assert refusal.code == 2
+    assert "another file beside it has its name" in refusal.err, refusal.err
     for text in ("images/3.png (the other folder", "masks/4.png (the other folder", "images/5.png ("):
         assert text in refusal.err, refusal.err
 
