@@ -53,7 +53,7 @@ def _lines(found: Calibrated) -> Iterator[str]:
     heads = ["measure", f"{found.fitted_on} before", "after", *(["test before", "after"] if found.test else [])]
     if rows:
         yield table(heads, rows, right=range(1, len(heads)))
-        yield f"{found.fitted_on}: {found.rows} rows, each by a {found.method} calibration of the others"
+        yield f"{found.fitted_on}: {found.rows} rows, each corrected by what was fitted to the others ({found.method})"
     if found.coverage is not None:
         told = "everything, as there are too few rows" if found.quantile == float("inf") else "as asked"
         yield f"coverage {found.coverage:g} of new rows by {found.rows} rows: {told}"

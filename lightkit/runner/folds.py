@@ -7,6 +7,7 @@ predicted by a model that has not seen it.
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -37,10 +38,11 @@ from lightkit.runner.ensemble.report import SplitMeter, values_of
 from lightkit.runner.evaluation import with_names
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
-from lightkit.runs.reading import read_result
+from lightkit.runs.reading import read_facts, read_result
 from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import fit_shape
 
+_LOG = logging.getLogger(__name__)
 _DRAWS, _MOST = 200, 10_000_000
 """Samples of rows that an interval is made of, and rows in all of them at most."""
 
@@ -295,7 +297,7 @@ def measure_folds(cfg: DictConfig, folder: Path) -> dict[str, float]:
     Raises:
         UserError: A fold is not trained yet, or predicts what is not kept.
     """
-    shared = build_shared(first_fold(cfg), folder, trains=False)
+    shared = _as_it_is(cfg, folder)
     with closing(shared.data):
         folds = trained_folds(cfg, folder)
         found = over_repeats(plain_meter(cfg, shared), fold_predictions(folds, cfg.cv.folds))
@@ -314,7 +316,7 @@ def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: See `measure_folds`.
     """
-    shared = build_shared(first_fold(cfg), folder, trains=False)
+    shared = _as_it_is(cfg, folder)
     with closing(shared.data):
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         info = replace(shared.data.info, transform=AS_IT_IS)
@@ -323,6 +325,14 @@ def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
         outputs = fit_shape(as_logits(found.predictions, info.task), found.targets)
         collected.update(outputs, found.targets, torch.zeros(()), len(found))
         return with_names(collected.rows(found.rows), shared.data.source)
+
+
+def _as_it_is(cfg: DictConfig, folder: Path) -> Shared:
+    """Build the data as they are now, and say where they are not those that the folds have predicted."""
+    shared, before = build_shared(first_fold(cfg), folder, trains=False), read_facts(folder).get("data")
+    if before not in (None, shared.data.info.fingerprint):
+        _LOG.warning("the data have changed: what counts is what the folds predicted of the rows as they were")
+    return shared
 
 
 def trained_folds(cfg: DictConfig, folder: Path) -> list[tuple[Path, None]]:

@@ -194,7 +194,9 @@ TABLE = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=y", "data.d
 TABLE += ("data.dataset.group_column=patient",)
 
 
-def test_values_are_measured_in_their_unit_though_each_fold_learns_another(cli: Cli, project: Path) -> None:
+def test_values_are_measured_in_their_unit_though_each_fold_learns_another(
+    cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     table(project / "t.csv")
     found, rows = trained(cli, *TABLE, "cv=3", "+metrics.test.mae._target_=torchmetrics.MeanAbsoluteError"), oof()
     truth = np.array([float(line.split(",")[-1]) for line in (project / "t.csv").read_text().splitlines()[1:]])
@@ -213,6 +215,10 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(cli: 
         told = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(file)]
     assert np.allclose(told, np.stack([truth, predicted], 1), rtol=1e-4)
     assert cli("predict", RUN, "--input", "t.csv", "--output", "new.csv").code == 0
+    kept = cli("eval", RUN).out
+    table(project / "t.csv", seed=2)
+    assert cli("eval", RUN).out == kept
+    assert "the data have changed" in caplog.text
     with (project / "new.csv").open() as file:
         new = list(csv.DictReader(file))
     assert len(new) == 90
