@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6700,
-    "runner": 6050,
+    "runner": 6100,
     "doctor": 4200,
     "cli": 4250,
     "data": 6500,

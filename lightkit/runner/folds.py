@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger, build_shared
 from lightkit.assembly.origin import recorded_preprocessing
@@ -36,6 +35,7 @@ from lightkit.metrics import Figures
 from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble.report import SplitMeter, values_of
 from lightkit.runner.evaluation import with_names
+from lightkit.runner.intervals import over_repeats, row_intervals
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_facts, read_result
@@ -43,8 +43,6 @@ from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import fit_shape
 
 _LOG = logging.getLogger(__name__)
-_DRAWS, _MOST = 200, 10_000_000
-"""Samples of rows that an interval is made of, and rows in all of them at most."""
 
 
 def first_fold(cfg: DictConfig) -> DictConfig:
@@ -245,46 +243,6 @@ def fold_predictions(folds: Sequence[tuple[Path, MemberPredictions | None]], cou
     own = [as_given(*fold).of_split("test") for fold in folds]
     found = [pooled(own[start : start + count]) for start in range(0, len(own), count)]
     return [replace(one, targets=found[0].targets) for one in found]  # which were turned back, and are rounded
-
-
-def over_repeats(meter: SplitMeter, repeats: Sequence[MemberPredictions]) -> dict[str, float]:
-    """Return the values of predictions of the same rows, the mean over the repeats."""
-    found = [meter(rows) for rows in repeats]
-    return {name: statistics.fmean(own[name] for own in found) for name in found[0]}
-
-
-def row_intervals(
-    meter: SplitMeter, repeats: Sequence[MemberPredictions], *, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Return the 95 % interval of each metric, by the percentiles of samples of the rows (Efron 1979).
-
-    Args:
-        meter: Measures rows.
-        repeats: The rows, as each repeat predicts them.
-        seed: Seed of the draws.
-
-    Returns:
-        The intervals by name; none where there are too many rows to be measured so often.
-    """
-    count, found = len(repeats[0]), dict[str, list[float]]()
-    if count < 2 or count * len(repeats) * _DRAWS > _MOST:
-        return {}
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(_DRAWS):
-        drawn = torch.randint(count, (count,), generator=generator)
-        for name, value in over_repeats(meter, [_drawn(rows, drawn) for rows in repeats]).items():
-            found.setdefault(name, []).append(value)
-    ends = {name: torch.tensor(values, dtype=torch.float64).quantile(_ENDS).tolist() for name, values in found.items()}
-    return {name: (low, high) for name, (low, high) in ends.items() if math.isfinite(low) and math.isfinite(high)}
-
-
-_ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
-
-
-def _drawn(rows: MemberPredictions, places: Tensor) -> MemberPredictions:
-    """Return the rows at some places, some of them several times, under other numbers."""
-    names = ("split", "counts", "predictions", "targets")
-    return replace(rows, **{name: getattr(rows, name)[places] for name in names})
 
 
 def measure_folds(cfg: DictConfig, folder: Path) -> dict[str, float]:
