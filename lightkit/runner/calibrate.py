@@ -7,8 +7,10 @@ Shapes: N rows, C classes or labels (1 of binary), K knots.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,14 @@ from lightkit.common.errors import UserError
 from lightkit.common.reading import NUMBER, TEXT, WHOLE
 from lightkit.ensemble.calibration import fit_temperature, reliability
 from lightkit.ensemble.combining import as_probabilities, log_likelihood
-from lightkit.runs.reading import read_json, read_result
+from lightkit.runs.reading import read_json
 from lightkit.trainer.evaluate import AsTheyAre
 
 METHODS = ("temperature", "vector", "isotonic")
 FEWEST = 20
 """Rows at least that something is fitted to."""
 _PARTS, _ROUNDS = 5, 200
-_SHAPE = {"method": TEXT, "task": TEXT, "rows": WHOLE, "step": WHOLE, "coverage": NUMBER, "quantile": NUMBER}
+_SHAPE = {"method": TEXT, "task": TEXT, "rows": WHOLE, "result": TEXT, "coverage": NUMBER, "quantile": NUMBER}
 
 
 class Curves(nn.Module):
@@ -195,10 +197,10 @@ def calibration_of(folder: Path, checkpoint: str = "best", members: Sequence[str
         return AsTheyAre()
     damage = list[str]()
     found = read_json(folder / run_files.CALIBRATION, _SHAPE, damage)
-    if damage or (found and not {"task", "step"} <= found.keys()):
+    if damage or (found and not {"task", "result"} <= found.keys()):
         fix = f"lightkit calibrate {folder}, or remove the file"
         raise UserError("what it says of probabilities is damaged", key=str(folder), fix=fix, family="file")
-    if not found or found["step"] != step_of(folder):
+    if not found or found["result"] != result_mark(folder):
         return AsTheyAre()
     try:
         curves = Curves(found["task"], **found["curves"]) if found.get("curves") else None
@@ -209,9 +211,11 @@ def calibration_of(folder: Path, checkpoint: str = "best", members: Sequence[str
     return Calibration(found["task"], curves, found.get("coverage"), math.inf if quantile is None else quantile)
 
 
-def step_of(folder: Path) -> int:
-    """Return the step that a run has come to, with which its weights change."""
-    return int(read_result(folder).get("steps") or 0)
+def result_mark(folder: Path) -> str:
+    """Return a digest of what a run has come to, which is another one when it has gone on; empty before its end."""
+    with suppress(OSError):
+        return hashlib.blake2b((folder / run_files.RESULT).read_bytes(), digest_size=8).hexdigest()
+    return ""
 
 
 def measures(logits: Tensor, targets: Tensor, task: str) -> dict[str, float]:

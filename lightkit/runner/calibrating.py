@@ -6,7 +6,7 @@ import math
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -30,7 +30,7 @@ from lightkit.runner.calibrate import (
     crossed,
     fit_curves,
     measures,
-    step_of,
+    result_mark,
 )
 from lightkit.runner.evaluation import predict_rows, rows_of
 from lightkit.runner.folds import first_fold, fold_predictions, trained_folds
@@ -41,7 +41,7 @@ NONE = "none"
 _OUT_OF_FOLD = "out of fold"
 
 
-class Seen(NamedTuple):
+class HeldOut(NamedTuple):
     """Rows that a model has not learnt from, and what it puts out for them."""
 
     logits: Tensor
@@ -98,48 +98,57 @@ def calibrate(
         UserError: The run predicts nothing that has probabilities, or the rows do not suffice.
     """
     info, seen, tested = _rows(cfg, folder, split)
-    method = NONE if info.task == "regression" else method
-    if method not in (*METHODS, NONE):
-        raise UserError("no such method", key="--method", received=method, choices=(*METHODS, NONE))
-    if method == NONE and coverage is None:
-        fix = "--coverage 0.9" if info.task == "regression" else "--coverage 0.9, or another --method"
-        what = "nothing would be done"
-        raise UserError(what, key="--method", received=f"{method}, of {info.task}", fix=fix, family="contradiction")
-    if coverage is not None and info.task not in ("multiclass", "regression"):
-        what, expected = "sets are made of classes, and intervals of values", "multiclass or regression"
-        raise UserError(what, key="--coverage", expected=expected, received=info.task, family="data-setting")
-    if len(seen.targets) < FEWEST:
-        what, fix = "too few rows to fit anything to", "another --split, or a larger data.split.val"
-        facts: dict[str, Any] = {
-            "expected": f"{FEWEST} rows",
-            "received": len(seen.targets),
-            "fix": fix,
-            "family": "split",
-        }
-        raise UserError(what, key=f"--split {split}", **facts)
-    task = info.task
+    task, method = info.task, NONE if info.task == "regression" else method
+    _check(method, task, coverage, len(seen.targets), split)
     fitted = None if method == NONE else fit_curves(method, seen.logits, seen.targets, task)
     curves = None if fitted is None else Curves(task, **fitted)
     fair = seen.logits if curves is None else crossed(method, seen.logits, seen.targets, task)
     scores = fair if task == "regression" else as_probabilities(fair, task)
     quantile = None if coverage is None else conformal_quantile(scores, seen.targets, task, coverage)
     found = Calibration(task, curves, coverage, math.inf if quantile is None else quantile)
-    said: dict[str, Any] = {"before": {}, "after": {}, "test": {}}
-    if task != "regression":
-        said = {"before": measures(seen.logits, seen.targets, task), "after": measures(fair, seen.targets, task)}
-        said["test"] = {} if tested is None else _of_test(found, tested)
     covered, size = (None, None) if coverage is None or tested is None else _covered(found, tested)
-    where = _OUT_OF_FOLD if folds_of(folder) else split
-    told = Calibrated(method, where, len(seen.targets), **said, coverage=coverage, quantile=quantile, covered=covered,
-                      size=size)  # fmt: skip
+    where, count = _OUT_OF_FOLD if folds_of(folder) else split, len(seen.targets)
+    measured = _measured(found, seen, fair, tested)
+    told = Calibrated(method, where, count, *measured, coverage, quantile, covered, size)
     _draw(folder, info, (seen.logits, fair), seen.targets)
     finite = quantile if quantile is not None and math.isfinite(quantile) else None
-    kept = {**asdict(told), "quantile": finite, "task": task, "step": step_of(folder), "curves": fitted}
+    kept = {**asdict(told), "quantile": finite, "task": task, "result": result_mark(folder), "curves": fitted}
     write_json(folder / run_files.CALIBRATION, kept)
     return told
 
 
-def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, Seen, Seen | None]:
+def _check(method: str, task: str, coverage: float | None, rows: int, split: str) -> None:
+    """Refuse what cannot be fitted, and what would change nothing.
+
+    Raises:
+        UserError: It is such a calibration.
+    """
+    if method not in (*METHODS, NONE):
+        raise UserError("no such method", key="--method", received=method, choices=(*METHODS, NONE))
+    if method == NONE and coverage is None:
+        fix = "--coverage 0.9" if task == "regression" else "--coverage 0.9, or another --method"
+        what = "nothing would be done"
+        raise UserError(what, key="--method", received=f"{method}, of {task}", fix=fix, family="contradiction")
+    if coverage is not None and task not in ("multiclass", "regression"):
+        what, expected = "sets are made of classes, and intervals of values", "multiclass or regression"
+        raise UserError(what, key="--coverage", expected=expected, received=task, family="data-setting")
+    if rows < FEWEST:
+        what, fix = "too few rows to fit anything to", "another --split, or a larger data.split.val"
+        expected = f"{FEWEST} rows"
+        raise UserError(what, key=f"--split {split}", expected=expected, received=rows, fix=fix, family="split")
+
+
+def _measured(
+    found: Calibration, seen: HeldOut, fair: Tensor, tested: HeldOut | None
+) -> tuple[dict[str, float], dict[str, float], dict[str, dict[str, float]]]:
+    """Return the measures of the rows of the fit before and after, and those of the test rows; of values none."""
+    if found.task == "regression":
+        return {}, {}, {}
+    before, after = (measures(logits, seen.targets, found.task) for logits in (seen.logits, fair))
+    return before, after, {} if tested is None else _of_test(found, tested)
+
+
+def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut, HeldOut | None]:
     """Return facts about the data, the rows to fit on, and test rows; None where these are the same."""
     if folds_of(folder):
         shared = build_shared(first_fold(cfg), folder, trains=False)
@@ -148,7 +157,7 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, Seen, Se
         _check_task(info)
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         scale = info.target_scale if info.task == "regression" else 1.0
-        return info, Seen(as_logits(found.predictions, info.task) * scale, found.targets * scale), None
+        return info, HeldOut(as_logits(found.predictions, info.task) * scale, found.targets * scale), None
     if split == "train":
         what, fix = "the run has learnt from these rows, and is too sure of them", "--split val, or --split test"
         raise UserError(what, key="--split", received=split, fix=fix, family="split")
@@ -160,9 +169,9 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, Seen, Se
     return info, parts[0], parts[1] if len(parts) > 1 else None
 
 
-def _seen(tensors: tuple[Tensor, Tensor], info: DataInfo) -> Seen:
+def _seen(tensors: tuple[Tensor, Tensor], info: DataInfo) -> HeldOut:
     outputs, targets = (info.in_unit(one) for one in tensors)
-    return Seen(outputs.reshape(len(outputs), -1), targets)
+    return HeldOut(outputs.reshape(len(outputs), -1), targets)
 
 
 def _check_task(info: DataInfo) -> None:
@@ -171,12 +180,12 @@ def _check_task(info: DataInfo) -> None:
         raise UserError(what, key="lightkit calibrate", received=info.task, choices=TASKS, family="data-setting")
 
 
-def _of_test(found: Calibration, tested: Seen) -> dict[str, dict[str, float]]:
+def _of_test(found: Calibration, tested: HeldOut) -> dict[str, dict[str, float]]:
     both = {"before": tested.logits, "after": found.outputs(tested.logits)}
     return {name: measures(logits, tested.targets, found.task) for name, logits in both.items()}
 
 
-def _covered(found: Calibration, tested: Seen) -> tuple[float, float]:
+def _covered(found: Calibration, tested: HeldOut) -> tuple[float, float]:
     """Return the share of the test rows that sets or intervals cover, and their mean size."""
     if found.task == "regression":
         inside = (tested.logits - tested.targets.reshape(tested.logits.shape)).abs() <= found.quantile

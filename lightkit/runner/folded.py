@@ -63,8 +63,10 @@ class FoldedPredictor(Predictor):
             what, expected = "as many targets as inputs are needed", f"{len(outputs)} targets"
             raise UserError(what, argument="", expected=expected, received=len(y))
         metrics = build_metrics(self._cfg.metrics, self.info, self._engine)["test"]
-        loss = build_loss(self._cfg.loss, self.info, self._engine)(outputs, y)
-        metrics.update(outputs, y, loss, len(y))
+        criterion, is_value = build_loss(self._cfg.loss, self.info, self._engine), self.info.task == "regression"
+        learnt = [fold.info.transform for fold in self.folds] if is_value else [torch.Tensor.detach]
+        losses = [criterion(transform(outputs), transform(y)) for transform in learnt]  # as each fold has learnt values
+        metrics.update(outputs, y, torch.stack(losses).mean(), len(y))
         return {name.partition("/")[2]: value for name, value in metrics.compute().items()}
 
     def _outputs(self, given: Any, faults: Faults) -> Iterator[tuple[NewRows, Predictions, dict[str, list[Any]]]]:

@@ -21,8 +21,10 @@ from lightkit.trainer.step import trial_stepper
 from tests.conftest import Outcome
 
 CONF = Path(__file__).parents[2] / "conf"
-LEFT_OUT = ("custom", "cuda", "hf", "mps", "peft", "ranking")
-"""Options that need a target, a device, another package or its files, or the query of each sample."""
+LEFT_OUT = ("custom", "cuda", "hf", "mps", "peft", "ranking", "segmentation_folder")
+LEFT_OUT += ("coco", "detection", "detector", "of_model")
+"""Options that need a target, a device, another package or its files, or the query of each sample; and those of boxes,
+whose training makes no predictions: `tests/data/test_annotated.py` has whole runs of these."""
 PACKAGES = {"torchvision": "torchvision", "timm": "timm", "schedule_free": "schedulefree", "adamw8bit": "torchao"}
 """What some options need."""
 TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16", "data.batch_size=4"]
@@ -36,6 +38,12 @@ HEADS = [
     "model.heads={kind: 3, size: 1}",
     "loss.losses={kind: {_target_: torch.nn.CrossEntropyLoss}, size: {_target_: torch.nn.MSELoss}}",
 ]
+SCENES = ["data=custom", "data.dataset._target_=experiments.segment_shapes.scenes.Masks", "data.dataset.size=32"]
+SCENES += [
+    *(f"data.dataset.{split}=8" for split in ("train", "val", "test")),
+    "data.split.by=file",
+    "data.batch_size=4",
+]
 BIGRAMS = [
     "model._target_=torch.nn.Embedding",
     "model.sparse=true",
@@ -45,7 +53,7 @@ BIGRAMS = [
 GAN = ["data=custom", "data.dataset._target_=experiments.gan_ring.ring.Ring", "model=custom", "loss=bce_with_logits"]
 GAN += [
     "model._target_=experiments.gan_ring.ring.Networks",
-    "trainer.task._target_=lightkit.trainer.Adversarial",
+    "trainer.task._target_=lightkit.trainer.GAN",
 ]
 GAN += ["trainer.task.latent=8", "metrics=none", "metrics.monitor=val/loss"]
 GAN += ["optim.parts={discriminator: {_target_: torch.optim.Adam, match: discriminator}, "
@@ -54,6 +62,7 @@ NEEDS = {
     "data=torchvision": ["data.dataset.name=FakeData", FAKE, "model=cnn"],
     "data=text": [*TOKENS[1:], "model=transformer_lm"],
     "data=shapes": IMAGES[1:],
+    "model=unet": [*SCENES, "metrics=segmentation"],
     "model=heads": [*HEADS, "loss=by_head"],
     "loss=by_head": [*HEADS, "model=heads"],
     "loss=bce_with_logits": ["data=digits_multilabel"],
@@ -78,12 +87,12 @@ def options(*groups: str) -> list[str]:
 
 def needs(option: str, folder: Path) -> list[str]:
     group, _, name = option.partition("=")
-    if option in ("data=csv", "metrics=binary"):
+    if option in ("data=csv", "data=table", "model=tabular", "metrics=binary"):
         with open(folder / "table.csv", "w", newline="") as file:
             rows = [[f"{i * 0.1:.1f}", f"{i % 7}", "yes" if i % 3 else "no"] for i in range(60)]
             csv.writer(file).writerows([["a", "b", "label"], *rows])
         table = ["data=csv", f"data.dataset.path={folder}/table.csv", "data.dataset.target=label"]
-        return table[option == "data=csv" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
+        return table[group == "data" :] + ["data.dataset.task=binary", "loss=bce_with_logits"] * (group != "data")
     if option in ("data=texts", "metrics=tagging"):
         rows = [{"text": "a b c" if i % 3 else "d e", "target": "x y x" if i % 3 else "y x"} for i in range(40)]
         (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))

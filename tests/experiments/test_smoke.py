@@ -29,6 +29,8 @@ LONG = {
     "step": ["scheduler.milestones=[30,60]", "scheduler.every_epochs=null", "scheduler.warmup_epochs=5"],
     "plateau": ["scheduler.warmup_epochs=5", "scheduler.patience=20"],
     "one_cycle": ["scheduler.three_phase=true"],
+    "inverse_sqrt": ["scheduler.warmup_steps=3000"],
+    "wsd": ["scheduler.warmup_epochs=5", "scheduler.decay_share=0.4"],
     "custom": ["scheduler._target_=lightkit.optim.annealing.Triangular"],
     "torch": [
         "scheduler.scheduler={_target_: torch.optim.lr_scheduler.CosineAnnealingLR, T_max: 500}",

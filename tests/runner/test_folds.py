@@ -215,6 +215,8 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(
         told = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(file)]
     assert np.allclose(told, np.stack([truth, predicted], 1), rtol=1e-4)
     assert cli("predict", RUN, "--input", "t.csv", "--output", "new.csv").code == 0
+    together = lightkit.load(RUN).evaluate("t.csv")
+    assert (together["loss"] < 10, together["mse"] > 100) == (True, True), "a loss is that of the logarithm"
     kept = cli("eval", RUN).out
     table(project / "t.csv", seed=2)
     assert cli("eval", RUN).out == kept

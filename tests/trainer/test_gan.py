@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as loss
 
-from lightkit.trainer import Adversarial
+from lightkit.trainer import GAN
 
 
 class Pair(nn.Module):
@@ -26,16 +26,16 @@ def test_each_network_learns_by_its_own_loss_and_slopes_are_punished_in_training
     values = {}
     for penalty in (0.0, 0.5):
         torch.manual_seed(0)
-        task = Adversarial(4, penalty)
+        task = GAN(4, penalty)
         values[penalty] = task.part("discriminator", model, (batch, torch.zeros(5)), loss).loss
     assert (values[0.5] - values[0.0]).item() == pytest.approx(0.25 * 4 * 2.0**2)
     values[0.5].backward()
     with torch.no_grad():
         torch.manual_seed(0)
-        step = Adversarial(4, 0.5).step(model, batch, loss)
+        step = GAN(4, 0.5).step(model, batch, loss)
     torch.testing.assert_close(step.loss, values[0.0].detach())
     assert step.preds.shape == step.target.shape == batch.shape
     assert 0 <= step.log["found_out"].item() <= 1
     torch.manual_seed(0)
-    fooled = Adversarial(4).part("generator", model, batch, loss)
+    fooled = GAN(4).part("generator", model, batch, loss)
     torch.testing.assert_close(fooled.loss, loss(model(samples=step.preds), torch.ones(5, 1)))

@@ -13,7 +13,7 @@ from torch import nn
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
-class Adversarial(Task):
+class GAN(Task):
     """A generative adversarial network (https://arxiv.org/abs/1406.2661), whose two networks have an optimizer each.
 
     The model is both: `model(noise)` gives samples for noise `(B, Z)`, and `model(samples=x)` a score for each, above 0
