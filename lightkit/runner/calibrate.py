@@ -169,7 +169,14 @@ class Calibration(AsTheyAre):
 
     def outputs(self, outputs: Tensor) -> Tensor:
         """See `AsTheyAre.outputs`."""
-        return outputs if self.curves is None else self.curves(outputs)
+        if self.curves is None:
+            return outputs
+        known, count = self.curves.count or len(self.curves.scale), 1 if outputs.ndim == 1 else outputs.shape[1]
+        if known not in (1, count):  # of a file that is another run's
+            what, fix = "the calibration is for another number of classes", "lightkit calibrate RUN"
+            key = run_files.CALIBRATION
+            raise UserError(what, key=key, expected=str(count), received=known, fix=fix, family="file")
+        return self.curves(outputs)
 
     def columns(self, values: Tensor, names: Sequence[str]) -> dict[str, list[Any]]:
         """See `AsTheyAre.columns`: the classes that may be true, or the ends of the interval."""

@@ -122,6 +122,11 @@ def test_a_run_that_is_calibrated_predicts_so_everywhere(digits: Path, cli: Call
         assert cli("export", RUN, "m.pt2").code == 0
         assert (Path(RUN) / "figures" / "calibration" / "after.png").is_file()
 
+        kept["curves"] = {"scale": [1.0, 1.0], "shift": [0.0, 0.0]}
+        Path(f"{RUN}/calibration.json").write_text(json.dumps(kept))
+        foreign = cli("predict", RUN)
+        assert (foreign.code, "another number of classes" in foreign.err) == (2, True)
+
         assert cli("calibrate", RUN, "--method", "none", "--coverage", "0.95").code == 0
         assert np.allclose(lightkit.load(RUN).predict_proba(x), raw.softmax(1).numpy(), atol=1e-6)
 
