@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,6 +20,8 @@ from lightkit.loggers.trackers.base import Medium, Row, Tracker, chosen_files, n
 
 _LOG = logging.getLogger(__name__)
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "paused": "SCHEDULED"}
+_MARK = "lightkit.mark"
+"""A tag by which a run is found again whose id nobody has kept."""
 _MOST_PARAMS, _MOST_LETTERS = 100, 500
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -85,15 +88,22 @@ class MlflowLogger(Tracker):
         from mlflow.exceptions import MlflowException
         from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-        known = recalled(folder, self.kind).get("run", "")
+        kept = recalled(folder, self.kind)
+        known, mark = kept.get("run", ""), kept.get("mark", "")
+        if mark and not known:  # this process may have been killed before it kept the id of a run that it had made
+            found = self._client.search_runs([self._experiment_id()], f"tags.`{_MARK}` = '{mark}'", max_results=1)
+            known = found[0].info.run_id if found else ""
         if known:
             try:
                 self._client.update_run(known, status="RUNNING")
+                remember(folder, self.kind, run=known)
                 return str(known)
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-        own, whole = relations(folder), {"lightkit.folder": str(folder), **tags}
+        mark = uuid.uuid4().hex
+        remember(folder, self.kind, mark=mark, run="")
+        own, whole = relations(folder), {_MARK: mark, "lightkit.folder": str(folder), **tags}
         whole |= {"lightkit.role": own.role, **({"lightkit.group": own.group} if own.group else {})}
         if own.parent is not None:
             whole[MLFLOW_PARENT_RUN_ID] = self._run_of(own.parent, None, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -91,6 +92,17 @@ def test_a_changed_run_keeps_both_and_says_so(own: Path, process: Process, store
     assert before - {*expected(own / RUN)}
     assert "the server keeps such points beside the new ones" in ended.err
     assert (run.data.params["optim.lr"], run.data.tags["changed.optim.lr"]) == ("0.001", "0.1")
+
+
+def test_a_run_whose_id_was_not_kept_yet_is_found_again(own: Path, process: Process, store: Any) -> None:
+    assert process("train", *MLFLOW, "trainer.stop_at=1", f"hydra.run.dir={RUN}").code == 0
+    file = own / RUN / "trackers" / "mlflow.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({"mark": kept["mark"]}))
+    assert process("resume", RUN, "trainer.stop_at=null").code == 0
+    (run,) = runs(store)
+    assert run.info.run_id == kept["run"] == json.loads(file.read_text())["run"]
+    assert points(store, run) == expected(own / RUN)
 
 
 SLOW = '''
