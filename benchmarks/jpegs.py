@@ -1,8 +1,9 @@
 """JPEG files and three ways to read and augment them: lightkit's, torchvision's in a DataLoader, and timm's loader.
 
 All hand over batches of `(3, size, size)` floats from 0 to 1. The DataLoader's data set decodes with Pillow, cuts the
-middle square and scales it, as lightkit's does. timm cuts at random out of the whole picture where the others cut out
-of the middle square, so it scales once where they scale twice. CPU time is that of the process and its workers.
+middle square and scales it, as lightkit's does. timm takes part twice: with the same middle square before its own
+transforms, which is the work of the others; and as it comes, where it cuts at random out of the whole picture and so
+scales once where the others scale twice. CPU time is that of the process and its workers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lightkit.data import Data, build_data
 from lightkit.data.images import ImageFolder
 from lightkit.data.transforms import RandomFlip, RandomShift
 
-LIGHTKIT, TORCH, TIMM = "lightkit", "DataLoader", "timm"
+LIGHTKIT, TORCH, TIMM, TIMM_ALONE = "lightkit", "DataLoader", "timm", "timm as it comes"
 FILES, BATCH, SIZE = 2000, 50, 224
 WORKERS = (0, 1, 2)
 _CLASSES = 10
@@ -73,6 +74,13 @@ def write(folder: Path, files: int) -> None:
         small.resize((_WIDTH, _HEIGHT), Image.Resampling.BICUBIC).save(target / f"{number:04d}.jpg", quality=90)
 
 
+def middle_square(image: Image.Image, size: int) -> Image.Image:
+    """Cut the middle square out of a picture and scale it."""
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    return image.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+
+
 class Files(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """The same files, as a data set for a DataLoader is written.
 
@@ -95,11 +103,7 @@ class Files(torch.utils.data.Dataset[tuple[Tensor, int]]):
         file = self.files[index]
         with Image.open(file) as opened:
             image = opened.convert("RGB")
-        side = min(image.size)
-        left, top = (image.width - side) / 2, (image.height - side) / 2
-        box = (left, top, left + side, top + side)
-        scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        return self.transform(scaled), int(file.parent.name)
+        return self.transform(middle_square(image, self.size)), int(file.parent.name)
 
 
 def build_ours(folder: Path, size: int, augment: Sequence[Any], *, batch: int, workers: int) -> Data:
@@ -119,13 +123,26 @@ def build_theirs(
     )
 
 
-def build_timms(folder: Path, size: int, arguments: dict[str, Any], *, batch: int, workers: int) -> Iterable[Any]:
-    """Timm's loader over all files; its processes stay alive too."""
+def build_timms(
+    folder: Path, size: int, arguments: dict[str, Any], *, batch: int, workers: int, alone: bool = False
+) -> Iterable[Any]:
+    """Timm's loader over all files; its processes stay alive too.
+
+    Args:
+        folder: Where `write` put them.
+        size: Pixels a side.
+        arguments: Of `create_loader`.
+        batch: Samples of a batch.
+        workers: Processes.
+        alone: Leave out the middle square.
+    """
     scaling = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    return create_loader(
-        ImageDataset(str(folder)), (3, size, size), batch, num_workers=workers, device=torch.device("cpu"),
-        **scaling, **arguments,
-    )  # fmt: skip
+    files = ImageDataset(str(folder))
+    loader: Iterable[Any] = create_loader(
+        files, (3, size, size), batch, num_workers=workers, device=torch.device("cpu"), **scaling, **arguments
+    )
+    files.transform = files.transform if alone else v2.Compose([partial(middle_square, size=size), files.transform])
+    return loader
 
 
 def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int) -> bool:
@@ -134,15 +151,21 @@ def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int)
     data = build_ours(folder, SIZE, case.ours, **settings)
     torchs = build_theirs(folder, SIZE, case.theirs, **settings)
     timms = build_timms(folder, SIZE, case.timms, **settings)
+    alone = build_timms(folder, SIZE, case.timms, **settings, alone=True)
     epochs = count()
-    sources = {LIGHTKIT: lambda: data.train.epoch(next(epochs)), TORCH: lambda: torchs, TIMM: lambda: timms}
+    sources = {
+        LIGHTKIT: lambda: data.train.epoch(next(epochs)),
+        TORCH: lambda: torchs,
+        TIMM: lambda: timms,
+        TIMM_ALONE: lambda: alone,
+    }
     results = interleave({name: partial(look, source) for name, source in sources.items()}, rounds=rounds)
     data.close()
     check_same(results, samples=0)
     check_same({name: results[name] for name in (LIGHTKIT, TORCH)}, mean=0.05)  # timm pads nothing
     show(f"JPEG: {case.title}; workers: {workers}", results, TORCH, per=data.train.num_samples, unit="µs")
     bars = [Bar(LIGHTKIT, TORCH, 0.909, kind="cpu"), Bar(LIGHTKIT, TIMM, 1.0, kind="cpu")]
-    return judge(results, bars)
+    return judge(results, [*bars, Bar(LIGHTKIT, TIMM_ALONE, 1.0, kind="cpu")])
 
 
 def measure(*, rounds: int, batches: int) -> bool:

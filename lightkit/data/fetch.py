@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import ref
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.modules import mapped, shape_of
 from lightkit.common.randomness import mix
+from lightkit.data.batch_memory import BatchMemory
 from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, one_structure, unlike
 from lightkit.data.prepare import Prepare
 from lightkit.data.sources import SampleData, read_sample, seed_generators
@@ -27,7 +25,6 @@ from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
 PIECE_BYTES = 4 << 20
 """Bytes of inputs that are joined and prepared at once. More would leave the processor's cache between two steps,
 and for each of them the system would hand out memory anew."""
-_ALIGNED = 64
 
 
 class WorkerFailure(NamedTuple):
@@ -65,7 +62,7 @@ class Fetch:
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
         self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
-        self._memory = list[tuple[Any, Any]]()
+        self.memory = BatchMemory()
 
     def __getitem__(self, job: ReadJob) -> Any:
         try:
@@ -109,13 +106,13 @@ class Fetch:
             if any(_layout(one) != _layout(sample) for one in samples):
                 return None
             piece, y = self._prepared(job, samples, begin)
-            x = _batch_memory(len(job.rows), piece, self._memory) if x is None else x
+            x = self.memory.reserve(len(job.rows), piece) if x is None else x
             targets.append(y)
             alike = isinstance(y, Tensor) and y.shape[1:] == targets[0].shape[1:] and y.dtype == targets[0].dtype
             if not alike or (piece.shape[1:], piece.dtype) != (x.shape[1:], x.dtype):
                 return None
             x[begin : begin + len(piece)] = piece
-        return x, torch.cat(targets)
+        return self.memory.sent(x), torch.cat(targets)
 
     def _prepared(self, job: ReadJob, samples: list[Any], begin: int = 0) -> Any:
         """Join and prepare some samples of a job, from the one at `begin` on."""
@@ -174,29 +171,6 @@ def _many(base: Any) -> Callable[[list[int]], Any] | None:
     names = ("__getitem__", "__getitems__")
     kinds = [kind for kind in type(base).__mro__ if any(name in vars(kind) for name in names)]
     return base.__getitems__ if kinds and names[1] in vars(kinds[0]) else None
-
-
-def _batch_memory(count: int, x: Tensor, known: list[tuple[Any, Any]]) -> Tensor:
-    """Reserve memory for `count` samples like those of `x`; in a worker process, shared with the main one.
-
-    Args:
-        count: Number of samples.
-        x: Some of them.
-        known: The memory of the last two batches, with what tells whether anything still refers to it. Where nothing
-            does, it is taken again, as new pages cost more than what is written into them.
-    """
-    shape = (count, *x.shape[1:])
-    size = math.prod(shape) * x.element_size()
-    if get_worker_info() is not None:
-        shared = torch.UntypedStorage._new_shared(size)
-        return torch.empty(0, dtype=x.dtype).set_(shared).view(shape)
-    # NumPy asks the system for large pages, PyTorch takes small ones; it aligns its memory as is done here.
-    free = [own for own, used in known if used() is None and len(own) == size + _ALIGNED]
-    memory = free[0] if free else np.empty(size + _ALIGNED, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNED
-    handed = memory[begin : begin + size]
-    known[:] = [(memory, ref(handed)), *(one for one in known if one[0] is not memory)][:2]
-    return torch.from_numpy(handed).view(x.dtype).view(shape)
 
 
 def _layout(sample: Any) -> tuple[Any, ...] | None:

@@ -241,7 +241,7 @@ def _check_finite(values: Tensor, *, what: str, name: str, named: Callable[[int]
 def _check_numbers(
     y: Tensor, count: int, what: str, named: Callable[[int], Any], *, but: int | None = None, fix: str | None = None
 ) -> None:
-    wrong = ((y < 0) | (y >= count)) & (y != but)
+    wrong = ((y < 0) | (y >= count)) & (True if but is None else y != but)  # a comparison with None takes long
     if wrong.any():
         row = _first_row(wrong)
         what, found = f"{what} of row {named(row)} is out of range", int(y[row][wrong[row]].flatten()[0])

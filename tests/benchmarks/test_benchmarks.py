@@ -93,7 +93,7 @@ def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch
     monkeypatch.setattr(jpegs, "SIZE", 32)
     loader.main(["--rounds", "1", "--steps", "3"])
     told = capsys.readouterr().out
-    bars = ("index_select, wall", "DataLoader, wall", "DataLoader, cpu", "timm, cpu")
+    bars = ("index_select, wall", "DataLoader, wall", "DataLoader, cpu", "timm, cpu", "timm as it comes, cpu")
     assert figures(told).keys() == {f"lightkit / {bar}" for bar in bars}
     assert re.findall(r"^JPEG: (.+); workers: (\d)", told, re.M) == [
         (case, workers)
@@ -101,7 +101,7 @@ def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch
         for workers in ("0", "1")
     ]
     assert len(re.findall(r"^lightkit / timm, cpu: [\d.]+ \(at most 1: ", told, re.M)) == 6
-    assert len(re.findall(r" samples 150, mean 0\.\d+$", told, re.M)) == 18
+    assert len(re.findall(r" samples 150, mean 0\.\d+$", told, re.M)) == 24
 
 
 @pytest.mark.thorough(first=0)

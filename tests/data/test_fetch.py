@@ -101,13 +101,6 @@ def test_batches_as_they_are_and_their_memory(pieces: Any, count: int) -> None:
         assert x.data_ptr() % 64 == 0  # as PyTorch's own: the last bits of a matrix product depend on it
 
 
-def test_batches_of_worker_processes_are_made_in_shared_memory(pieces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces(4)
-    assert not read(Pictures(), RandomFlip())[0].is_shared()
-    monkeypatch.setattr(fetch, "get_worker_info", lambda: object())
-    assert read(Pictures(), RandomFlip())[0].is_shared()
-
-
 def test_a_transform_that_may_mix_samples_gets_the_whole_batch(pieces: Any) -> None:
     class Neighbours:
         def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -178,16 +171,3 @@ def test_rows_are_read_together_where_no_subclass_changes_how_one_is_read(pieces
     assert whole[0][:, 0, 0, 0].tolist() == whole[1].tolist() == [*range(ROWS)]
     assert torch.equal(read(changed)[0], -whole[0])
     assert not hasattr(changed, "asked")
-
-
-def test_memory_of_a_batch_is_taken_again_once_nothing_refers_to_it(pieces: Any) -> None:
-    pieces(8)
-    made = fetch.Fetch(Many(), 0, Prepare(), Board(0))
-    given = [made.read(ReadJob(0, 0, [row] * ROWS))[0] for row in range(4)]
-    assert [x.unique().tolist() for x in given] == [[0], [1], [2], [3]], "all are still held"
-    part, places = given[3][2, 1], {x.data_ptr() for x in given[2:]}
-    del given
-    again = made.read(ReadJob(0, 0, [5] * ROWS))[0]
-    assert again.data_ptr() in places
-    made.read(ReadJob(0, 0, [6] * ROWS))
-    assert part.unique().tolist() == [3], "a view of it holds it, too"
