@@ -83,7 +83,7 @@ BUDGETS = {
     "runner": 6100,
     "doctor": 4200,
     "cli": 4250,
-    "data": 6500,
+    "data": 6550,
     "ensemble": 3300,
     "sweep": 3000,
     "finetune": 2800,
