@@ -82,11 +82,8 @@ def own_rows(role: MemberConfig, data: Data, folder: Path, *, ordered: bool) -> 
         raise UserError(what, key="data.split.by", received="time", fix=fix, family="ensemble")
     if role.rows == "predicted":
         return _with_features(role, data, rows, rows[:0], folder)
-    dealt: dict[str, Any] = {
-        "strata": getattr(source, "strata", None),
-        "groups": data.together(),
-        "ordered": ordered,
-    }
+    dealt: dict[str, Any] = {"strata": getattr(source, "strata", None), "groups": data.together()}
+    dealt["ordered"] = ordered
     with keys_under("ensemble.member"):
         drawn, apart = cut_holdout(rows, role.holdout, role.draw, **dealt)
         which: dict[str, Any] = {"folds": role.folds, "fold": role.fold, "repeat": role.repeat, **dealt}

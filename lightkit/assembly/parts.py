@@ -125,8 +125,8 @@ def build_splits(
     options, override = to_plain(cfg.data), tuple(cfg.resume.override)
     pinned = {"like": getattr(like.source, "base", like.source)} if like else pinned_before(cfg.data, folder or within)
     dataset = instantiate(cfg.data.dataset, key="data.dataset", **pinned)
-    del options["dataset"]
-    options.pop("more", None)
+    for name in ("dataset", "more", "leak_check"):
+        options.pop(name, None)
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)

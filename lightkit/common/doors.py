@@ -29,6 +29,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "weighted": "lightkit.data.samplers.ByWeight",
         "length": "lightkit.data.samplers.ByLength",
     },
+    "data.leak_check": {"sample": "lightkit.doctor.checks.look_for_leaks"},
     "loss.weight": {"balanced": "lightkit.data.row_facts.balanced"},
     "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
     "export": {

@@ -146,10 +146,7 @@ FINETUNE_RULES = rules_in(globals())
 PatternPlace = tuple[Key, Any, tuple[str, ...]]
 """Where patterns are, what stands there, and which labels there are."""
 
-_NAMES_ONLY = {
-    "device": "name modules: `blocks.*`",
-    "resume": "name keys: `optim.*`",
-}
+_NAMES_ONLY = {"device": "name modules: `blocks.*`", "resume": "name keys: `optim.*`"}
 """What to do about a label in a group that knows none."""
 
 

@@ -14,19 +14,8 @@ from lightkit.common.suggest import nearest
 from lightkit.config.modules import Binding, Module
 
 _PLAIN_BASES = {"object", "ABC", "Generic", "Protocol"}
-_UNREADABLE_BASES = {
-    "Enum",
-    "IntEnum",
-    "StrEnum",
-    "NamedTuple",
-    "TypedDict",
-    "type",
-    "tuple",
-    "str",
-    "int",
-    "dict",
-    "list",
-}
+_UNREADABLE_BASES = {"Enum", "IntEnum", "StrEnum", "NamedTuple", "TypedDict"}
+_UNREADABLE_BASES |= {"type", "tuple", "str", "int", "dict", "list"}
 _DEPTH = 40  # of re-exports and bases; only a cycle goes that deep
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -44,6 +44,8 @@ _ONE_PROCESS: dict[str, Any] = {
 }
 """What is examined is one model in one process, uncompiled: a fault shows there too, and sooner."""
 
+_START_ROWS, _START_SECONDS = 1000, 0.1
+"""How much is looked at where a run starts."""
 _TRIED = 4
 """Rows that tell how long one takes."""
 
@@ -228,6 +230,23 @@ def examine(run: ExaminedRun, tell: Callable[[str], None] = lambda line: None) -
         measured = f"there was none for {len(late)} of {count} checks"
         why = "hardly anything was looked at, so nothing can be said of the run" if few else ""
         yield Finding("time", "error" if few else "note", measured, why, fix="a longer --seconds" if few else "")
+
+
+def look_for_leaks(cfg: DictConfig, shared: Shared) -> Iterator[Finding]:
+    """Make the checks of splits, order and leaks on a few rows where a run starts, in a moment.
+
+    It looks at what lies in memory or in files; what has to be decoded is left to `lightkit doctor`. A check that fails
+    says nothing here: whatever is wrong with the data, the run itself will tell.
+
+    Args:
+        cfg: The configuration of the run.
+        shared: Its data.
+    """
+    run = ExaminedRun(cfg, cfg, Path(), shared, math.inf)
+    run.sample = DataSample(shared.data, most=_START_ROWS, seconds=_START_SECONDS, reads=False)
+    for name in ("splits", "order", "leaks"):
+        with suppress(Exception):
+            yield from import_path(SHIPPED[DOOR][name])(run)
 
 
 def _failed(run: ExaminedRun, name: str, check: Check, error: Exception) -> Finding:

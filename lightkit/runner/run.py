@@ -38,7 +38,7 @@ from lightkit.runner.fit import Fit, Observer, fit
 from lightkit.runner.folds import FoldPlan, first_fold, measure_folds, predict_folds
 from lightkit.runner.member import member_run
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
-from lightkit.runner.session import Session, memory_released, session
+from lightkit.runner.session import Session, look_for_leaks, memory_released, session
 from lightkit.runs.catalog import folds_of
 from lightkit.runs.on_end import followed
 
@@ -103,6 +103,7 @@ class Runner:
             cfg = first_fold(run.cfg)
             shared = build_shared(cfg, run.place.path, ranks=run.ranks, report=run.tell, **options)
             run.stack.callback(shared.data.close)
+            run = look_for_leaks(run, cfg, shared)
             plan = self.plan or (FoldPlan(run, shared) if run.cfg.cv.folds else build_plan(run, shared))
             done = _trained(run, shared, plan, self.train_member)
             if any(result.member.name for result in done):

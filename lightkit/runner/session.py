@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer
 
 import lightkit.trainer.report as summary
-from lightkit.assembly import build_console, build_store
+from lightkit.assembly import Shared, build_console, build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
@@ -23,9 +23,11 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.text import without_secrets
 from lightkit.config import to_plain
+from lightkit.config.doors import load, names
 from lightkit.config.policy import without_user_only
 from lightkit.config.provenance import is_ours, refuse_foreign_targets
 from lightkit.data import Data
+from lightkit.data.sources import kept_generators
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
@@ -47,6 +49,9 @@ from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals
 from lightkit.trainer.learner import Learner
 
 _LOG = logging.getLogger(__name__)
+_LEAKS = "data.leak_check"
+"""The door of what looks at the rows of a run where it starts: called with its configuration and its data, it yields
+findings (`lightkit.doctor.finding.Finding`)."""
 
 
 class Saved(NamedTuple):
@@ -214,6 +219,22 @@ def memory_released() -> Iterator[None]:
         raise
     finally:
         release()
+
+
+def look_for_leaks(run: Session, cfg: DictConfig, shared: Shared) -> Session:
+    """Look for leaks once, where a run starts; what is found is told with its first lines, and kept in its folder."""
+    starts = run.fresh and run.ranks.main and run.place.path.parent.name != run_files.MEMBERS
+    wanted = names(_LEAKS) if cfg.data.leak_check and starts else ()
+    with kept_generators():
+        looks = [load(_LEAKS, name, entries=cfg.get("trust") or ()) for name in wanted]
+        bad = (one for look, given in looks for one in look(cfg, shared, **given) if one.is_bad)
+        found = sorted(bad, key=lambda one: one.status)  # errors come before warnings
+    if not found:
+        return run
+    run.place.found[run_files.LEAKS] = {"findings": [one.to_json() for one in found]}
+    more = f" (and {len(found) - 1} more)" if found[1:] else ""
+    line = f"doctor  {found[0].measured}{more}; `lightkit doctor OVERRIDES` says what to do"
+    return replace(run, notes=(*run.notes, line))
 
 
 def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> None:

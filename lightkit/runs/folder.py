@@ -48,6 +48,7 @@ _REPLACED = (
     run_files.FINETUNE,
     run_files.ROWS,
     run_files.LEFT_OUT,
+    run_files.LEAKS,
 )
 """Names of files that are written anew as a whole, first under another name."""
 _FILES = (*_REPLACED, run_files.LOG, run_files.OUTPUT_LOG, run_files.MODEL, run_files.ADAPTER)
@@ -69,6 +70,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self.is_begun = self.is_recorded = False
+        self.found: dict[str, Any] = {}
+        """What was found before the run begins, by the name of the JSON file that keeps it."""
 
     @property
     def whole(self) -> Path:
@@ -143,7 +146,8 @@ class RunFolder:
             if (problem := key_problem()) and self.path.parent.name != run_files.MEMBERS:
                 _LOG.warning("a resume will take this run for one from elsewhere: %s; %s", *problem)
             now = environment(project=project_root(), seed=cfg.seed, **facts)
-            write_json(self.path / run_files.ENVIRONMENT, now)
+            for name, content in {run_files.ENVIRONMENT: now, **self.found}.items():
+                write_json(self.path / name, content)
             self.is_recorded = True
         except OSError as error:
             raise unwritable(self.path, error) from error

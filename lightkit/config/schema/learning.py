@@ -127,6 +127,9 @@ class DataConfig:
     augment_on_device: bool = False
     """Augment whole batches on the device of the model, not samples in the loader processes. Each sample draws the same
     random numbers. Transforms of one sample at a time are refused."""
+    leak_check: bool = True
+    """Look for leaks on a sample of the rows when a run starts, for a moment; what is found is one line, and stays in
+    `leaks.json` of the run's folder."""
     weights: Optional[str] = "weights"
     """How much each row counts in the loss, 0 or more. It names an attribute of the data set (`weights` is used if it
     exists) or a feature of a table. null ignores weights. For a CSV file, set `data.dataset.weight_column`. Losses of

@@ -45,9 +45,8 @@ def find_unreadable(sample: DataSample) -> Iterator[Finding]:
         if error is not None:
             user = error if isinstance(error, UserError) else None
             reason = user.what if user else in_short(error)
-            measured = (
-                f"reading {split} ended: {reason if user or len(reason) <= _LONGEST else f'{reason[:_LONGEST]}…'}"
-            )
+            reason = reason if user or len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
+            measured = f"reading {split} ended: {reason}"
             why = "a run would end at this sample, perhaps hours later"
             fix = (user.fix if user else None) or "mend or leave out the sample"
             yield Finding(LABELS, "error", measured, why, "data.dataset", fix, {"split": split})

@@ -19,7 +19,7 @@ from lightkit.doctor.data.order import cut_splits, explained_by, goal_of, is_dat
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding, Status, named
 
-LEAKS = "leaking features"
+LEAKS, SCALING = "leaking features", "scaled before"
 _KNOWS = 0.97
 """How much of what can be explained a single feature explains where it knows the answer."""
 _RELATED = 0.3
@@ -29,12 +29,15 @@ _ORDERED = 0.99
 _MOST_FEATURES, _FEWEST_ROWS = 4096, 50
 _LISTED, _TOLD = 5, 256
 """Features that are named, and that are looked at closely; of more, those that are most related to the target."""
+_EXACT, _FEWEST_SCALED = 1e-3, 3
+"""Share of its standard error by which the mean of a scaled feature may differ from 0; how many there have to be."""
 _NUMBER_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|index|idx|key|rowid|number|nr|no)$|^unnamed", re.IGNORECASE)
 
 
 def check(run: ExaminedRun) -> Iterator[Finding]:
     """Find features that predict the target alone, and such that number or date the rows."""
     sample = run.sample
+    yield from find_scaling(sample)
     x, y = sample.train.x, goal_of(sample)
     whole = sample.train.y
     if x is None or y is None or not x.is_floating_point() or len(x) < _FEWEST_ROWS:
@@ -48,7 +51,7 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
         yield Finding(LEAKS, "skipped", "targets have the shape of the inputs, which they are made from")
         return
     y, columns = y[: len(x)], x.flatten(1)
-    chosen = _most_related(columns, y)
+    chosen = _most_related(columns, y, min(_TOLD, sample.most // 50))
     explained = {number: explained_by(columns[:, number], y) for number in chosen}
     names = sample.columns() if sample.is_table else _pixels(tuple(x.shape[1:]))
     best = max(explained, key=lambda number: explained[number])
@@ -66,6 +69,22 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
     status: Status = "note" if counting else "ok"
     why = "it says nothing of new rows"
     yield Finding(LEAKS, status, measured, why, sample.key("features"), "leave it out", numbers)
+
+
+def find_scaling(sample: DataSample) -> Iterator[Finding]:
+    """Find features of mean 0 and deviation 1 over the rows of all splits, which are not so over those of training."""
+    train, names, x = sample.data.rows["train"], sample.columns(), getattr(sample.data.source, "x", None)
+    if not sample.is_table or x is None or len(train) == len(x):
+        return
+    x = sample.unscaled(x[:, : len(names)]).double()
+    exact, is_one = _EXACT / len(x) ** 0.5, (x.std(0) - 1).abs() < 1 / len(x)
+    scaled = is_one & (x.mean(0).abs() < exact) & (x[train].mean(0).abs() > 10 * exact)
+    found = [names[number] for number in scaled.nonzero()[:, 0].tolist()]
+    measured = f"{named(found)} have mean 0 and deviation 1 over the rows of all splits, not over those of train"
+    why = "they were scaled by rows that count as unseen; what else was fitted to these tells more"
+    fix = "data as they were measured, and data.normalize=standard, which is fitted to training rows"
+    if len(found) >= _FEWEST_SCALED:
+        yield Finding(SCALING, "warning", measured, why, "data.normalize", fix, {"features": found})
 
 
 def _knowing(sample: DataSample, bad: list[str], related: list[str], numbers: dict[str, Any]) -> Finding:
@@ -89,10 +108,10 @@ def _knowing(sample: DataSample, bad: list[str], related: list[str], numbers: di
     return Finding(LEAKS, "warning", measured, why, sample.key("features"), fix, numbers | {"features": features})
 
 
-def _most_related(columns: Tensor, y: Tensor) -> list[int]:
+def _most_related(columns: Tensor, y: Tensor, most: int) -> list[int]:
     """Return the features to look at closely: all, or those whose means differ most between targets."""
     width = columns.shape[1]
-    if width <= _TOLD:
+    if width <= most:
         return list(range(width))
     generator = torch.Generator().manual_seed(mix("doctor", "features"))
     some = torch.randperm(width, generator=generator) if width > _MOST_FEATURES else torch.arange(width)
@@ -102,7 +121,7 @@ def _most_related(columns: Tensor, y: Tensor) -> list[int]:
     goal = y[: len(x)] if y.is_floating_point() else functional.one_hot(y[: len(x)]).double()
     goal = (goal - goal.mean(0)) / goal.std(0).clamp(min=1e-9)
     strength = (goal.T @ x).abs().amax(0)
-    return [int(number) for number in some[strength.topk(_TOLD // 4).indices].tolist()]
+    return [int(number) for number in some[strength.topk(most // 4).indices].tolist()]
 
 
 def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int, str]:
@@ -130,7 +149,5 @@ def _rank_correlation(column: Tensor, rows: Tensor) -> float:
 
 def _pixels(shape: tuple[int, ...]) -> list[str]:
     """Name the numbers of an input by their place in it."""
-    return [
-        f"element {tuple(place)}"
-        for place in torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)).tolist()
-    ]
+    places = torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape))
+    return [f"element {tuple(place)}" for place in places.tolist()]

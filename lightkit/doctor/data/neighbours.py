@@ -27,7 +27,7 @@ _WARNED = 0.01
 _QUERIES, _NEIGHBOURS = 500, 10
 _CHANCE = 1e-5
 """Share of the rows that may have so close a neighbour by chance."""
-_FEWEST_ROWS, _FEWEST_FEATURES = 100, 4
+_FEWEST_ROWS, _FEWEST_FEATURES, _FEWEST_READ = 100, 4, 10_000
 _COARSE, _KNOWN_ROWS = 20, 5000
 """Values below which a feature is coarse, and rows to count them in."""
 _BESIDE, _AROUND = 3, 33
@@ -134,8 +134,9 @@ def _places(x: Tensor, known: Tensor) -> Tensor:
 def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
     """Find a data set whose neighbouring rows look alike, as frames of a film do, with a split that separates them."""
     rows, others = sample.data.rows["train"], [name for name in sample.splits if name != "train"]
-    if not others or sample.train.share < 0.5 or int(rows[-1] - rows[0]) + 1 == len(rows):
-        why = "the splits are cut in order" if sample.train.share >= 0.5 else "too few rows were read to see neighbours"
+    few = sample.train.share < 0.5 or sample.most < _FEWEST_READ
+    if not others or few or int(rows[-1] - rows[0]) + 1 == len(rows):
+        why = "too few rows were read to see neighbours" if few else "the splits are cut in order"
         yield Finding(GROUPS, "skipped", f"nothing names the group of a row, and {why}")
         return
     near = _Neighbours.of(sample, others[-1])
@@ -215,6 +216,7 @@ def _group_column(sample: DataSample) -> tuple[str, str, list[float]] | None:
 
 
 WRONG, ORDERED = "wrong labels", "ordered classes"
+_CLASSES = ("multiclass", "binary")
 _MOST_LABELS, _FEWEST_LABELS, _VOTES = 2000, 100, 15
 _BEYOND_CHANCE, _LEAST_AGREEING, _AGREEING = 0.1, 0.45, 0.85
 """How much neighbours tell beyond chance, and how often they are right at least and at most."""
@@ -253,14 +255,8 @@ class Neighbourhood:
     @classmethod
     def of(cls, sample: DataSample) -> Neighbourhood | None:
         """Find the neighbours of training rows; None where there are too few, or no classes."""
-        train, info = sample.train, sample.data.info
-        y, described = train.y, train.described
-        if (
-            y is None
-            or described is None
-            or info.task not in ("multiclass", "binary")
-            or len(described) < _FEWEST_LABELS
-        ):
+        info, y, described = sample.data.info, sample.train.y, sample.train.described
+        if y is None or described is None or len(described) < _FEWEST_LABELS or info.task not in _CLASSES:
             return None
         y, x = y[:_MOST_LABELS].reshape(len(y[:_MOST_LABELS]), -1).long(), described[:_MOST_LABELS].double()
         if y.shape[1] != 1 or int(y.min()) < 0:

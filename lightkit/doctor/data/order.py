@@ -8,18 +8,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.data import DataInfo
+from lightkit.data.row_facts import row_times
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding, Status, sized
 
-ORDER, DRIFT, SIZES = "row order", "target drift", "size of splits"
+ORDER, DRIFT, SIZES, TIMES = "row order", "target drift", "size of splits", "order of time"
+_LATER = 0.1
+"""Share of training rows that are later than half of the rows of a split from which on the future tells the past."""
 _SHIFT, _APART = 0.15, 0.3
 """Share of the targets by which splits differ in more than chance and a little, and by which sorted rows are apart."""
 _TELLS, _ALIKE = 0.5, 0.5
@@ -35,6 +40,24 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look at how the rows lie in the data set, and at how the splits are cut from it."""
     yield from find_small_splits(run.sample)
     yield from find_order(run.sample)
+    yield from find_later_rows(run.sample, run.cfg.data.split.time)
+
+
+def find_later_rows(sample: DataSample, time: str | None) -> Iterator[Finding]:
+    """Find training rows that are later than rows of validation and test.
+
+    Args:
+        sample: The rows.
+        time: What names the time of each row, see `lightkit.data.row_facts.row_times`.
+    """
+    with suppress(UserError):  # nothing tells it
+        times, rows = row_times(sample.data.source, time), sample.data.rows
+        for name in sample.splits[1:]:
+            share = float((times[rows["train"]] > times[rows[name]].median()).float().mean())
+            measured = f"{share:.0%} of the training rows are later than half of the rows of {name}"
+            why = "what comes is told by what came after it, which nobody knows when the model is used"
+            status: Status = "warning" if share >= _LATER else "ok"
+            yield Finding(TIMES, status, measured, why, "data.split.by", "data.split.by=time", {"later": share})
 
 
 def find_small_splits(sample: DataSample) -> Iterator[Finding]:

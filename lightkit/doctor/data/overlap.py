@@ -6,7 +6,8 @@ Shapes in this file: B windows of a text, T tokens each, L tokens of a passage.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -20,14 +21,16 @@ from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.neighbours import find_near_duplicates, find_shared_groups
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding, Status
+from lightkit.runner.ensemble.finished import rows_of_base
 
-EXACT = "overlap of splits"
+EXACT, BASE = "overlap of splits", "rows of the base"
 _WARNED, _WRONG = 0.01, 0.1
 """Shares of the rows of a split from which what is repeated is a warning, and an error."""
 _FEWEST = 3
-_MOST_NUMBERS = 400_000_000
-"""Numbers of inputs in memory up to which all of them are compared."""
-_FILE_BYTES, _FILE_SECONDS = 256 << 20, 5.0
+_MOST_NUMBERS = 8_000
+"""Numbers of inputs in memory for each row to be read, up to which all inputs are compared."""
+_EACH_FILE = 1e-5
+"""Seconds for each file, beside those for the sample, in which files are compared."""
 _PASSAGE = 32
 """Tokens that are not the same by chance."""
 _QUERIES, _WINDOWS = 300, 512
@@ -41,12 +44,24 @@ _SPLIT_FIX = "leave repeated rows out of the data set, or give it splits of its 
 def check(run: ExaminedRun) -> Iterator[Finding]:
     """Look for rows of validation and test in the training split."""
     sample = run.sample
+    yield from find_rows_of_base(run)
     if sample.is_tokens and sample.data.info.task == "language_modeling":
         yield from find_repeated_text(sample)
         return
     yield from find_duplicates(sample)
     yield from find_near_duplicates(sample)
     yield from find_shared_groups(sample)
+
+
+def find_rows_of_base(run: ExaminedRun) -> Iterator[Finding]:
+    """Find rows of validation and test that the weights have learnt from with which the run begins."""
+    data, others = run.sample.data, run.sample.splits[1:]
+    seen = rows_of_base(run.cfg, data.info.fingerprint).rows
+    known = {name: int(torch.isin(data.rows[name], seen).sum()) for name in others}
+    if any(known.values()):
+        counts = " and ".join(f"{count:,} of {len(data.rows[name]):,} rows of {name}" for name, count in known.items())
+        measured, why = f"the base has learnt from {counts}", "scores on them are better than on new rows"
+        yield Finding(BASE, "warning", measured, why, "data.split", "the values of data.split of the base", known)
 
 
 def find_duplicates(sample: DataSample) -> Iterator[Finding]:
@@ -78,30 +93,37 @@ def _all_marks(sample: DataSample) -> dict[str, Tensor]:
     """Hash the inputs of each split: all where they lie in memory or in files, otherwise those that were read."""
     source, rows = sample.data.source, sample.data.rows
     x = getattr(source, "x", None)
-    if isinstance(x, Tensor) and len(x) == len(source) and x.numel() <= _MOST_NUMBERS:
+    if isinstance(x, Tensor) and len(x) == len(source) and x.numel() <= _MOST_NUMBERS * sample.most:
         step = max(1, (1 << 22) // max(x[:1].numel(), 1))
         marks = torch.cat([row_marks(piece) for piece in x.split(step)])
         return {name: marks[rows[name]] for name in sample.splits}
-    files = sample.files()
-    of_files = _file_marks(files) if files else None
-    if of_files is not None:
-        return {name: of_files[rows[name]] for name in sample.splits}
+    with suppress(OSError):
+        if files := sample.files():
+            return _file_marks(sample, files)
     return {name: found for name in sample.splits if (found := sample[name].marks) is not None}
 
 
-def _file_marks(files: list[Path]) -> Tensor | None:
-    """Hash the contents of files; None where there are too many, or one cannot be read."""
-    marks, until, left = list[int](), time.monotonic() + _FILE_SECONDS, _FILE_BYTES
-    for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError:
-            return None
-        left -= len(content)
-        if left < 0 or time.monotonic() > until:
-            return None
-        marks.append(int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True))
-    return torch.tensor(marks)
+def _file_marks(sample: DataSample, files: list[Path]) -> dict[str, Tensor]:
+    """Hash files that are drawn from other splits, and training files that are as large as one of these.
+
+    Raises:
+        OSError: One cannot be read, or that takes too long.
+    """
+    until = time.monotonic() + sample.seconds + _EACH_FILE * len(files)
+
+    def in_time(rows: Iterable[int]) -> Iterator[Path]:
+        for row in rows:
+            if time.monotonic() > until:
+                raise TimeoutError
+            yield files[row]
+
+    def mark(file: Path) -> int:
+        return int.from_bytes(blake2b(file.read_bytes(), digest_size=8).digest(), "little", signed=True)
+
+    sizes, train = torch.tensor([file.stat().st_size for file in in_time(range(len(files)))]), sample.data.rows["train"]
+    drawn = {name: sample.drawn(name) for name in sample.splits[1:]}
+    drawn["train"] = train[torch.isin(sizes[train], sizes[torch.cat([*drawn.values()])])]
+    return {name: torch.tensor([*map(mark, in_time(own.tolist()))]).long() for name, own in drawn.items()}
 
 
 def find_repeated_text(sample: DataSample) -> Iterator[Finding]:

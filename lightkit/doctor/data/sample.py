@@ -68,20 +68,21 @@ class DataSample:
 
     Args:
         data: The data as a run gets them.
-        most: Rows to read of the training split; of each other a tenth of that.
+        most: Rows to read of the training split; of each other a tenth of that, or 300.
         seconds: How long the reading of a split may take.
-        settings: Arguments of the data set in the configuration; None where it is not known which it takes.
+        settings: Arguments of the data set in the configuration; none where it is not known which it takes.
+        reads: Whether samples are read that do not lie in memory as tensors.
     """
 
     def __init__(
-        self, data: Data, *, most: int = 50_000, seconds: float = 3.0, settings: Collection[str] | None = None
+        self, data: Data, *, most: int = 50_000, seconds: float = 3, settings: Collection[str] = (), reads: bool = True
     ) -> None:
-        self.data, self.most, self.seconds, self._settings = data, most, seconds, settings
+        self.data, self.most, self.seconds, self._settings, self._reads = data, most, seconds, settings, reads
         self._read: dict[str, SplitSample] = {}
 
     def takes(self, argument: str) -> bool:
         """Tell whether the data set has an argument."""
-        return self._settings is None or argument in self._settings
+        return not self._settings or argument in self._settings
 
     def key(self, argument: str) -> str:
         """Return the key of an argument of the data set, or that of the data set where it has none of this name."""
@@ -182,12 +183,17 @@ class DataSample:
         source = source.reopened() if isinstance(source, SampleData) else source
         return Loader(source, rows, options, prepare=replace(train.prepare, augment=()))
 
+    def drawn(self, split: str) -> Tensor:
+        """Draw the rows of a split that are to be read."""
+        rows, generator = self.data.rows[split], torch.Generator().manual_seed(mix("doctor", split))
+        most = self.most if split == "train" else max(self.most // 10, 300)
+        return rows[torch.randperm(len(rows), generator=generator)[:most]]
+
     def _sampled(self, split: str) -> SplitSample:
         """Read rows of a split at random until there are enough or the time is over."""
-        rows = self.data.rows[split]
-        generator = torch.Generator().manual_seed(mix("doctor", split))
-        most = self.most if split == "train" else max(self.most // 10, 1)
-        order = rows[torch.randperm(len(rows), generator=generator)[:most]]
+        rows, order = self.data.rows[split], self.drawn(split)
+        if not self._reads and not isinstance(self.data.source, TensorData):
+            order = order[:0]
         numbers = math.prod(self.data.info.input_shape) or 1
         size = max(1, min(256, _PIECE_NUMBERS // numbers))
         loader, read = self.loader(split, order, size), _Reading()

@@ -77,9 +77,8 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
 def _difference(one: list[Tensor], other: list[Tensor]) -> float:
     """Return the largest difference of outputs, as a share of their size."""
     pairs = [*zip(chain.from_iterable(one), chain.from_iterable(other), strict=True)]
-    cuts = [
-        tuple(map(slice, map(min, a.shape, b.shape))) for a, b in pairs
-    ]  # batches are padded to lengths of their own
+    # Batches are padded to lengths of their own.
+    cuts = [tuple(map(slice, map(min, a.shape, b.shape))) for a, b in pairs]
     a, b = (torch.cat([row[cut].flatten() for row, cut in zip(rows, cuts)]) for rows in zip(*pairs))
     if bool((a.isnan() != b.isnan()).any()):
         return math.inf

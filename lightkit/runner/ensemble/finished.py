@@ -18,6 +18,7 @@ from lightkit.assembly import build, build_engine, build_splits
 from lightkit.assembly.ensemble import is_ensemble
 from lightkit.assembly.origin import run_of
 from lightkit.assembly.parts import role_of
+from lightkit.assembly.run_rows import read_rows
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -185,6 +186,9 @@ def rows_of_base(cfg: DictConfig, fingerprint: str) -> Seen:
 
 def trained_rows(cfg: DictConfig, folder: Path) -> Tensor:
     """Return the training rows of a run; of a member of an ensemble those of all members."""
+    kept = read_rows(folder)
+    if kept is not None and kept.fingerprint == read_facts(folder).get("data"):
+        return kept.rows()["train"]
     data = build_splits(cfg, build_engine(with_values(cfg, {"device.parallel": "none"})), folder)
     data.close()
     return data.rows["train"]

@@ -169,9 +169,8 @@ def make_report(
     mean = {name: math.fsum(values) / len(values) for name, values in known.items()}
     sign = -1 if outcome.mode == "min" else 1
     reached = {name: sign * own.get(outcome.monitor, math.nan) for name, own in members.items()}
-    best = max(
-        reached, key=lambda name: -math.inf if math.isnan(reached[name]) else reached[name]
-    )  # the first of equal
+    # Of equal ones the first.
+    best = max(reached, key=lambda name: -math.inf if math.isnan(reached[name]) else reached[name])
     gain: dict[str, Any] = {}
     if outcome.rule != "last" and (name := outcome.metric) in mean and name in members[best]:
         value, others = outcome.values[name], {"over_mean": mean[name], "over_best": members[best][name]}

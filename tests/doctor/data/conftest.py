@@ -65,9 +65,8 @@ def findings(
     """Return what checks of these names find in a data set."""
     loss = {"_target_": "torch.nn.CrossEntropyLoss", **(loss or {})}
     with closing(build_data(dataset=dataset, **{"split": {"by": "random"}, **settings})) as data:
-        run: Any = SimpleNamespace(
-            sample=DataSample(data), cfg=OmegaConf.create({"loss": loss, "metrics": {"monitor": monitor}})
-        )
+        tree = {"loss": loss, "metrics": {"monitor": monitor}, "data": {"split": {"time": "times"}}}
+        run: Any = SimpleNamespace(sample=DataSample(data), cfg=OmegaConf.create(tree))
         found = [each for name in checks.split(", ") for each in import_path(SHIPPED["doctor"][name])(run)]
     assert all(each.key and each.fix for each in found if each.is_bad)
     return found

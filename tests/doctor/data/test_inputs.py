@@ -163,7 +163,21 @@ def watermark() -> TensorData:
     return TensorData(x, y)
 
 
+def scaled(by: slice) -> TensorData:
+    base = table()
+    x = (3 + base.x - (3 + base.x)[by].mean(0)) / base.x[by].std(0)
+    return TensorData(x, base.y, feature_names=NAMES)
+
+
 LEAKS = {
+    "scaled by all rows": planted(
+        "warning scaled before: a, b, c and 3 more | data.normalize=standard", "leaks", lambda: scaled(slice(None)),
+        normalize="standard",
+    ),
+    "scaled by training rows": planted(
+        "ok", "leaks", lambda: scaled(slice(280)), split={"by": "ordered", "val": 0.1, "test": 0.2}
+    ),
+} | {
     f"knowing, {kind}": planted(
         "warning leaking features: 'features': ['extra'] | data.dataset.features", "leaks",
         lambda kind=kind: knowing(kind), normalize="standard",

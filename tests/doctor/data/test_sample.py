@@ -55,7 +55,7 @@ def test_a_sample_is_as_the_model_gets_it_and_can_be_unscaled() -> None:
 def test_large_data_is_read_in_part() -> None:
     data = of(TensorData(torch.randn(3000, 4), torch.randint(2, (3000,))))
     sample = DataSample(data, most=500)
-    assert (len(sample.train.rows), len(sample["test"].rows), sample.train.total) == (500, 50, 2100)
+    assert (len(sample.train.rows), len(sample["test"].rows), sample.train.total) == (500, 300, 2100)
     assert sample.train.share == pytest.approx(500 / 2100)
     targets = sample.targets("train")
     assert targets is not None

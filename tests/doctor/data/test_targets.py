@@ -185,6 +185,10 @@ def drifting() -> TensorData:
     return with_splits(torch.cat([drawn(600, high=2), torch.ones(200).long()]), 600, 200)
 
 
+def timed(times: torch.Tensor) -> TensorData:
+    return labelled(drawn(len(times)), times=times)
+
+
 SERIES = "row order: follow each other in time"
 TIME = "leaking features: 'feature 2'"
 ORDER = {
@@ -209,6 +213,11 @@ ORDER = {
     ),
     "numbers only, drawn": planted("ok", "order", lambda: labelled(torch.linspace(0, 1, 600))),
     "another mixture": planted("warning target drift", "order", drifting, split=FILE),
+    "times, drawn": planted(
+        "2 warning order of time: 'later': 0. | data.split.by=time", "order", lambda: timed(torch.arange(600))
+    ),
+    "times, cut": planted("2 ok order of time", "order", lambda: timed(torch.arange(600)), split=ORDERED),
+    "no times": planted("0 ok order of time", "order", lambda: labelled(drawn(600))),
     "one row": planted("warning size of splits: data.split.val", "order", lambda: with_splits(drawn(400), 300, 1),
         split=FILE),
     "three rows": planted("warning size of splits", "order", lambda: with_splits(drawn(400), 300, 3), split=FILE),
