@@ -72,7 +72,8 @@ def test_what_is_found_is_one_line_and_a_file(cli: Run, kind: str, check: str, m
 def test_a_resume_says_and_keeps_it_no_second_time(cli: Run) -> None:
     _, kept = train(cli, "twice", "trainer.stop_at=1", "trainer.epochs=2")
     resumed = cli("resume", "run", "trainer.stop_at=null")
-    assert resumed.code == 0 and not told(resumed.out)
+    assert resumed.code == 0, resumed.err
+    assert not told(resumed.out)
     assert json.loads(Path("run", run_files.LEAKS).read_text())["findings"] == kept
 
 

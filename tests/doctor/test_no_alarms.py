@@ -23,8 +23,7 @@ EXPERIMENTS = (
     "shapes", "transfer_digits/pretrain", "transfer_shapes/pretrain", "segment_shapes", "detect_shapes", "gan_ring",
     "tasks/fruit", "tasks/sales", "tasks/sentences", "tasks/views",
 )  # fmt: skip
-"""All but those that need a run of another one first, and the reviews, some of which are there twice; the quickest comes
-first."""
+"""All but those that need a run of another one first, and the reviews, some of which are there twice."""
 OF_DATA = ("labels", "splits", "order", "answers", "pictures", "features", "leaks", "scale", "augmentation")
 
 
