@@ -81,7 +81,7 @@ NEVER_IN = {
 BUDGETS = {
     "config": 6700,
     "runner": 6100,
-    "doctor": 4200,
+    "doctor": 4250,
     "cli": 4250,
     "data": 6550,
     "ensemble": 3300,
@@ -95,7 +95,7 @@ BUDGETS = {
     "metrics": 1700,
     "diagnostics": 1500,
     "loggers": 1900,
-    "runs": 1350,
+    "runs": 1400,
     "optim": 1250,
     "detached": 900,
     "compare": 950,
