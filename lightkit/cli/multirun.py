@@ -11,6 +11,7 @@ from typing import Any
 
 from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
+from lightkit.cli.replicates import is_worse, whole_states
 from lightkit.cli.sweep import SweepDisplay, report, tell_stopped
 from lightkit.cli.terminal import complain, say
 from lightkit.cli.together import build_together
@@ -19,6 +20,7 @@ from lightkit.common.errors import FAILED, IN_USE, UserError, UserErrors
 from lightkit.common.text import counted
 from lightkit.config import Composed, compose_jobs, run_hydra
 from lightkit.config.loader import make_loader, split_sweep
+from lightkit.config.native import compose_replicates
 from lightkit.config.provenance import check_key
 from lightkit.runs import placement
 from lightkit.runs.catalog import find_run, project
@@ -85,7 +87,8 @@ def multirun(options: argparse.Namespace) -> int:
         return carry_out(run_by_hydra, folder, **ending)
     plan.check_alike(jobs)
     source = str(find_run(options.source, project())) if options.source is not None else None
-    command = plan.command_of(options.overrides, source=source, **where)
+    more = {"over": jobs[0].sweep["over"]} if jobs[0].replicate else {}
+    command = plan.command_of(options.overrides, source=source, **where, **more)
     plain = [plan.plain_job(job) for job in jobs]
     check_race(jobs[0].sweep, plain, study=bool(study))
     check_key([job.cfg for job in jobs], project() / run_files.OUTPUTS / run_files.SWEEPS)
@@ -117,7 +120,7 @@ def _jobs_over_run(options: argparse.Namespace) -> list[Composed]:
     jobs, errors = list[Composed](), dict[tuple[object, ...], UserError]()
     for combination in combinations:
         try:
-            jobs.append(read_run(run, combination, new=True))
+            jobs += compose_replicates(partial(read_run, run, new=True), combination)
         except UserErrors as found:
             errors |= {(error.key, error.what, error.origin): error for error in found.errors}
     if errors:
@@ -232,7 +235,7 @@ def _run(
     """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
     try:
-        search = build_search(options, jobs, record)
+        search = build_search(options, jobs, record, partial(is_worse, options.get("over")))
     except UserError:
         engine.close()
         raise
@@ -243,7 +246,7 @@ def _run(
         display.close()
     named = [job.name for job in jobs]
     states = [controller.states[name] for name in (*named, *(name for name in record.jobs if name not in named))]
-    report(record.folder, states)
+    report(record.folder, whole_states(record, states))
     if "study" in record.head:
         from lightkit.sweep.study import show_study
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.logs import patiently
+from lightkit.cli.replicates import whole_states
 from lightkit.cli.terminal import complain, json_text, number, read_seconds, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
@@ -36,7 +37,8 @@ ACTIONS = ("status", "resume", "stop")
 TITLES = ("job", "status", "epoch", "step", "best", "left", "where")
 _ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "stopped": 2, "queued": 3, "waiting": 3}
 """What is shown first where not all jobs fit."""
-_COUNTED = ("running", "starting", "queued", "waiting", "paused", "pruned", "stopped", "interrupted", "failed")
+_ENDED = ("paused", "pruned", "raced out", "stopped", "interrupted", "failed", "incomplete")
+_COUNTED = ("running", "starting", "queued", "waiting", *_ENDED)
 _DONE = ("finished", "pruned", "stopped")
 _IN_JSON = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
 _MOST = 30
@@ -109,7 +111,7 @@ def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
     """
     if not overrides:
         return {}
-    foreign = next((text for text in overrides if not text.startswith("sweep.")), None)
+    foreign = next((text for text in overrides if not text.startswith("sweep.") or text.startswith("sweep.over")), None)
     if foreign is not None:
         what, fix = "the jobs of a sweep are fixed once it has begun", "`lightkit train -m` begins another"
         raise UserError(what, key="lightkit sweep resume", received=foreign, expected="sweep.KEY=VALUE", fix=fix)
@@ -126,18 +128,16 @@ def _show(record: Record, *, as_json: bool) -> None:
     holder = lock_holder(record.folder)
     states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
     if as_json:
-        jobs = [
-            {"job": state.job.name, "overrides": state.job.overrides, "folder": state.job.folder}
-            | {name: getattr(state, name) for name in _IN_JSON}
-            for state in states
-        ]
+        pairs = [(state.job, {name: getattr(state, name) for name in _IN_JSON}) for state in states]
+        jobs = [{"job": job.name, "overrides": job.overrides, "folder": job.folder} | facts for job, facts in pairs]
         whole = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
         say(json_text(whole, one_line=True))
         return
-    labels = job_labels(states)
-    say(table(TITLES, [row_of(state, labels) for state in states], right=[2, 3, 4, 5], cut=[0, 6]))
+    wholes = whole_states(record, states)
+    labels = job_labels(wholes)
+    say(table(titles_of(wholes), [row_of(state, labels) for state in wholes], right=[2, 3, 4, 5], cut=[0, 6]))
     _tell_damage(record)
-    say(f"\n{headline(states, SweepDisplay(record).mode)}")
+    say(f"\n{headline(wholes, SweepDisplay(record).mode)}")
     if holder is not None:
         say(f"run by {holder}; to end it:  lightkit sweep stop {record.folder}")
     elif any(state.status in ("running", "starting", "queued") for state in states):
@@ -209,7 +209,7 @@ class SweepDisplay:
     """
 
     def __init__(self, record: Record, every_seconds: float = _SECONDS_BETWEEN_LINES) -> None:
-        self.console = ConsoleLogger("auto", every_seconds)
+        self.record, self.console = record, ConsoleLogger("auto", every_seconds)
         self.places = {name: number for number, name in enumerate(record.jobs, 1)}
         self.expected = int((record.head.get("study") or {}).get("sweeper", {}).get("n_trials", 0))
         first = next(iter(record.jobs.values()), None)
@@ -246,13 +246,13 @@ class SweepDisplay:
 
     def shown(self, states: Mapping[str, JobState], most: int) -> tuple[str, Sequence[str], list[list[str]]]:
         """Return headline, heads and rows of the table, with no more than so many rows."""
-        listed, most = list(states.values()), min(most, _MOST)
+        listed, most = whole_states(self.record, states.values()), min(most, _MOST)
         chosen = shortened(listed, [_ORDER.get(state.status, 4) for state in listed], most)
         labels = job_labels(listed)
         rows = [row_of(state, labels) for state in chosen]
         if rest := len(listed) - len(chosen):
             rows.append([f"… {rest} more", *[""] * (len(TITLES) - 1)])
-        return headline(listed, self.mode, self._left(listed)), TITLES, rows
+        return headline(listed, self.mode, self._left(listed)), titles_of(listed), rows
 
     def _left(self, states: Sequence[JobState]) -> float | None:
         """Estimate the seconds to the end by what has been done since we look."""
@@ -281,7 +281,7 @@ def headline(states: Sequence[JobState], mode: str, left: float | None = None) -
     known = [state for state in measured if state.status != "failed"]
     if known:
         best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
-        facts.append(f"best {best.metric} {number(best.best)} ({job_labels(states)[best.job.name]})")
+        facts.append(f"best {best.metric} {_best(best)} ({job_labels(states)[best.job.name]})")
     return ", ".join(facts)
 
 
@@ -300,6 +300,18 @@ def job_labels(states: Sequence[JobState]) -> dict[str, str]:
     return labels
 
 
+def titles_of(states: Sequence[JobState]) -> list[str]:
+    """Return the heads of the table: `TITLES`, but for jobs that show the mean of their replicates."""
+    shown = "mean ± 95 %" if any(state.replicates for state in states) else "best"
+    return [shown if title == "best" else title for title in TITLES]
+
+
+def _best(state: JobState) -> str:
+    """Write the best value of a job, or the mean of its replicates: `0.9259 ± 0.2108 (n=3)`."""
+    half = f" ± {number(state.half)}" if state.half is not None else ""
+    return f"{number(state.best)}{half} (n={state.replicates})" if state.replicates else number(state.best)
+
+
 def row_of(state: JobState, labels: Mapping[str, str]) -> list[str]:
     """Return a job as cells under `TITLES`.
 
@@ -309,15 +321,15 @@ def row_of(state: JobState, labels: Mapping[str, str]) -> list[str]:
     """
     left = duration(state.eta_seconds) if state.eta_seconds is not None else ""
     counts = [number(state.epoch), number(state.step)]
-    return [labels[state.job.name], state.status, *counts, number(state.best), left, state.place or state.reason]
+    return [labels[state.job.name], state.status, *counts, _best(state), left, state.place or state.reason]
 
 
 def report(folder: Path, states: Sequence[JobState]) -> None:
     """Print the table of results, and keep it in the folder of the sweep."""
     fixed = set.intersection(*(set(state.job.overrides) for state in states))
     rows, labels = [_result(state, fixed) for state in states], job_labels(states)
-    cells = [[labels[row["job"]], row["status"], row["metric"], number(row["best"])] for row in rows]
-    titles = ["job", "status", "metric", "best"]
+    cells = [[labels[row["job"]], row["status"], row["metric"], _best(state)] for row, state in zip(rows, states)]
+    titles = ["job", "status", "metric", titles_of(states)[4]]
     names = dict.fromkeys(name for row in rows for name in row)
     try:
         for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
@@ -348,4 +360,5 @@ def _result(state: JobState, fixed: set[str]) -> dict[str, Any]:
     status = said.get(state.status, state.status)
     epochs = state.epoch if state.status not in ("waiting", "starting") else None
     known = {"status": status, "metric": state.metric, "best": state.best, "epochs": epochs}
+    known |= {"half_width": state.half, "replicates": state.replicates} if state.replicates else {}
     return {"job": state.job.name, **swept, **known, "exit_status": state.code, "reason": state.reason}

@@ -7,7 +7,7 @@ no PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lightkit.common.errors import UserError
@@ -102,6 +102,28 @@ IN_ORDER = ("ordered", "time", "time_fold")
 """Ways to split in which training rows come before all others."""
 FOLDS = ("fold", "time_fold")
 """Ways to split into folds."""
+REPEATED = ("seed", "data.split.seed", "data.split.fold")
+"""Keys that repeat a run with other luck: runs that differ in nothing else are replicates, and never compete."""
+
+
+def check_replicates(key: str, values: Sequence[int], by: str) -> None:
+    """Refuse values of a key that do not repeat a run with other luck, each another one.
+
+    Args:
+        key: The key; the name of the argument as well.
+        values: Those of the replicates.
+        by: Way to split.
+
+    Raises:
+        UserError: They do not.
+    """
+    check_choice(key, key, REPEATED, "values of this key would compete: sweep over them instead")
+    if not values or len({*values}) < len(values):
+        what, expected = "each replicate has a value of its own", "different whole numbers, such as [0, 1, 2]"
+        raise UserError(what, argument=key, expected=expected, received=values, family="wrong-value")
+    if key == REPEATED[-1] and by not in FOLDS:
+        fix = f"data.split.by={FOLDS[0]}"
+        raise UserError("without folds, all of these are the same", argument=key, received=values, fix=fix)
 
 
 def check_shares(by: str, val: float, test: float) -> None:

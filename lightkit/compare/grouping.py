@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.common.argument_checks import FOLDS
+from lightkit.common.argument_checks import FOLDS, REPEATED
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
@@ -20,8 +20,6 @@ _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
 _PAUSE = "trainer.stop_at"
 """Runs that paused at different places, or not at all, are beginnings of the same run."""
 _SPLIT, _SPLIT_SEED, _FOLD = "data.split.by", "data.split.seed", "data.split.fold"
-REPEATED = (SEED, _SPLIT_SEED, _FOLD)
-"""Keys that repeat a configuration with other luck: its runs are one group, and never compared with each other."""
 _TARGET = "_target_"
 _MISSING = object()
 

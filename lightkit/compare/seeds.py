@@ -134,9 +134,16 @@ def _rows(run: RunRecord, metric: str) -> int | None:
 def _overlap(runs: Sequence[RunRecord], metric: str) -> float:
     """Return measured rows over training rows where runs differ in their split; 0 where all have the same."""
     marks = {replicate(run) for run in runs}
-    if len({mark[1:] for mark in marks if mark}) < 2:
-        return 0.0
-    keys = runs[0].keys
+    return split_overlap(runs[0].keys, metric) if len({mark[1:] for mark in marks if mark}) > 1 else 0.0
+
+
+def split_overlap(keys: Mapping[str, object], metric: str) -> float:
+    """Return measured rows over training rows.
+
+    Args:
+        keys: A configuration by dotted keys.
+        metric: What is measured, such as `val/accuracy`.
+    """
     val, test = (as_number(keys.get(f"data.split.{name}")) or 0.0 for name in ("val", "test"))
     if keys.get("data.split.by") in FOLDS:
         test = 1 / max(2.0, as_number(keys.get("data.split.folds")) or 2.0)

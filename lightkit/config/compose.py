@@ -45,6 +45,7 @@ class Composed:
         hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
         sweep: How a sweep is to run it, which is not in `cfg`.
         dated: Keys whose values tell the time of composing.
+        replicate: Those of the overrides, the last ones, that tell it from the other replicates of its job.
     """
 
     cfg: DictConfig
@@ -54,6 +55,7 @@ class Composed:
     hydra_cfg: DictConfig | None = None
     sweep: Mapping[str, Any] = field(default_factory=dict)
     dated: tuple[str, ...] = ()
+    replicate: tuple[str, ...] = ()
 
 
 def compose(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +61,42 @@ def compose_jobs(
 def _jobs(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[list[Composed], Rewritten]:
     checked = rewrite(loader, overrides, sweep=True)
     errors, composed = list(checked.errors), list[Composed]()
-    for job in _job_overrides(loader, checked.texts, errors):
+    for number, job in enumerate(_job_overrides(loader, checked.texts, errors)):
         try:
-            composed.append(compose_with(loader, job, sweep=True, number=len(composed)))
+            composed += compose_replicates(partial(compose_with, loader, sweep=True, number=number), job)
         except UserErrors as found:
             errors += found.errors
     if errors:
         raise UserErrors({(error.key, error.what, error.origin): error for error in errors}.values())
     _need_named(composed[0])
     return composed, checked
+
+
+def compose_replicates(compose: Callable[[list[str]], Composed], overrides: list[str]) -> list[Composed]:
+    """Compose a job, or each of its replicates where its `sweep.over` asks for some.
+
+    Args:
+        compose: Composes and checks a configuration from overrides.
+        overrides: Those of the job.
+
+    Raises:
+        UserErrors: A replicate is wrong, or its value is typed as well.
+    """
+    plain = compose(overrides)
+    over, typed = plain.sweep["over"], [text.lstrip("+~").partition("=")[0] for text in overrides]
+    if not over:
+        return [plain]
+    what, fix = "replicates have values of their own for this key", "leave it out here, or in sweep.over"
+    twice = [UserError(what, key=key, received=text, fix=fix) for key, text in zip(typed, overrides) if key in over]
+    if twice:
+        raise UserErrors(twice)
+    return [replace(compose([*overrides, *texts]), replicate=texts) for texts in replicates(over).values()]
+
+
+def replicates(over: Mapping[str, Sequence[int]]) -> dict[str, tuple[str, ...]]:
+    """Return the overrides of each replicate of a job by its name: one for each combination of `sweep.over`."""
+    combined = (tuple(f"{key}={value}" for key, value in zip(over, values)) for values in product(*over.values()))
+    return {slug(",".join(texts)): texts for texts in combined}
 
 
 def is_multirun(overrides: Sequence[str], *, config_dir: str | None = None, config_name: str = "config") -> bool:
@@ -166,6 +195,9 @@ def run_hydra(
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
+    if jobs[0].replicate:
+        what, fix = "replicates need the plain sweep, or hydra/sweeper=optuna alone", "leave the others out"
+        raise UserError(what, key="sweep.over", fix=fix, family="hydra")
     settings = _sweep_settings(overrides, jobs, sweep_dir, loader.time)
     texts = checked.texts
     if sweep_dir is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightkit.common import argument_checks
 from lightkit.common.argument_checks import IN_ORDER, check_cycles, check_fold, check_norm, check_rates, check_shares
 from lightkit.common.doors import SHIPPED
 from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
@@ -205,6 +206,12 @@ def times_of_sweep(sweep: SweepConfig, report: Report) -> None:
         except ValueError as error:
             facts = {"expected": f"{EXPECTED_TIME}, or null", "received": value, "family": "wrong-value"}
             report.add(("sweep", name), str(error), **facts)
+
+
+def replicates_of_sweep(sweep: SweepConfig, data: DataConfig, report: Report) -> None:
+    """Refuse replicates that do not repeat a run with other luck, or one of them twice."""
+    for key, values in sweep.over.items():
+        report.ask(("sweep", "over"), argument_checks.check_replicates, key, values, data.split.by)
 
 
 def time_of_slurm(sweep: SweepConfig, report: Report) -> None:

@@ -20,7 +20,7 @@ from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import keep_apart, refuse_links
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine
-from lightkit.sweep.job import Job, JobOutcome, JobSearch, Race, Start
+from lightkit.sweep.job import Job, JobOutcome, JobSearch, Start
 from lightkit.sweep.journal import Journal, Record
 from lightkit.sweep.limits import Deadline, JobWatch, forget_request
 from lightkit.sweep.queue import QUEUED
@@ -147,10 +147,8 @@ class Controller:
                 stop_file.unlink(missing_ok=True)
         except OSError as error:
             self._save_all()
-            what, fix = (
-                f"cannot write: {error.strerror}",
-                f"make room, then `lightkit sweep resume {self.record.folder}`",
-            )
+            what = f"cannot write: {error.strerror}"
+            fix = f"make room, then `lightkit sweep resume {self.record.folder}`"
             key = str(self.record.folder)
             raise UserError(what, key=key, fix=fix, exit_code=FAILED, family="cannot-write") from error
         finally:
@@ -198,14 +196,13 @@ class Controller:
                 self.display.message(f"{job.name} waits, as another process works in its folder")
             self._again.append((start, again))
             return False
-        before = read_result(job.folder)
-        known = read_outcome(job, 0, before)
-        if before and reached(known, start) and job.name not in self.record.replanned:
-            self._tell(known)
-            return True
         if job.name not in self.record.jobs:  # the search has made it up from the results so far
             self.journal.plan([job])
             self.record.jobs[job.name] = job
+        before = read_result(job.folder)
+        if (known := self._known_end(start, before)) is not None:
+            self._tell(known)
+            return True
         job.folder.mkdir(parents=True, exist_ok=True)
         self.journal.started(job.name, start.stop_at, again=again)
         self._parts[job.name] = _Part(start, before, JobProgress(job), JobWatch(job.folder, self.options), alone)
@@ -224,6 +221,13 @@ class Controller:
         self.states[job.name] = begun(job, self.engine.place(job.name))
         self.display.started(self.states[job.name], again)
         return True
+
+    def _known_end(self, start: Start, before: dict[str, Any]) -> JobOutcome | None:
+        """Return what there is to tell of a job in place of starting it; None where it is to start."""
+        known, name = read_outcome(start.job, 0, before), start.job.name
+        if before and reached(known, start) and name not in self.record.replanned:
+            return known
+        return JobOutcome(name, "pruned", reason="those before it are clearly worse") if start.given_up else None
 
     def _watch(self) -> None:
         """Take what running jobs have logged; end those that promise little."""
@@ -303,8 +307,6 @@ class Controller:
 
     def _give_up(self) -> None:
         """Remove the checkpoints of jobs that have paused and never go on; what they logged stays."""
-        if not isinstance(self.search, Race):
-            return
         self.search.leave_out(self.record.given_up)
         jobs = [self.record.jobs[name] for name in self.search.out_of_race()]
         left = [job for job in jobs if self._has_own_checkpoints(job) and not is_locked(job.folder)]

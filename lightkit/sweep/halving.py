@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
 from lightkit.config.schema.sweeping import HalvingConfig
-from lightkit.sweep.job import Job, JobOutcome, Start, content_of
+from lightkit.sweep.job import Job, JobOutcome, JobSearch, Start, content_of
 
 Unit = Literal["epoch", "step"]
 _KEY = "sweep.halving"
 
 
-class Halving:
+class Halving(JobSearch):
     """Let the jobs of a sweep compete in brackets.
 
     Args:
@@ -25,8 +25,6 @@ class Halving:
         brackets: Each job is in one of them.
         unit: What their rungs count, `epoch` or `step`.
     """
-
-    tries_failed_again = True
 
     def __init__(self, jobs: Iterable[Job], brackets: Iterable[Bracket], *, unit: Unit = "epoch") -> None:
         self.jobs, self.brackets, self.unit = {job.name: job for job in jobs}, list(brackets), unit
@@ -54,10 +52,6 @@ class Halving:
             done = outcome.epoch if self.unit == "epoch" else outcome.step
             reached, value = sum(rung <= done for rung in bracket.rungs), outcome.values.get("objective")
             bracket.record(outcome.name, reached, value, ended=outcome.status == "finished")
-
-    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
-        """Let every job run to its rung."""
-        return False
 
     @property
     def ended(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
@@ -60,10 +60,12 @@ class Start:
         job: The job.
         stop_at: Where it pauses, as `trainer.stop_at` takes it (epochs, such as `3`, or `300 steps`); None runs to its
             end.
+        given_up: It does not start, and ends as pruned: others have shown that it promises too little.
     """
 
     job: Job
     stop_at: str | None = None
+    given_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class JobSearch(Protocol):
     again.
     """
 
-    tries_failed_again: bool
+    tries_failed_again: bool = True
     """Whether a repeated sweep names failed jobs again. Not where what came after followed from their failure."""
 
     def next(self, room: int) -> Sequence[Start]:
@@ -111,31 +113,27 @@ class JobSearch(Protocol):
 
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
         """Take a row of a running job's `metrics.jsonl`; return whether it promises so little that it is to stop."""
+        return False
 
     @property
     def ended(self) -> bool:
         """Tell whether nothing will be named any more."""
 
-
-@runtime_checkable
-class Race(Protocol):
-    """A search that gives jobs up which have paused."""
-
     def out_of_race(self) -> Sequence[str]:
         """Return the jobs that have paused and never go on: their checkpoints are of no use any more."""
+        return ()
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Never name jobs whose checkpoints are gone, after what they came to before was told."""
+        return
 
 
-class Grid:
+class Grid(JobSearch):
     """Run each of a list of jobs once.
 
     Args:
         jobs: In the order in which they start.
     """
-
-    tries_failed_again = True
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._waiting = list(jobs)
@@ -148,10 +146,6 @@ class Grid:
     def tell(self, outcome: JobOutcome) -> None:
         """Take an outcome: a job that has one, from an earlier part of the sweep, is not named any more."""
         self._waiting = [job for job in self._waiting if job.name != outcome.name]
-
-    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
-        """Let every job run."""
-        return False
 
     @property
     def ended(self) -> bool:
@@ -199,10 +193,8 @@ class JobPlaces:
         above = {str(path) for path in PurePosixPath(own).parents} - {"."}
         inside = above & self._own or any(is_run(self.home / path) for path in above)
         if inside or own in self._around or self._is_other(own, folder):
-            what, fix = (
-                "a job would write into the folder of another one",
-                "leave it alone, unless you know who made it; then write another name there",
-            )
+            what = "a job would write into the folder of another one"
+            fix = "leave it alone, unless you know who made it; then write another name there"
             raise UserError(what, key=key, expected=expected, received=name, fix=fix, family="folder-in-use")
         self._names.setdefault(same_name(own), own)
         self._own.add(own)

@@ -278,24 +278,15 @@ def _now() -> float:
 _LONGEST_LINE = 1 << 24
 """Bytes of a line; it holds a configuration at most."""
 _EVENT: Shape = {
-    "event": TEXT,
-    "name": TEXT,
+    **dict.fromkeys(("event", "name", "config", "stop_at", "reason"), TEXT),
+    **dict.fromkeys(("format", "epoch", "step", "code"), WHOLE),
+    **dict.fromkeys(("options", "mark"), OBJECT),
+    **dict.fromkeys(("complete", "told"), FLAG),
     "time": NUMBER,
-    "format": WHOLE,
-    "options": OBJECT,
-    "complete": FLAG,
     "overrides": TEXTS,
-    "config": TEXT,
     "environment": NAMED_TEXTS,
-    "mark": OBJECT,
-    "stop_at": TEXT,
     "status": JOB_STATUS,
     "values": {"*": NUMBER},
-    "epoch": WHOLE,
-    "step": WHOLE,
-    "code": WHOLE,
-    "reason": TEXT,
-    "told": FLAG,
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "sweep": (),

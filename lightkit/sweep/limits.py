@@ -18,11 +18,7 @@ GRACE_SECONDS = 60.0
 """How long a job may take to save once a limit has ended it, before it is killed."""
 _NOW = "now\n"
 _SIGTERM = 15
-_SIGNS = (
-    run_files.PROGRESS,
-    run_files.METRICS,
-    f"{run_files.CHECKPOINTS}/{run_files.MANIFEST}",
-)
+_SIGNS = (run_files.PROGRESS, run_files.METRICS, f"{run_files.CHECKPOINTS}/{run_files.MANIFEST}")
 """What a job writes while it trains and saves. What it prints is none: one that waits for ever may say so again and
 again."""
 Action = Literal["", "save", "kill"]

@@ -20,6 +20,7 @@ from lightkit.sweep.engines.base import JobEngine, Plan
 from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Grid, Job, JobSearch, content_of
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
+from lightkit.sweep.replicates import IsWorse, Replicated, by_whole, whole_job
 from lightkit.sweep.state import look
 
 _LOG = logging.getLogger(__name__)
@@ -211,28 +212,36 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, 
         UserError: It cannot run these jobs.
     """
     # What comes next may depend on what came before: then a queue gets no more than there are slots.
-    ahead = not study and options["on_error"] == "continue" and _race(options, jobs) is None
+    ahead = not (study or options.get("race") or _race(options, jobs)) and options["on_error"] == "continue"
     engine, own = load(ENGINE, options["engine"], JobEngine)
     made: JobEngine = engine.build(Plan(options, jobs, folder, ahead), **own)
     return made
 
 
-def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record) -> JobSearch:
+def build_search(
+    options: Mapping[str, Any], jobs: Sequence[Job], record: Record, is_worse: IsWorse = lambda *_: False
+) -> JobSearch:
     """Build what decides which jobs run, and how far.
 
     Args:
         options: The section `sweep`.
         jobs: Those that are planned.
         record: What the journal says.
+        is_worse: Decides the race of jobs with replicates.
 
     Raises:
         UserError: The study that it names cannot go on.
     """
+    over = options.get("over") or {}
+    found = by_whole(jobs, over) if over else {}
     if "study" in record.head:
         from lightkit.sweep.study import build_study
 
-        return build_study(record.head["study"], record)
-    return _race(options, jobs) or Grid(jobs)
+        search: JobSearch = build_study(record.head["study"], record, over, found)
+    else:
+        jobs = [whole_job(replicates[0], over) for replicates in found.values()] or jobs
+        search = _race(options, jobs) or Grid(jobs)
+    return Replicated(search, found, options, is_worse) if over else search
 
 
 def check_race(options: Mapping[str, Any], jobs: Sequence[Job], *, study: bool) -> None:

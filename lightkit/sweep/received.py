@@ -13,17 +13,8 @@ from lightkit.runs.reading import read_config
 from lightkit.sweep.job import Job, check_folder, check_home
 from lightkit.sweep.journal import Journal, Record
 
-HARMLESS = (
-    "slots",
-    "gpus_per_job",
-    "retries",
-    "on_error",
-    "time_limit",
-    "stall_limit",
-    "budget",
-    "warm",
-    "halving",
-)
+_OF_LIMITS = ("slots", "gpus_per_job", "retries", "on_error", "time_limit", "stall_limit", "budget", "warm")
+HARMLESS = (*_OF_LIMITS, "over", "race", "halving")
 """Options that count wherever a sweep comes from: how many jobs run, which, and for how long. Others reach a shell or a
 cluster."""
 _SIGNED = ("command", "options", "at_once", "study", "complete")

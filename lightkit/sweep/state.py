@@ -45,6 +45,8 @@ class JobState:
         code: Exit status of its last process; None where nobody saw it end.
         reason: Why it failed, in a line.
         place: Where it runs.
+        replicates: Number of replicates whose mean `best` is; 0 where it is that of one job.
+        half: Half of the 95 % interval of that mean.
     """
 
     job: Job
@@ -58,6 +60,8 @@ class JobState:
     code: int | None = None
     reason: str = ""
     place: str = ""
+    replicates: int = 0
+    half: float | None = None
 
 
 def is_locked(folder: Path) -> bool:
@@ -105,29 +109,16 @@ def _look(job: Job, record: Record, *, controlled: bool | None) -> JobState:
 
 def running(job: Job, progress: JobProgress, place: str = "") -> JobState:
     """Return the state of a job that runs, by what was read of its log."""
-    facts: dict[str, Any] = {
-        "metric": progress.metric,
-        "best": progress.best,
-        "epoch": progress.epoch,
-        "step": progress.step,
-    }
-    return JobState(job, "running", **facts, share=progress.share, eta_seconds=progress.eta_seconds(), place=place)
+    known = progress.metric, progress.best, progress.epoch, progress.step, progress.share, progress.eta_seconds()
+    return JobState(job, "running", *known, place=place)
 
 
 def of_outcome(job: Job, outcome: JobOutcome, result: Mapping[str, Any] | None = None) -> JobState:
     """Return the state of a job that has ended."""
     objective = (read_result(job.folder) if result is None else result).get("objective") or {}
-    return JobState(
-        job,
-        outcome.status,
-        metric=objective.get("name") or "",
-        best=objective.get("value"),
-        epoch=outcome.epoch,
-        step=outcome.step,
-        share=1.0 if outcome.status == "finished" else None,
-        code=outcome.code,
-        reason=outcome.reason,
-    )
+    known = objective.get("name") or "", objective.get("value"), outcome.epoch, outcome.step
+    share = 1.0 if outcome.status == "finished" else None
+    return JobState(job, outcome.status, *known, share=share, code=outcome.code, reason=outcome.reason)
 
 
 def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> JobOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +20,12 @@ from lightkit.config.compose import compose_with
 from lightkit.config.hydra_settings import job_environment
 from lightkit.config.instantiate import instantiate
 from lightkit.config.loader import make_loader
+from lightkit.config.native import replicates
 from lightkit.processes.files import write_whole
 from lightkit.sweep.job import Job, JobSearch, check_folder
 from lightkit.sweep.journal import Record
 from lightkit.sweep.plan import is_of_sweep
+from lightkit.sweep.replicates import Replicated, whole_job
 from lightkit.sweep.space import KEY, Space, read_settings, read_space
 
 if TYPE_CHECKING:
@@ -60,10 +62,8 @@ def describe_study(
     }
     settings, space = read_settings(node, **facts), _space(study)
     if not space.varied and not node.get("custom_search_space"):
-        what, fix = (
-            "there is nothing to choose: all trials would be the same",
-            "'optim.lr=tag(log,interval(1e-4,1e-1))'",
-        )
+        what = "there is nothing to choose: all trials would be the same"
+        fix = "'optim.lr=tag(log,interval(1e-4,1e-1))'"
         raise UserError(what, key="hydra/sweeper", received="optuna, without a key that varies", fix=fix)
     from lightkit.sweep.samplers import check_settings
 
@@ -71,12 +71,16 @@ def describe_study(
     return study
 
 
-def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
+def build_study(
+    study: Mapping[str, Any], record: Record, over: Mapping[str, list[int]], jobs: dict[str, list[Job]]
+) -> OptunaSearch:
     """Build the search of a study, which goes on with what it has.
 
     Args:
         study: As `describe_study` returned it.
         record: What the journal of the sweep says.
+        over: Replicates of each trial.
+        jobs: Gets these replicates, by the name of the trial's job.
 
     Raises:
         UserError: A sampler, pruner, space or storage that cannot be.
@@ -96,11 +100,17 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
         composed = compose_with(loader, overrides)
         return Job(name, folder, tuple(overrides), to_yaml(composed.cfg), variables)
 
+    def make_trial(name: str, overrides: Sequence[str]) -> Job:
+        parts = {f"{name},{own}": [*overrides, *texts] for own, texts in replicates(over).items()}
+        jobs[name] = [record.jobs.get(part) or make_job(part, texts) for part, texts in parts.items()]
+        return whole_job(jobs[name][0], over)
+
     suggest: Suggest | None = None
     if node.get("custom_search_space"):
         base = compose_with(loader, space.fixed)
         suggest = _suggesting(node["custom_search_space"], base)
-    return OptunaSearch(space, make_job, record.folder, settings, suggest=suggest, known=record.jobs)
+    make = make_trial if over else make_job
+    return OptunaSearch(space, make, record.folder, settings, suggest=suggest, known=record.jobs)
 
 
 def show_study(search: JobSearch, folder: Path) -> Iterator[str]:
@@ -112,6 +122,7 @@ def show_study(search: JobSearch, folder: Path) -> Iterator[str]:
     """
     from lightkit.sweep.suggesting import OptunaSearch
 
+    search = search.search if isinstance(search, Replicated) else search
     assert isinstance(search, OptunaSearch)
     names = search.objectives
     for trial in search.best():
@@ -145,6 +156,8 @@ def _suggesting(path: str, base: Composed) -> Suggest:
 
 
 HISTORY, IMPORTANCE, SLICES, PARETO = "history", "importance", "slice", "pareto"
+_PLOTS = {HISTORY: "plot_optimization_history", IMPORTANCE: "plot_param_importances"}
+_PLOTS |= {SLICES: "plot_slice", PARETO: "plot_pareto_front"}
 PAGE = "study.html"
 """Name of the page with all pictures; it opens without a server and without a network."""
 
@@ -193,7 +206,7 @@ def _draw(name: str, study: Study, folder: Path, objectives: Sequence[str]) -> l
     written = []
     for suffix, options in _targets(name, objectives):
         with plt.style.context("default"):
-            axes: Any = _plot(drawing, name)(study, **options)
+            axes: Any = getattr(drawing, _PLOTS[name])(study, **options)
             first = axes.ravel()[0] if hasattr(axes, "ravel") else axes
             figure = first.figure
             if name == HISTORY and first.get_legend() is not None:
@@ -215,22 +228,11 @@ def _page(names: list[str], study: Study, objectives: Sequence[str]) -> str | No
     parts: list[str] = []
     for name in names:
         for _, options in _targets(name, objectives):
-            figure = _plot(visualization, name)(study, **options)
+            figure = getattr(visualization, _PLOTS[name])(study, **options)
             parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
     style = "<style>body{font-family:sans-serif;max-width:70rem;margin:2rem auto}</style>"
     head = f"<meta charset=utf-8><title>{html.escape(study.study_name)}</title>{style}"
     return f"<!doctype html><html lang=en>{head}<body>" + "\n".join(parts) + "</body></html>\n"
-
-
-def _plot(drawing: Any, name: str) -> Callable[..., Any]:
-    functions = {
-        HISTORY: drawing.plot_optimization_history,
-        IMPORTANCE: drawing.plot_param_importances,
-        SLICES: drawing.plot_slice,
-        PARETO: drawing.plot_pareto_front,
-    }
-    found: Callable[..., Any] = functions[name]
-    return found
 
 
 def _targets(name: str, objectives: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

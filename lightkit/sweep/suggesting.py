@@ -17,7 +17,7 @@ from optuna.trial import FixedTrial, FrozenTrial, Trial, TrialState
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
-from lightkit.sweep.job import Job, JobOutcome, Start
+from lightkit.sweep.job import Job, JobOutcome, JobSearch, Start
 from lightkit.sweep.samplers import SEEDING, SeededSampler, build_named, quiet, sampler_maker
 from lightkit.sweep.space import KEY, PRUNERS, Space, StudySettings, as_overrides, draw
 
@@ -30,7 +30,7 @@ Suggest = Callable[[Trial], object]
 """A function that suggests values for keys of its choice: `trial.suggest_float("optim.lr", 1e-5, 1, log=True)`."""
 
 
-class OptunaSearch:
+class OptunaSearch(JobSearch):
     """Let Optuna choose the values of jobs from the results of those before.
 
     Trials of this sweep that were under way when its process died go on as the jobs they are. A trial whose job fails
@@ -88,7 +88,7 @@ class OptunaSearch:
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
         """Report the value that is optimized, at its step; return whether the pruner has seen enough."""
         objective, step = self._settings.objectives[:1], row.get("step")
-        value = row.get(objective[0]) if objective else None
+        value = row.get(objective[0]) if objective and name in self._trials else None
         if len(self._settings.directions) > 1 or not isinstance(value, int | float) or not isinstance(step, int):
             return False
         trial = self._trial(self._trials[name])

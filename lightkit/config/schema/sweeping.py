@@ -102,6 +102,13 @@ class SweepConfig:
     """Fork local jobs from a process that has already imported PyTorch and other packages, so that each job starts
     faster. The results are the same. This works only on Linux; on other systems, and with false, every job is a fresh
     process."""
+    over: dict[str, list[int]] = field(default_factory=dict)
+    """Replicates of each job, such as `{seed: [0, 1, 2], data.split.fold: [0, 1, 2]}`: a job runs with each combination
+    of these seeds and folds, and counts as their mean, with its 95 % interval. They never compete with each other. The
+    keys are `seed`, `data.split.seed` and `data.split.fold`."""
+    race: Optional[int] = number(None, low=3)
+    """Number of replicates after which a job may lose the race: its other replicates do not run once the 95 % interval
+    of its paired differences from the best job so far says that it is worse. Null runs all replicates."""
     halving: HalvingConfig = field(default_factory=HalvingConfig)
     """Successive halving: jobs pause at rungs, and only the best continue."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)

@@ -1,0 +1,78 @@
+"""Jobs of a sweep with replicates: what tables show of them, and which of them lose the race."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lightkit.config.native import replicates
+from lightkit.sweep.job import Job, content_of, section_of
+from lightkit.sweep.journal import Record
+from lightkit.sweep.replicates import ENDS, by_whole, whole_job
+from lightkit.sweep.state import JobProgress, JobState
+
+if TYPE_CHECKING:
+    from lightkit.compare.statistics import MeanTest
+
+# What computes is imported inside the functions: numpy takes its time.
+
+_WORDS = {"pruned": "raced out", "failed": "incomplete", "starting": "running", "finished": "incomplete"}
+"""What a job without a mean is called, by what its replicates are."""
+
+
+def whole_states(record: Record, states: Iterable[JobState]) -> list[JobState]:
+    """Put the replicates of each job together; without replicates, return the jobs as they are.
+
+    Args:
+        record: What the journal of the sweep says.
+        states: The replicates.
+    """
+    by_name = {state.job.name: state for state in states}
+    over = section_of(section_of(record.head, "options"), "over")
+    if not over or not all(isinstance(values, list) for values in over.values()):  # it may come from elsewhere
+        return [*by_name.values()]
+    wholes = by_whole((state.job for state in by_name.values()), over)
+    return [_whole([by_name[job.name] for job in jobs], over) for jobs in wholes.values()]
+
+
+def _whole(states: Sequence[JobState], over: Mapping[str, Any]) -> JobState:
+    values, count = [state.best for state in states if state.best is not None], len(replicates(over))
+    worst, job = min(states, key=lambda state: ENDS.index(state.status)), whole_job(states[0].job, over)
+    if worst.status in ("finished", "paused") and len(values) == count:
+        test = _test(job, over, values, step=0.0)
+        half = None if test.high is None else test.high - test.mean
+        return replace(worst, job=job, best=test.mean, half=half, replicates=count)
+    done, status = sum(state.status == "finished" for state in states), _WORDS.get(worst.status, worst.status)
+    place, reason = f"{done} of {count} replicates", f"{worst.job.name}: {worst.reason}" if worst.reason else ""
+    return replace(worst, job=job, status=status, best=None, place=place, reason=reason)
+
+
+def is_worse(over: Mapping[str, Any], job: Job, both: Sequence[tuple[float, float]]) -> bool:
+    """Tell whether the 95 % interval of paired differences says that a job is worse than the best one.
+
+    Blocked racing: Moore and Lee 1994, Efficient algorithms for minimizing cross validation error; F-Race decides by
+    ranks in the same place (Birattari et al. 2002, A racing algorithm for configuring metaheuristics).
+
+    Args:
+        over: The replicates, `sweep.over`.
+        job: The job.
+        both: Of each replicate the value of the job, and of the best one.
+    """
+    from lightkit.compare.statistics import resolution
+
+    sign = 1 if JobProgress(job).mode == "max" else -1
+    step = resolution([value for pair in both for value in pair], None)
+    test = _test(job, over, [sign * (value - best) for value, best in both], step=step)
+    return test.high is not None and test.high < 0
+
+
+def _test(job: Job, over: Mapping[str, Any], values: Sequence[float], *, step: float) -> MeanTest:
+    """Return mean and interval of values of replicates, which have training rows in common if their splits differ."""
+    from lightkit.compare.seeds import split_overlap
+    from lightkit.compare.statistics import paired
+
+    split = section_of(section_of(content_of(job.config), "data"), "split")
+    keys = {f"data.split.{name}": value for name, value in split.items()}
+    varies = any(len(over[key]) > 1 for key in over if key in keys)
+    return paired(values, step=step, overlap=split_overlap(keys, JobProgress(job).metric) if varies else 0.0)
