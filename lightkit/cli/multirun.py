@@ -235,7 +235,7 @@ def _run(
     """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
     try:
-        search = build_search(options, jobs, record, partial(is_worse, options.get("over")))
+        search = build_search(options, jobs, record, partial(is_worse, options["over"]))
     except UserError:
         engine.close()
         raise
