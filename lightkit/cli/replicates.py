@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.terminal import number
 from lightkit.config.native import replicates
 from lightkit.sweep.job import Job, content_of, section_of
 from lightkit.sweep.journal import Record
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 _WORDS = {"pruned": "raced out", "failed": "incomplete", "starting": "running", "finished": "incomplete"}
 """What a job without a mean is called, by what its replicates are."""
+
+
+def best_of(state: JobState) -> str:
+    """Write the best value of a job, or the mean of its replicates: `0.9259 ± 0.2108 (n=3)`."""
+    mean = f"{number(state.best)} ± {number(state.half) or '–'} (n={state.replicates})"
+    return mean if state.replicates else number(state.best)
 
 
 def whole_states(record: Record, states: Iterable[JobState]) -> list[JobState]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.logs import patiently
-from lightkit.cli.replicates import whole_states
+from lightkit.cli.replicates import best_of, whole_states
 from lightkit.cli.terminal import complain, json_text, number, read_seconds, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
@@ -281,7 +281,7 @@ def headline(states: Sequence[JobState], mode: str, left: float | None = None) -
     known = [state for state in measured if state.status != "failed"]
     if known:
         best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
-        facts.append(f"best {best.metric} {_best(best)} ({job_labels(states)[best.job.name]})")
+        facts.append(f"best {best.metric} {best_of(best)} ({job_labels(states)[best.job.name]})")
     return ", ".join(facts)
 
 
@@ -306,12 +306,6 @@ def titles_of(states: Sequence[JobState]) -> list[str]:
     return [shown if title == "best" else title for title in TITLES]
 
 
-def _best(state: JobState) -> str:
-    """Write the best value of a job, or the mean of its replicates: `0.9259 ± 0.2108 (n=3)`."""
-    half = f" ± {number(state.half)}" if state.half is not None else ""
-    return f"{number(state.best)}{half} (n={state.replicates})" if state.replicates else number(state.best)
-
-
 def row_of(state: JobState, labels: Mapping[str, str]) -> list[str]:
     """Return a job as cells under `TITLES`.
 
@@ -321,14 +315,14 @@ def row_of(state: JobState, labels: Mapping[str, str]) -> list[str]:
     """
     left = duration(state.eta_seconds) if state.eta_seconds is not None else ""
     counts = [number(state.epoch), number(state.step)]
-    return [labels[state.job.name], state.status, *counts, _best(state), left, state.place or state.reason]
+    return [labels[state.job.name], state.status, *counts, best_of(state), left, state.place or state.reason]
 
 
 def report(folder: Path, states: Sequence[JobState]) -> None:
     """Print the table of results, and keep it in the folder of the sweep."""
     fixed = set.intersection(*(set(state.job.overrides) for state in states))
     rows, labels = [_result(state, fixed) for state in states], job_labels(states)
-    cells = [[labels[row["job"]], row["status"], row["metric"], _best(state)] for row, state in zip(rows, states)]
+    cells = [[labels[row["job"]], row["status"], row["metric"], best_of(state)] for row, state in zip(rows, states)]
     titles = ["job", "status", "metric", titles_of(states)[4]]
     names = dict.fromkeys(name for row in rows for name in row)
     try:
