@@ -79,13 +79,13 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6720,
+    "config": 6750,
     "runner": 6100,
     "doctor": 4250,
     "cli": 4300,
     "data": 6550,
     "ensemble": 3300,
-    "sweep": 3060,
+    "sweep": 3050,
     "finetune": 2800,
     "trainer": 3050,
     "checkpoint": 2300,

@@ -92,13 +92,11 @@ def build_study(
     loader = make_loader(study["overrides"], config_dir=study["config_dir"], config_name=study["config_name"])
     space = _space(study)
 
-    variables = study.get("environment") or {}
-
     def make_job(name: str, overrides: Sequence[str]) -> Job:
         folder = record.place(name)
         check_folder(folder)
         composed = compose_with(loader, overrides)
-        return Job(name, folder, tuple(overrides), to_yaml(composed.cfg), variables)
+        return Job(name, folder, tuple(overrides), to_yaml(composed.cfg), study.get("environment") or {})
 
     def make_trial(name: str, overrides: Sequence[str]) -> Job:
         parts = {f"{name},{own}": [*overrides, *texts] for own, texts in replicates(over).items()}
