@@ -49,7 +49,8 @@ class SegmentationFolder(images.ImageFiles):
         images.check_image_size(size, channels)
         self.size, self.channels, self.reader = size, channels, images.ImageReader(size, channels)
         levels = dict(zip(classes, range(256))) if isinstance(classes, (list, tuple)) else classes
-        if not levels or not isinstance(levels, Mapping) or len({*levels.values()}) < len(classes):
+        whole = {own for own in levels.values() if isinstance(own, int)} if isinstance(levels, Mapping) else ()
+        if not whole or len(whole) < len(classes):
             what, expected = "each class has a name and a level of its own", "[ground, road] or {ground: 0, road: 255}"
             raise UserError(what, argument="classes", expected=expected, received=classes)
         self._numbers = {level: number for number, level in enumerate(levels.values())}

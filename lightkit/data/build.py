@@ -21,7 +21,7 @@ from lightkit.data.impute import Filling
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
-from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms
+from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms, sees_pixels
 from lightkit.data.row_facts import WEIGHTS, class_shares, row_weights
 from lightkit.data.sources import Counted, as_source
 from lightkit.data.splits import SplitSpec, split_source
@@ -227,7 +227,8 @@ def build_data(
         crowd = f"data.num_workers={options.num_workers}"
         notes.append(f"{crowd}: {usable_cpus()} CPUs can be used here, so they take turns")
     by_batch = normalizer
-    if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
+    known = isinstance(source, TensorData) and source.x.is_floating_point() and not sees_pixels(augment, source.x)
+    if normalizer is not None and known:
         source, by_batch = source.with_inputs(normalizer(source.x)), None  # what lies in memory is scaled once
     prepare = Prepare(options.seed, by_batch)
     train = Loader(

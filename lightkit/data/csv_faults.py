@@ -164,7 +164,7 @@ def encoding_problem(table: Table, name: str, encoding: Encoding) -> Iterator[Us
     if len(wrong):
         what = f"column {name!r} holds no {encoding.unit}" + f"; {len(wrong):,} rows hold none" * (len(wrong) > 1)
         expected = "2026-01-31, 2026-01-31 12:30 (ISO 8601), or as data.dataset.date_format says"
-        fix = "data.dataset.date_format='%d.%m.%Y', or as they are written; a cell without a date is left empty"
+        fix = "data.dataset.date_format='%d.%m.%Y', '%H:%M' or as they are written; a cell without a date is left empty"
         yield table.fault(int(wrong[0]), name, what, argument=encoding.kind, expected=expected, fix=fix)
 
 

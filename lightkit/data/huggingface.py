@@ -139,10 +139,11 @@ class Rows:
         place = Path(self.path).expanduser()
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
             return package.load_from_disk(str(place))
-        if place.is_file():
+        if place.is_file() and place.stat().st_size:
             return package.load_dataset(str(place.resolve().parent), data_files=place.name)
-        if place.suffix in _OF_FILES:
-            raise UserError("there is no such file", argument="path", received=self.path, family="data-not-found")
+        if place.is_file() or place.suffix in _OF_FILES:
+            what = "the file is empty" if place.is_file() else "there is no such file"
+            raise UserError(what, argument="path", received=self.path, family="data-not-found")
         builder = package.load_dataset_builder(local(self.path), name, revision=revision)
         for older in Path(builder.cache_dir).parents[1].glob(f"*/{revision}") if builder.hash != revision else ():
             known = {"repo_id": self.path, "dataset_name": builder.dataset_name, "config_name": builder.config.name}

@@ -43,12 +43,12 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class Prepare:
-    """Scales the inputs of a batch, then applies the transforms in order.
+    """Scales the inputs of a batch and applies the transforms in order, which see scaled inputs (but: `sees_pixels`).
 
     Args:
         seed: Seed of the run.
         normalizer: Scaling; None where the data set is scaled already.
-        augment: Transforms of training inputs; they see scaled inputs.
+        augment: Transforms of training inputs.
     """
 
     seed: int = 0
@@ -83,21 +83,33 @@ class Prepare:
             fix = "data.augment=[], and transforms in the data set itself"
             raise UserError(what, key="data.augment", received=shape_of(batch)[:200], fix=fix, family="data-setting")
         x, y = batch
+        device, steps = x.device if isinstance(x, Tensor) else None, [*self.augment]
         if self.normalizer is not None:
-            x = self.normalizer(x)
-        if self.augment:
-            device = x.device if isinstance(x, Tensor) else None
-            random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x), device=device))
-            within = lies_within(x, y)
-            for transform in self.augment:
-                if not within:
-                    x = transform(x, random)
-                elif isinstance(transform, PerSample):
-                    x, y = transform(x, random, y)
-                else:
-                    what = f"{type(transform).__name__} changes pictures, and not the masks or boxes in them"
-                    raise UserError(what, key="data.augment", fix="one of torchvision.transforms.v2, which move both")
+            steps.insert(sees_pixels(self.augment, x), self.normalizer)
+        random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x), device=device))
+        within = lies_within(x, y)
+        for transform in steps:
+            if not within or transform is self.normalizer:
+                x = transform(x, random)
+            elif isinstance(transform, PerSample):
+                x, y = transform(x, random, y)
+            else:
+                what = f"{type(transform).__name__} changes pictures, and not the masks or boxes in them"
+                raise UserError(what, key="data.augment", fix="one of torchvision.transforms.v2, which move both")
         return x, y
+
+
+def sees_pixels(augment: Sequence[Transform], x: Any) -> bool:
+    """Tell whether the first of some transforms is applied to pictures before they are scaled.
+
+    Transforms of one sample, as torchvision's, that come before all others are: those of colours take 0 to 1.
+
+    Args:
+        augment: The transforms.
+        x: Inputs `(N, C, H, W)`, or others.
+    """
+    alone = [*getattr(augment[0], "augment", augment[:1])] if augment else []
+    return isinstance(x, Tensor) and x.ndim == 4 and len(alone) == 1 and isinstance(alone[0], PerSample)
 
 
 class Mixup:

@@ -46,9 +46,11 @@ def row_times(source: Any, name: str | None) -> Tensor:
     Raises:
         UserError: There is none of that name, it has another length, or a row has no time.
     """
-    values = row_values(source, name, usual="", argument="split.time")
+    values = row_values(source, name, usual=TIMES if name == TIMES else "", argument="split.time")
     if values is None:
-        raise UserError("the time of each row is to be named", argument="split.time", received=name, family="split")
+        fix = "data.dataset.time_column=COLUMN of a table, data.split.time=FEATURE, or another data.split.by"
+        what = "the data set does not tell the time of each row"
+        raise UserError(what, argument="split.time", received=name, fix=fix, family="split")
     if values.dtype.kind in "OSU":
         with suppress(ValueError, TypeError):
             return _numbered(values.astype(np.float64), name, "split.time")

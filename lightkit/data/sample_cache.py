@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.data.sources import Counted, SampleData, kept_generators, read_sample, seed_generators
+from lightkit.monitor.host import container_memory, machine_memory
 from lightkit.processes.files import FRESH_SECONDS, cache_file, file_marks
 
 _LOG = logging.getLogger(__name__)
@@ -134,7 +135,11 @@ def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         what, found = f"samples cannot be kept: {error}", f"{where}, for {type(base).__name__}"
         raise UserError(what, key="data.cache", received=found, fix="data.cache=null", family="data-setting") from error
-    size = f"{len(source):,} samples take about {len(source) * sum(sizes) / len(sizes) / 2**20:,.1f} MiB"
+    size = f"{len(source):,} samples take about {(need := len(source) * sum(sizes) / len(sizes)) / 2**20:,.1f} MiB"
+    (taken, limit), whole = container_memory() or (0, need), machine_memory()[1] or need
+    if where == "ram" and need > (free := min(whole, limit - taken)):
+        expected, fix = f"at most {free / 2**20:,.1f} MiB, which are free", "data.cache=disk, or null"
+        raise UserError(size, key="data.cache", received=where, expected=expected, fix=fix, family="data-setting")
     return KeptSamples(source, slots, tried[0][0], f"data.cache={where}: {size}")
 
 

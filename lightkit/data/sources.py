@@ -53,11 +53,11 @@ class SampleData:
         self.left_out: Mapping[str, str] = getattr(base, "left_out", {})
         self.targets = targets = _known_targets(base)
         info = getattr(base, "info", None)
-        self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets)
+        self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets, self.named)
         if self.info.decode is None and callable(getattr(base, "decode", None)):
             self.info = dataclasses.replace(self.info, decode=base.decode)
         if targets is not None:
-            check_targets(targets, self.info, name=type(base).__name__)
+            check_targets(targets, self.info, name=type(base).__name__, named=self.named)
         strata = getattr(base, "strata", None)
         self.strata = strata if strata is not None or self.info.task != "multiclass" else targets
 
@@ -177,7 +177,7 @@ def _known_targets(base: Any) -> Tensor | None:
     return None
 
 
-def _infer(base: Any, targets: Tensor | None) -> DataInfo:
+def _infer(base: Any, targets: Tensor | None, named: Callable[[int], Any]) -> DataInfo:
     """Find out what a data set is from its first sample, its targets and its attribute `classes`."""
     sample = read_sample(base, 0)
     mark = fingerprint([type(base).__qualname__, len(base), targets])
@@ -197,13 +197,13 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     ignored = getattr(base, "ignore_index", None)
     if not names:
-        names = tuple(map(str, range((_highest(base, ignored) if targets is None else int(targets.max())) + 1)))
+        names = tuple(map(str, range(_count(base, ignored) if targets is None else DataInfo.count(targets, named))))
     task = "segmentation" if target.dim() else "multiclass"
     return DataInfo(task, shape, len(names), names, fingerprint=mark, ignore_index=ignored)
 
 
-def _highest(base: Any, ignored: int | None) -> int:
-    """Read the targets of all samples, where these are not too many, and return the highest."""
+def _count(base: Any, ignored: int | None) -> int:
+    """Read the targets of all samples, where these are not too many, and return the number of classes."""
     if len(base) > _SCAN_LIMIT:
         raise UserError(
             f"the number of classes is unknown, and {len(base)} samples are too many to read for it",
@@ -211,7 +211,7 @@ def _highest(base: Any, ignored: int | None) -> int:
             fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
         )
     found = (torch.as_tensor(read_sample(base, row)[1]) for row in range(len(base)))
-    return max(int(target.masked_fill(target == (-1 if ignored is None else ignored), 0).max()) for target in found)
+    return 1 + max(int(target.masked_fill(target == (-1 if ignored is None else ignored), 0).max()) for target in found)
 
 
 def read_sample(base: Any, row: int) -> Any:

@@ -18,6 +18,7 @@ from itertools import chain, groupby, pairwise, repeat
 from pathlib import Path
 from tempfile import gettempdir
 from typing import IO, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -34,8 +35,10 @@ from lightkit.processes.files import replacing, take, user_state, wait_until_fre
 
 _BROKEN = (OSError, ValueError, LookupError, TypeError, EOFError, SyntaxError, tarfile.TarError)
 _LOG = logging.getLogger(__name__)
-Row = tuple[tuple[int, int] | Mapping[str, tuple[int, int]], Mapping[str, Any]]
-"""By what a row is read, or each field of it; and its fields, those that are wanted with content."""
+Row = tuple[tuple[int, ...] | Mapping[str, tuple[int, ...]], Mapping[str, Any]]
+"""By what a row is read, or each field of it, `_EACH` numbers; and its fields, those that are wanted with content."""
+_EACH = 3
+"""Numbers of an index for each field: offset, size, and one that changes with the content, as far as a scan sees it."""
 
 
 class Shard(NamedTuple):
@@ -65,7 +68,7 @@ def _ranges(shard: Shard, numbers: Sequence[int]) -> Iterator[bytes]:
     """Read ranges of a shard, of which the numbers are offset and size."""
     opened = _opened(shard, os.getpid())
     file = getattr(opened, "f", opened)  # of a file here, past a layer that takes longer than the reading
-    for offset, size in zip(numbers[::2], numbers[1::2]):
+    for offset, size in zip(numbers[::_EACH], numbers[1::_EACH]):
         file.seek(offset)
         yield file.read(size)
 
@@ -76,7 +79,7 @@ def _scan_tar(file: IO[bytes], wanted: str) -> Iterator[Row]:
         for _, sample in groupby(filter(tarfile.TarInfo.isfile, tar), lambda member: _split(member.name)[0]):
             members = {_split(own.name)[1]: own for own in sample}
             content = {own: tar.extractfile(at).read() if _holds(own, wanted) else b"" for own, at in members.items()}  # type: ignore[union-attr]
-            yield {own: (at.offset_data, at.size) for own, at in members.items()}, content
+            yield {own: (at.offset_data, at.size, int(at.mtime)) for own, at in members.items()}, content
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
         file.seek(tar.offset)  # the end of the members, or what is no head of one
         if (head := file.read(tarfile.BLOCKSIZE)).strip(b"\0") or not head:  # zeros end a tar file
@@ -109,7 +112,7 @@ def _of_line(parse: Callable[[bytes], Any], shard: Shard, _fields: Sequence[str]
 def _scan_lines(parse: Callable[[bytes], Any], file: IO[bytes], wanted: str) -> Iterator[Row]:
     place = 0
     for line in file:
-        yield (place, len(line)), parse(line)
+        yield (place, len(line), crc32(line)), parse(line)
         place += len(line)
 
 
@@ -124,7 +127,8 @@ def _scan_groups(file: IO[bytes], wanted: str) -> Iterator[Row]:
     names = dict.fromkeys(whole.schema_arrow.names)
     for group in range(whole.num_row_groups):
         known = whole.read_row_group(group, [name for name in names if _holds(name, wanted)]).to_pylist()
-        yield from (((group, at), names | row) for at, row in enumerate(known))
+        mark = crc32(repr(whole.metadata.row_group(group).to_dict()).encode())  # sizes and statistics of columns
+        yield from (((group, at, mark), names | row) for at, row in enumerate(known))
 
 
 @lru_cache(8)
@@ -256,7 +260,7 @@ class Stream:
         paths = path if isinstance(path, Mapping) else {"": path}
         found = [find_shards(own) for own in paths.values()]
         self.sources = self._shards = [shard for own in found for shard in own]
-        file = f"{fingerprint([self._shards[0].url, *paths.values(), target, classes, self._names])}.index.npz"
+        file = f"{fingerprint([_EACH, self._shards[0].url, *paths.values(), target, classes, self._names])}.index.npz"
         index = make_index((user_state() or Path(gettempdir())) / "streams" / file, self._shards, self._rows)
         self._places, targets, ends = index["places"], index["targets"], np.cumsum([0, *index["rows"]])
         self.shards, self._starts = torch.from_numpy(ends[:-1]), ends[:-1].tolist()

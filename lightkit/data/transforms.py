@@ -3,7 +3,7 @@
 Shapes in this file: B samples, C channels, H × W pixels. Each transform takes inputs and a `SampleRandom` and returns
 changed inputs; what happens to a sample depends on its own stream of numbers, so neither the batch size nor the
 sample's neighbours matter. Inputs are already scaled (`data.normalize`): a `fill` of 0 is the mean where that is
-`standard` or `image`.
+`standard` or `image`. Transforms of one sample, as torchvision's, see pictures in [0, 1] where they come first.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ def decisions(predictions: Tensor, task: str) -> Tensor:
 
 
 def as_probabilities(outputs: Tensor, task: str) -> Tensor:
-    """Turn outputs of a model `(N,)` or `(N, C)` into float32 predictions `(N, C)`, by softmax or sigmoid."""
+    """Turn outputs of a model `(N,)` or `(N, C, ...)` into float32 predictions `(N, C, ...)`, by softmax or sigmoid."""
     outputs = outputs.detach().float()
     outputs = outputs[:, None] if outputs.ndim == 1 else outputs
-    if task == "multiclass":
+    if task in ("multiclass", "segmentation", "tagging"):
         return outputs.softmax(1)
     return outputs if task == "regression" else outputs.sigmoid()
 

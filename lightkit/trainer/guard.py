@@ -124,14 +124,13 @@ class Guard:
         where = f"at step {state.step + 1} (epoch {state.epoch + 1}" + (
             f", samples from {position} on)" if position is not None else ") or a few steps before"
         )
-        found = "" if batch is None else f"; {first_bad(learner, batch, position or 0)}"
-        return UserError(
+        found, fix = ("", None) if batch is None else first_bad(learner, batch, position or 0)
+        what, key, expected = (
             f"the loss is no longer finite {where}{found}{after}",
-            key="trainer.nonfinite",
-            expected="a finite loss",
-            fix=self.fix,
-            exit_code=NOT_FINITE,
+            "trainer.nonfinite",
+            "a finite loss",
         )
+        return UserError(what, key=key, expected=expected, fix=fix or self.fix, exit_code=NOT_FINITE)
 
 
 def _zero_or_nan(losses: list[Tensor]) -> Tensor:
@@ -297,15 +296,29 @@ def copied(value: Any) -> Any:
     return type(value)(copied(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-def first_bad(learner: Learner, batch: Any, position: int) -> str:
-    """Name the first tensor that is not finite: a parameter, an input, or an output in the order of computation."""
+_LARGEST = 1e18
+"""Numbers whose squares are beyond single precision are larger."""
+
+
+def first_bad(learner: Learner, batch: Any, position: int) -> tuple[str, str | None]:
+    """Name the first tensor that is not finite: a parameter, an input, or an output in the order of computation.
+
+    Returns:
+        What is said of it, and what to do about a batch that no training can take.
+    """
     for name, parameter in learner.model.named_parameters():
         if not torch.isfinite(parameter).all():
-            return f"parameter {name} is not finite"
+            return f"; parameter {name} is not finite", None
+    ignored = getattr(learner.criterion, "ignore_index", None)
     for index, tensor in enumerate(tensors(batch)):
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return f"tensor {index} of the batch is not finite"
-    return _first_output(learner, batch, position)
+        most = tensor.abs().max() if tensor.is_floating_point() and tensor.numel() else torch.zeros(())
+        if not most <= _LARGEST:
+            held = f"holds {most:g}, whose square is beyond single precision" if most.isfinite() else "is not finite"
+            return f"; tensor {index} of the batch {held}", "data.normalize=standard, or other numbers in the data"
+        if ignored is not None and not tensor.is_floating_point() and (tensor == ignored).all():
+            skip = "another ignore_index; trainer.nonfinite.action=skip leaves such batches out"
+            return f"; no target of the batch counts: all are {ignored} (ignore_index)", skip
+    return f"; {_first_output(learner, batch, position)}", None
 
 
 def bad_parameter(model: nn.Module) -> str | None:

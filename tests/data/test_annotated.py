@@ -95,6 +95,14 @@ def test_masks_go_through_a_run_and_all_that_looks_at_it(cli: Cli, masks: Path) 
         done(cli, "show", *command)
 
 
+def test_masks_in_which_nothing_counts_are_told_as_that(cli: Cli, masks: Path) -> None:
+    for mask in (masks / "masks").iterdir():
+        save(mask, np.full_like(np.asarray(Image.open(mask)), 255))
+    found = cli("train", *MASKS, *USUAL, f"data.dataset.root={masks}", "data.dataset.ignore_index=255")
+    assert "no target of the batch counts: all are 255 (ignore_index)" in found.err
+    refused(lambda: SegmentationFolder(str(masks), {"a": 0, "b": "x"}), "each class has a name and a level of its own")
+
+
 def test_boxes_go_through_a_run_and_all_that_looks_at_it(cli: Cli, boxes: Path) -> None:
     words = (*BOXES, *USUAL, f"data.dataset.root={boxes}")
     run = boxes.parent / "run"

@@ -290,6 +290,25 @@ def test_each_word_of_new_texts_gets_a_tag(tags: Path, cli: Cli) -> None:
     assert re.search(r"<pre>\[CLS\] \w+ .*\[SEP\]</pre>", page.read_text())
 
 
+def test_tags_leave_as_a_folder_that_gives_probabilities(tags: Path, cli: Cli) -> None:
+    for name in ("folder", "file.pt2"):
+        done = cli("export", "t", name)
+        assert done.code == 0, done.err
+    found = runpy.run_path("folder/predict.py")["predict"](["the cat runs", "dog"])
+    assert found.shape == (2, 2, 5)
+    assert torch.allclose(found.sum(1), torch.ones(2, 5))
+    assert found.argmax(1)[0, 1:4].tolist() == [1, 0, 1]
+    tokens = torch.tensor([[2, 5, 7, 9, 3, 0, 0, 0, 0]])
+    same = [runpy.run_path(path)["predict"](tokens) for path in ("folder/predict.py", "predict_file_pt2.py")]
+    assert torch.allclose(*map(torch.as_tensor, same), atol=1e-5)
+
+
+def test_an_empty_file_is_told_as_that(hub: Path) -> None:
+    (hub / "none.jsonl").touch()
+    with pytest.raises(UserError, match="path: the file is empty"):
+        reviews(path="none.jsonl")
+
+
 def losses(folder: Path) -> list[float]:
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row]

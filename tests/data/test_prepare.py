@@ -111,6 +111,28 @@ def test_transforms_of_torchvision_augment_or_are_named(target: str, message: st
     assert (done.code, message in done.err) == (2 if message else 0, True), done.err
 
 
+def test_transforms_of_torchvision_see_pixels_and_not_scaled_ones() -> None:
+    from torchvision.transforms import v2
+
+    def dark(image: torch.Tensor) -> torch.Tensor:
+        assert 0 <= image.min() < image.max() <= 1, "ColorJitter would cut off all else"
+        return v2.functional.adjust_brightness(image, 0.5)
+
+    pixels = torch.rand(40, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    for x in (pixels, pixels.mul(255).to(torch.uint8)):
+        made = data(x, "image", augment=[dark, T.Contrast(0.0)], batch_size=4)
+        assert made.normalizer is not None
+        seen, rows = next(iter(made.train.epoch(0)))[0], made.train.order(0)[:4]
+        expected = made.normalizer((x[rows] / 255 if x.dtype == torch.uint8 else x[rows]) * 0.5)
+        assert torch.allclose(seen, expected, atol=1e-5)
+        views, _ = next(iter(data(x, "image", augment=[T.Views([dark])], batch_size=4).train.epoch(0)))
+        assert torch.allclose(views[1], expected, atol=1e-5)
+        evaluated = next(iter(made.evaluation("val").epoch(0)))[0]  # type: ignore[union-attr]
+        assert evaluated.min() < -1, "scaled as ever"
+    late = data(pixels, "image", augment=[T.Contrast(0.0), lambda image: image.clamp(0)], batch_size=4)
+    assert next(iter(late.train.epoch(0)))[0].min() == 0, "behind those of whole batches they see scaled ones"
+
+
 @pytest.mark.thorough
 def test_a_transform_of_ones_own_augments(cli: Callable[..., Any], project: Path) -> None:
     (project / "own_transforms.py").write_text(

@@ -38,7 +38,7 @@ def test_times_are_numbers_and_dates(times: Any) -> None:
         (["2024-02-01", "", "2024-02-01"], "row 1 has no time in `times`"),
         ([1.0, 2.0, float("nan")], "row 2 has no time"),
         ([1, 2], "one time for each row … 3 values"),
-        (None, "no such attribute … times"),
+        (None, "does not tell the time of each row … data.dataset.time_column=COLUMN of a table"),
     ],
 )
 def test_what_is_no_time_is_refused(times: Any, text: str) -> None:

@@ -214,6 +214,17 @@ def test_a_full_disk_goes_on_with_a_line(photos: Path, monkeypatch: pytest.Monke
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["No space left on device"]
 
 
+@pytest.mark.parametrize("container", [None, (900, 1000)])
+def test_more_than_the_memory_that_is_free_is_refused(photos: Path, monkeypatch: Any, container: Any) -> None:
+    free = 100 if container is None else 1 << 40
+    monkeypatch.setattr(sample_cache, "machine_memory", lambda: (1 << 40, free))
+    monkeypatch.setattr(sample_cache, "container_memory", lambda: container)
+    source = as_source(ImageFolder(str(photos), 8))
+    with pytest.raises(UserError, match=r"(?s)data.cache: 24 samples take about .*at most 0.0 MiB.*data.cache=disk"):
+        keep_samples(source, "ram", "")
+    assert keep_samples(source, "disk", "") is not source
+
+
 def test_without_a_place_for_copies_the_run_goes_on(photos: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(photos / "a/0.png"))
     source = as_source(ImageFolder(str(photos), 8))

@@ -284,6 +284,29 @@ def test_numbers_together_are_one_input_and_names_go_into_entries(tmp_path: Path
         Stream(str(tmp_path / "c.jsonl"), "y")[1]
 
 
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [(99999, "row 7 of a.jsonl is of class 99999, but 3 classes have a row"), (-1, "the label of row 7 of a.jsonl is")],
+)
+def test_a_class_out_of_range_is_named_by_shard_and_row(tmp_path: Path, label: int, message: str) -> None:
+    write_lines(tmp_path / "a.jsonl", 9, lambda n: label if n == 6 else n % 2)
+    with pytest.raises(UserError, match=message):
+        Stream(str(tmp_path / "a.jsonl"), "label")
+    if label > 0:
+        assert len(Stream(str(tmp_path / "a.jsonl"), "label", classes=100_000)) == 9
+
+
+def test_other_content_in_the_same_places_is_noticed(tmp_path: Path) -> None:
+    def marks(digit: int) -> list[str]:
+        (tmp_path / "a.jsonl").write_text(f'{{"x": [1.5, {digit}], "y": 1}}\n{{"x": [1, 2], "y": 0}}\n')
+        pq.write_table(pa.table({"x": [1, digit], "y": [0, 1]}), tmp_path / "a.parquet")
+        return [Stream(str(tmp_path / f"a.{end}"), "y").info.fingerprint for end in ("jsonl", "parquet")]
+
+    first, same, other = marks(3), marks(3), marks(4)
+    assert first == same
+    assert [one == two for one, two in zip(first, other)] == [False, False]
+
+
 def test_a_sample_without_a_field_of_the_first_is_named_before_training(tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "a.jsonl", 8000).read_text().splitlines()
     lines[6999] = '{"label": 1}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def tables(project: Path) -> Path:
     written("c.csv", 20, 0.0, "rg", "uz")
     (project / "d.csv").write_text("x,y\n1,u\n2,v\n")
     return project
+
+
+def test_an_ensemble_is_measured_on_further_sets(tables: Path, cli: Cli) -> None:
+    done = cli("train", *TABLE, MORE, "ensemble=voting", "ensemble.size=2", "hydra.run.dir=run")
+    assert re.search(r"shifted/accuracy( +\d\.\d+){3}", done.out), done.err
+    found = json.loads((tables / "run/result.json").read_text())["metrics"]
+    assert found["shifted/accuracy"] == lightkit.load("run").evaluate("shifted")["accuracy"]
+    done = cli("train", *TABLE, MORE, "ensemble=stacking", "metrics.monitor=shifted/accuracy")
+    assert "metrics.monitor: a meta-model learns from predictions" in done.err
 
 
 def test_a_further_set_is_prepared_as_the_training_rows_were(tables: Path) -> None:

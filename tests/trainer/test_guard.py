@@ -82,14 +82,14 @@ def test_a_bad_loss_ends_the_run_with_the_weights_of_the_step_before(value: floa
         assert torch.equal(mine, theirs)
 
 
-def spoilt(run: Any, position: int, tensor: int) -> None:
+def spoilt(run: Any, position: int, tensor: int, by: float = NAN) -> None:
     """Make one tensor of a batch of every epoch bad."""
     batches = run.learner.data.train.epoch
 
     def epoch(number: int, start: int = 0, **_: Any) -> Iterator[Any]:
         for index, batch in enumerate(batches(number, start)):
             if start + index * run.learner.data.train.batch_size == position:
-                batch = tuple(part * (NAN if place == tensor else 1.0) for place, part in enumerate(batch))
+                batch = tuple(part * (by if place == tensor else 1.0) for place, part in enumerate(batch))
             yield batch
 
     run.learner.data.train.epoch = epoch
@@ -242,6 +242,11 @@ class Reciprocal(nn.Module):
         return 1 / (x - x)
 
 
+class Normed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (1 + x * x) / (1 + x * x)
+
+
 def test_the_first_bad_tensor_is_named_as_in_the_bare_model() -> None:
     model = network()
     run = trainer(model, **({} if torch.cuda.is_available() else {"network": nn.DataParallel(model)}))
@@ -255,6 +260,10 @@ def test_the_first_bad_tensor_is_named_as_in_the_bare_model() -> None:
         run = trainer()
         spoilt(run, 10, tensor)
         ended(run, rf"samples from 10 on\); tensor {tensor} of the batch is not finite")
+    run = trainer()
+    run.model[0] = nn.Sequential(Normed(), run.model[0])  # type: ignore[index]
+    spoilt(run, 10, 0, by=1e30)
+    assert "data.normalize=standard" in str(ended(run, r"tensor 0 of the batch holds .*e\+30, whose square is beyond"))
 
 
 def test_bad_parameters_are_found_by_name() -> None:

@@ -122,8 +122,8 @@ class DataConfig:
     that is not in memory once for this, before the run begins."""
     augment: list[Target] = field(default_factory=list)
     """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
-    `lightkit.data.transforms` take a whole batch. Any other callable, such as a transform of torchvision, gets the
-    input of one sample as a tensor."""
+    `lightkit.data.transforms` take a whole batch of scaled inputs. Any other callable, such as a transform of
+    torchvision, gets the input of one sample as a tensor: pictures in [0, 1], not scaled, where such come first."""
     augment_on_device: bool = False
     """Augment whole batches on the device of the model, not samples in the loader processes. Each sample draws the same
     random numbers. Transforms of one sample at a time are refused."""

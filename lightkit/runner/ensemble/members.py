@@ -74,7 +74,8 @@ class Members:
             apart: Training rows that are called `holdout`.
         """
         last = result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last"
-        return {**values_of(result, last=last), **self.measured(own.of_split("train"), apart)}
+        known = values_of(result, last=last, more=self.shared.data.more)
+        return {**known, **self.measured(own.of_split("train"), apart)}
 
     def measured(self, predictions: MemberPredictions, apart: Tensor) -> dict[str, float]:
         """Return loss and metrics of predictions, by the names of the rows; see `MemberPredictions.by_rows`."""

@@ -295,7 +295,8 @@ def comparison(
         monitor: The monitored value, whose metric comes first.
     """
     monitored = monitor.partition("/")[2]
-    names = [name for split in _SHOWN for name in values if name.startswith(f"{split}/")]
+    splits = dict.fromkeys((*_SHOWN, *(name.partition("/")[0] for name in values)))
+    names = [name for split in splits for name in values if name.startswith(f"{split}/")]
     metrics = dict.fromkeys([monitored, *(name.partition("/")[2] for name in names)])
     ordered = [name for metric in metrics for name in names if name.partition("/")[2] == metric]
     heads, columns = ["ensemble"], [values]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.assembly import Shared, build_logger
+from lightkit.assembly import Shared, build_learner, build_logger
 from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.ensemble import is_of_finished_runs
 from lightkit.assembly.member import Features, own_rows
@@ -41,7 +41,9 @@ from lightkit.runner.ensemble.figures import ENSEMBLE, CurvePoint, draw, over_si
 from lightkit.runner.ensemble.finished import rows_of_base
 from lightkit.runner.ensemble.members import FinishedRuns, Members, checked, count_weights, reopened
 from lightkit.runner.ensemble.report import Outcome, SplitMeter, comparison, make_report, summary_lines
+from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.messages import about_limits, introduction
+from lightkit.runner.models import with_ensemble
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 
@@ -63,7 +65,10 @@ def build_plan(run: Session, shared: Shared, finished: FinishedRuns | None = Non
     if finished is None and is_of_finished_runs(run.place.path):
         finished = reopened(run, shared, method)
     members = finished or Members(run, shared)
-    facts = members.checked(method, facts_of(run.cfg, shared))
+    facts, monitor = members.checked(method, facts_of(run.cfg, shared)), run.cfg.metrics.monitor
+    if not method.votes and monitor.partition("/")[0] in shared.data.more:
+        what, fix = "a meta-model learns from predictions, not on the sets of data.more", "metrics.monitor=val/loss"
+        raise UserError(what, key="metrics.monitor", received=monitor, fix=fix, family="ensemble")
     run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
     run.members.opening += method.notes(facts)
     if method.layers > 1:
@@ -162,6 +167,7 @@ class EnsemblePlan:
         splits = ("train", "val") if run.cfg.trainer.test == "none" else SPLITS
         values = self.members.measured(made.predictions.of_split(*splits), apart)
         parameters = self._store(done, made)
+        values |= self._on_further_sets()
         self._record(done, [], made.weights)
         pairs, method, goal = zip(made.members, made.own), self.method, run.cfg.metrics
         single = {one.member.name: self.members.values(one, own, apart) for one, own in pairs}
@@ -171,6 +177,14 @@ class EnsemblePlan:
         self._doubt(made)
         self._show(outcome, report)
         return self._result(values, report)
+
+    def _on_further_sets(self) -> dict[str, float]:
+        """Return loss and metrics of the ensemble on the sets of `data.more`; not where processes share their rows."""
+        cfg, path, more = self.run.cfg, self.run.place.path, self.shared.data.more
+        if not more or self.run.ranks.size > 1:
+            return {}
+        parts = with_ensemble(build_learner(cfg, self.shared, path, pretrained=False, trains=False), path, cfg)
+        return {name: value for split in more for name, value in evaluate_split(parts, split).items()}
 
     def _doubt(self, made: Combination) -> None:
         """Find out what speaks against the values of the ensemble: contradicting losses, and rows seen before."""
