@@ -19,6 +19,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import mix
 from lightkit.data.placed import box_fault, is_dense
+from lightkit.data.targets import count_classes
 from lightkit.data.tensors import DataInfo, Taker, TensorData, check_classes, check_inputs, check_targets, fingerprint
 
 _SCAN_LIMIT = 10_000
@@ -197,7 +198,7 @@ def _infer(base: Any, targets: Tensor | None, named: Callable[[int], Any]) -> Da
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     ignored = getattr(base, "ignore_index", None)
     if not names:
-        names = tuple(map(str, range(_count(base, ignored) if targets is None else DataInfo.count(targets, named))))
+        names = tuple(map(str, range(_count(base, ignored) if targets is None else count_classes(targets, named))))
     task = "segmentation" if target.dim() else "multiclass"
     return DataInfo(task, shape, len(names), names, fingerprint=mark, ignore_index=ignored)
 

@@ -37,8 +37,7 @@ _BROKEN = (OSError, ValueError, LookupError, TypeError, EOFError, SyntaxError, t
 _LOG = logging.getLogger(__name__)
 Row = tuple[tuple[int, ...] | Mapping[str, tuple[int, ...]], Mapping[str, Any]]
 """By what a row is read, or each field of it, `_EACH` numbers; and its fields, those that are wanted with content."""
-_EACH = 3
-"""Numbers of an index for each field: offset, size, and one that changes with the content, as far as a scan sees it."""
+_EACH = 3  # numbers of an index for each field: offset, size, and what changes with the content that a scan sees
 
 
 class Shard(NamedTuple):
@@ -123,8 +122,7 @@ def _scan_groups(file: IO[bytes], wanted: str) -> Iterator[Row]:
     """Go through the groups of rows of a Parquet file, and decode the column that is wanted."""
     from pyarrow.parquet import ParquetFile
 
-    whole = ParquetFile(file)
-    names = dict.fromkeys(whole.schema_arrow.names)
+    names = dict.fromkeys((whole := ParquetFile(file)).schema_arrow.names)
     for group in range(whole.num_row_groups):
         known = whole.read_row_group(group, [name for name in names if _holds(name, wanted)]).to_pylist()
         mark = crc32(repr(whole.metadata.row_group(group).to_dict()).encode())  # sizes and statistics of columns

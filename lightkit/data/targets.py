@@ -6,7 +6,7 @@ Shapes: N rows, T targets, K knots.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -121,3 +121,23 @@ def _mapped(values: Tensor, xs: Sequence[Sequence[float]], ys: Sequence[Sequence
         start, base, slope = table[:, segment]
         columns.append(base + (column - start) * slope)
     return torch.stack(columns, -1) if len(xs) > 1 else columns[0]
+
+
+def count_classes(y: Tensor, named: Callable[[int], object] = int, *, plausible: int = 1000) -> int:
+    """Return how many classes there are by their numbers.
+
+    Args:
+        y: Numbers of classes `(N, ...)`.
+        named: What messages call a row.
+        plausible: Classes up to which it is not asked whether most of them have a row.
+
+    Raises:
+        UserError: A number is so high that most classes below it have no row.
+    """
+    count = int(y.max()) + 1
+    if count > plausible and count > 2 * (found := len(y.unique())):
+        row = named(int((y == count - 1).reshape(len(y), -1).any(1).int().argmax()))
+        what = f"row {row} is of class {count - 1}, but {found:,} classes have a row"
+        fix = "number the classes from 0 without gaps, or state the number of classes"
+        raise UserError(what, argument="", received=f"{count:,} classes", fix=fix)
+    return count

@@ -19,7 +19,7 @@ from lightkit.common.errors import UserError
 from lightkit.data.impute import Imputer
 from lightkit.data.padding import IGNORED
 from lightkit.data.placed import PLACED, is_dense
-from lightkit.data.targets import AS_IT_IS, TargetTransform
+from lightkit.data.targets import AS_IT_IS, TargetTransform, count_classes
 
 
 @runtime_checkable
@@ -166,7 +166,7 @@ def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInf
     """Find out kind and sizes: whole-number targets are classes, others are regression targets."""
     if y.is_floating_point():
         return DataInfo("regression", tuple(x.shape[1:]), math.prod(y.shape[1:]))
-    count = len(class_names) or (DataInfo.count(y) if len(y) else 0)
+    count = len(class_names) or (count_classes(y) if len(y) else 0)
     names = tuple(class_names) or tuple(map(str, range(count)))
     task = "segmentation" if is_dense(x.shape[1:], y.shape[1:]) else "multiclass"
     return DataInfo(task, tuple(x.shape[1:]), count, names)
@@ -307,25 +307,6 @@ class DataInfo:
             raise UserError("not a kind of task", argument="", received=self.task, choices=TASKS)
         if self.task == "detection" and not self.learnt_by:
             object.__setattr__(self, "learnt_by", "lightkit.trainer.Detection")
-
-    @staticmethod
-    def count(y: Tensor, named: Callable[[int], Any] = int, *, plausible: int = 1000) -> int:
-        """Return how many classes there are by their numbers.
-
-        Args:
-            y: Numbers of classes `(N, ...)`.
-            named: What messages call a row.
-            plausible: Classes up to which it is not asked whether most of them have a row.
-
-        Raises:
-            UserError: A number is so high that most classes below it have no row.
-        """
-        count = int(y.max()) + 1
-        if count > plausible and count > 2 * (found := len(y.unique())):
-            what = f"row {named(_first_row(y == count - 1))} is of class {count - 1}, but {found:,} classes have a row"
-            fix = "number the classes from 0 without gaps, or state the number of classes"
-            raise UserError(what, argument="", received=f"{count:,} classes", fix=fix)
-        return count
 
     def undo(self, values: Tensor) -> Tensor:
         """Return what is learnt in the unit of the data set's targets: without the transform."""
