@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6100,
+    "runner": 6110,
     "doctor": 4250,
     "cli": 4300,
     "data": 6550,
