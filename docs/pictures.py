@@ -3,8 +3,8 @@
 It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png`,
 `images/tensorboard.png` and `images/graph.svg` beside this file. The first is what a terminal shows, drawn by rich; the
 second is a figure of an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium; the
-last is a model, drawn by `lightkit graph`. `images/find-lr.png` is what
-`lightkit find lr experiment=digits_cnn` draws.
+last is a model, drawn by `lightkit graph`. `images/report.png` is the top of a page of `lightkit report`.
+`images/find-lr.png` is what `lightkit find lr experiment=digits_cnn` draws.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
 SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
 ENSEMBLE = ["train", "ensemble=bagging", "ensemble.size=12", "model.hidden=[32]", "trainer.epochs=8", "name=bag"]
 MODEL = ["data=digits", "model=transformer", "model.depth=1", "finetune=lora", "--depth", "2"]
+REPORTED = ["train", "data=wine", "cv=5", "trainer.epochs=5", "name=wine"]
 PORT = 6017
 WIDTH, HEIGHT = 1260, 690
 SETTINGS = 250
@@ -135,11 +136,28 @@ def draw_ensemble(folder: Path) -> None:
         image.convert("RGB").quantize(64).save(IMAGES / "ensemble-size.png", optimize=True)
 
 
-def draw_board(folder: Path) -> None:
-    """Sweep, and take a picture of its curves in TensorBoard."""
+def photograph(address: str, picture: Path, width: int, height: int) -> None:
+    """Write what Chromium shows of a page, as a PNG file."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("Chromium is missing: apt install chromium")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
+    options += ["--virtual-time-budget=30000", f"--screenshot={picture}"]
+    subprocess.run([browser, *options, address], check=True)
+
+
+def draw_report(folder: Path) -> None:
+    """Cross-validate, and take a picture of the report."""
+    for command in (REPORTED, ["report", "wine"]):
+        subprocess.run([sys.executable, "-m", "lightkit", *command], cwd=folder, check=True)
+    (page,), picture = folder.glob("outputs/runs/*/*-wine/report.html"), IMAGES / "report.png"
+    photograph(page.resolve().as_uri(), picture, 1100, 1420)
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(64).save(picture, optimize=True)
+
+
+def draw_board(folder: Path) -> None:
+    """Sweep, and take a picture of its curves in TensorBoard."""
     subprocess.run([sys.executable, "-m", "lightkit", *SWEEP], cwd=folder, check=True)
     picture = IMAGES / "tensorboard.png"
     command = [sys.executable, "-m", "lightkit", "board", "outputs/sweeps", "--port", str(PORT)]
@@ -151,16 +169,8 @@ def draw_board(folder: Path) -> None:
                 if len(answer.read()) > 10:
                     break
             time.sleep(1)
-        options = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            f"--window-size={WIDTH + SETTINGS},{HEIGHT}",
-        ]
-        options += ["--virtual-time-budget=30000", f"--screenshot={picture}"]
         # Curves are drawn by WebGL otherwise, which leaves no trace in the picture.
-        subprocess.run([browser, *options, f"{address}?forceSVG=true&smoothing=0#timeseries"], cwd=folder, check=True)
+        photograph(f"{address}?forceSVG=true&smoothing=0#timeseries", picture, WIDTH + SETTINGS, HEIGHT)
     finally:
         board.send_signal(signal.SIGTERM)
         board.wait()
@@ -184,6 +194,7 @@ def main() -> None:
         draw_terminal(folder)
         draw_ensemble(folder)
         draw_board(folder)
+        draw_report(folder)
         draw_model(folder)
 
 

@@ -102,7 +102,7 @@ BUDGETS = {
     "monitor": 850,
     "models": 950,
     "finders": 650,
-    "gallery": 700,
+    "gallery": 850,
     "processes": 350,
     "losses": 150,
     "sklearn": 150,

@@ -42,6 +42,7 @@ COMMAND_GROUPS = {
     "Afterwards": {
         "runs": ("runs.runs", "list the runs in outputs/"),
         "compare": ("compare.compare", "compare runs: means over seeds, tests, row by row"),
+        "report": ("compare.write_report", "write a page that says whether to believe a result"),
         "eval": ("evaluate.evaluate", "compute the metrics of a finished run on a split"),
         "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
         "calibrate": ("calibrate.calibrate", "make the probabilities of a run believable, and sets that cover"),

@@ -1,4 +1,4 @@
-"""`lightkit compare`: runs side by side, over their seeds and row by row."""
+"""`lightkit compare`: runs side by side, over their seeds and row by row; `lightkit report`: a page about them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser, is_folder, names_and_overrides
 from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.signals import held
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
-from lightkit.runs.index import RunIndex, newest_last
-from lightkit.runs.reading import run_folders
+from lightkit.runs.index import RunIndex, newest_last, read_record
+from lightkit.runs.reading import read_run, run_folders
 from lightkit.runs.record import RunRecord, as_dict
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def compare(args: list[str]) -> int:
     names, overrides = names_and_overrides(options.runs)
     if overrides and options.rows is None:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
-    records = _records(names, options, root)
+    records = _records(names, root, options.status, options.where, options.baseline)
     splits = [*_SPLITS, *(name for one in records for name in as_dict(as_dict(one.config.get("data")).get("more")))]
     if options.rows is not None and options.rows not in splits:
         raise UserError("no such split", key="--rows", received=options.rows, choices=splits)
@@ -53,23 +54,25 @@ def compare(args: list[str]) -> int:
     return _report(made, options, _title(names, records, root))
 
 
-def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRecord]:
+def _records(
+    names: Sequence[str], root: Path, status: str = "", where: Sequence[str] = (), baseline: str | None = None
+) -> list[RunRecord]:
     """Read the runs that are meant and fulfil the conditions.
 
     Raises:
         UserError: There are none.
     """
-    statuses, conditions = read_statuses(options.status), [Condition.parse(text) for text in options.where]
+    statuses, conditions = read_statuses(status), [Condition.parse(text) for text in where]
     folders = dict.fromkeys(folder for text in names for folder in _folders(text, root))
     if not names:
         folders = dict.fromkeys(_newest_sweep(root))
-    if options.baseline is not None and is_folder(options.baseline):
-        folders |= dict.fromkeys(_folders(options.baseline, root))
+    if baseline is not None and is_folder(baseline):
+        folders |= dict.fromkeys(_folders(baseline, root))
     index = RunIndex(root)
     folders = dict.fromkeys(one for folder in folders for one in folds_of(folder) or [folder])
     found = matching(index.records(folders), statuses=statuses, conditions=conditions)
     if not found:
-        received = " ".join([*(f"--status {options.status}" for _ in statuses[:1]), *options.where]) or None
+        received = " ".join([*(f"--status {status}" for _ in statuses[:1]), *where]) or None
         raise UserError("no runs to compare", key="lightkit compare", received=received, family="no-such-run")
     damaged = [record for record in found if record.status == "damaged"]
     if damaged and (len(damaged) == len(found) or any(_folders(text, root) == [damaged[0].folder] for text in names)):
@@ -123,8 +126,7 @@ def _newest_sweep(root: Path) -> list[Path]:
 
 def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> str:
     """Say what is compared: the sweep, or the names of the runs."""
-    folders = {record.folder.parent.parent if is_fold(record.folder) else record.folder for record in records}
-    parents = {folder.parent for folder in folders}
+    parents = {_whole(record).parent for record in records}
     if len(names) < 2 and len(parents) == 1 and len(records) > 1:
         (parent,) = parents
         return path_from(root, parent)
@@ -199,6 +201,41 @@ def _lines(made: RunComparison, printed: Sequence[str], written: Sequence[str]) 
         yield from one.notes
     if written:
         yield "\nwritten to " + ", ".join(written)
+
+
+def write_report(args: list[str]) -> int:
+    """Write a page by which one knows whether to believe a result."""
+    options, root = Parser("report", "runs*", seconds=60.0, output=Path).read(args), project()
+    names, overrides = names_and_overrides(options.runs)
+    records = [record for record in _records(names or ["last"], root) if record.status != "damaged"]
+    folders, made, beside = [*dict.fromkeys(map(_whole, records))], None, dict[str, Any]()
+    folder = folders[0]
+    if len(folders) > 1:
+        from lightkit.compare.comparison import build_comparison
+
+        made = build_comparison(records, baseline=build_comparison(records).rows[0].label)
+        folder = _whole(made.rows[0].group.runs[0])
+    if overrides:
+        read_run(folder, overrides)  # a mistake in them is told before torch is imported
+    with held():
+        from lightkit.doctor.after_run import look_back
+        from lightkit.gallery.report import beside_simple, report_page
+    record = read_record(folder)
+    if record.status == "finished" and options.seconds > 0:
+        try:
+            beside = beside_simple(folder, overrides, seconds=options.seconds)
+        except ValueError as error:  # the data are gone, or are such that nothing simple learns from them
+            beside = {"why": str(next(iter(getattr(error, "errors", [error])))).splitlines()[0]}
+    title = record.name if made is None else _title(names, records, root)
+    page = report_page(record, made, title=title, findings=[*look_back(folder)], beside=beside)
+    target = options.output or (folder if made is None else folders[0].parent) / run_files.REPORT
+    _write(target, page.encode())
+    return report(options, {"file": str(target)}, lambda: f"written to {target}")
+
+
+def _whole(record: RunRecord) -> Path:
+    """Return the folder of a run, for a fold that of its cross-validation."""
+    return record.folder.parents[1] if is_fold(record.folder) else record.folder
 
 
 def _write(path: Path, content: bytes) -> None:

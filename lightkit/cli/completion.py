@@ -17,12 +17,12 @@ from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
-OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "ckpt")
+OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "ckpt", "report")
 WATCHED = ("attach", "logs", "stop", "wait")
 """Commands that take runs and sweeps, also such as have only begun."""
 OVERRIDDEN = (
     "train", "find", "plan", "doctor", "summary", "graph", "params", "config", "verify-resume", "eval", "predict",
-    "calibrate", "export", "resume",
+    "calibrate", "export", "resume", "report",
 )  # fmt: skip
 VALUES = {
     "--split": ("val", "test", "train"),

@@ -37,14 +37,15 @@ def statistics(data: Data) -> dict[str, tuple[Tensor, Tensor]]:
     for split in data.loaders():
         loader = data.evaluation(split)
         if loader is not None:
-            pairs = _read(loader.with_rows(spread(loader.rows, MOST_ROWS)))
+            pairs = read_pairs(loader.with_rows(spread(loader.rows, MOST_ROWS)))
             if pairs is None:
                 return {}
             pairs_of[split] = pairs
     return pairs_of
 
 
-def _read(loader: Loader) -> tuple[Tensor, Tensor] | None:
+def read_pairs(loader: Loader) -> tuple[Tensor, Tensor] | None:
+    """Read all inputs and targets of a loader; None where these are no pairs of tensors of one shape."""
     xs, ys = list[Tensor](), list[Tensor]()
     with closing(loader.epoch(0)) as batches:
         for batch in batches:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.runner.ensemble.report import SplitMeter
 
 _DRAWS, _MOST = 200, 10_000_000
 """Samples of rows that an interval is made of, and rows in all of them at most."""
+Meter = Callable[[MemberPredictions], dict[str, float]]
+"""Measures rows: values by name."""
 
 
-def over_repeats(meter: SplitMeter, repeats: Sequence[MemberPredictions]) -> dict[str, float]:
+def over_repeats(meter: Meter, repeats: Sequence[MemberPredictions]) -> dict[str, float]:
     """Return the values of predictions of the same rows, the mean over the repeats."""
     found = [meter(rows) for rows in repeats]
     return {name: statistics.fmean(own[name] for own in found) for name in found[0]}
 
 
-def row_intervals(
-    meter: SplitMeter, repeats: Sequence[MemberPredictions], *, seed: int
-) -> dict[str, tuple[float, float]]:
+def row_intervals(meter: Meter, repeats: Sequence[MemberPredictions], *, seed: int) -> dict[str, tuple[float, float]]:
     """Return the 95 % interval of each metric, by the percentiles of samples of the rows (Efron 1979).
 
     Args:

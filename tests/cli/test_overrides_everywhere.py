@@ -18,6 +18,7 @@ CALLS = {
     "predict": (("predict", "a"),),
     "params": (("params", "a"),),
     "calibrate": (("calibrate", "a"),),
+    "report": (("report", "a", "--seconds", "0"),),
     "ensemble": (("ensemble", "a", "b"),),
     "compare": (("compare", "a", "b", "--rows", "test"),),
     "export": (("export", "a", "model.pt2"),),
