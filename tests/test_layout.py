@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6110,
+    "runner": 6100,
     "doctor": 4250,
     "cli": 4300,
     "data": 6550,
@@ -102,7 +102,7 @@ BUDGETS = {
     "monitor": 850,
     "models": 950,
     "finders": 650,
-    "gallery": 850,
+    "gallery": 800,
     "processes": 350,
     "losses": 150,
     "sklearn": 150,
