@@ -82,7 +82,7 @@ BUDGETS = {
     "config": 6750,
     "runner": 6100,
     "doctor": 4250,
-    "cli": 4400,
+    "cli": 4350,
     "data": 6550,
     "ensemble": 3300,
     "sweep": 3050,
