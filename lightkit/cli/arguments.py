@@ -19,7 +19,7 @@ COMMAND_GROUPS = {
         "config": ("config.config", "print a composed configuration, or the choices of a group"),
         "plan": ("inspected.plan", "show what a run would train, and at which rate"),
         "doctor": ("doctor.doctor", "check a run for problems, before it starts or after it ended"),
-        "find": ("find.find", "find a learning rate, a batch size or a number of loader processes"),
+        "find": ("find.find", "find a learning rate, a batch size, loader processes, or what more rows bring"),
         "summary": ("inspected.summary", "show layers, parameters, FLOPs and memory of a model"),
         "graph": ("inspected.graph", "draw a model: its layers and the tensors between them"),
     },
@@ -47,7 +47,7 @@ COMMAND_GROUPS = {
         "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
         "calibrate": ("calibrate.calibrate", "make the probabilities of a run believable, and sets that cover"),
         "export": ("export.export", "write a trained model as a file that predicts without lightkit"),
-        "show": ("evaluate.show", "show samples, predictions and the largest losses as a page"),
+        "show": ("evaluate.show", "show samples, predictions, the largest losses, or what a model goes by"),
         "params": ("inspected.params", "show weights and gradients of a run, with histograms"),
         "ckpt": ("ckpt.ckpt", "inspect, convert, merge, average, compare or delete checkpoints"),
     },
@@ -86,7 +86,7 @@ class Option(NamedTuple):
     def words(self) -> list[str]:
         """Return what can be typed as it stands: `best` and `last` of `best|last|FILE`."""
         alternatives = self.value.strip("[]").split("|")
-        return [word for word in alternatives if re.fullmatch("[a-z][a-z-]*", word)] if alternatives[1:] else []
+        return [word for word in alternatives if re.fullmatch("[a-z][a-z_-]*", word)] if alternatives[1:] else []
 
 
 def options_of(command: str) -> dict[str, Option]:

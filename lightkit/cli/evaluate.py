@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,8 +24,7 @@ from lightkit.runs.catalog import find_run, project, run_name
 from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
-    from lightkit.gallery.samples import Sample
-    from lightkit.gallery.show import Page
+    from lightkit.gallery.samples import Page
     from lightkit.runner import Runner
 
 _MOST_LEFT_OUT = 50
@@ -240,8 +240,7 @@ _WRITERS = {".csv": _write_csv, ".parquet": _write_parquet, ".jsonl": _write_lin
 """What writes predictions, by the ending of the file."""
 
 
-KINDS = ("data", "results", "worst")
-_IN_TABLE = 10
+KINDS = ("data", "results", "worst", "importance", "attributions")
 _MOST = 1000
 
 
@@ -252,12 +251,13 @@ def show(args: list[str]) -> int:
         raise UserError("nothing to show", key="lightkit show", received=options.what, choices=KINDS)
     options.count = whole_number("--count", options.count, least=1, most=_MOST)
     options.epoch = whole_number("--epoch", options.epoch)
+    options.repeats = options.repeats and whole_number("--repeats", options.repeats, least=1, most=_MOST)
     page, folder = _data(options) if options.what == "data" else _trained(options)
     files = page.write(options.output or folder, f"{options.what}-{options.split}")
-    content = {"title": page.title, "files": files, "samples": [s.plain() for s in page.samples]}
-    worst = [_table(page.samples[:_IN_TABLE])] if options.what == "worst" else []
+    content = {"title": page.title, "files": files, "samples": [s.plain() for s in page.samples], "table": page.table}
+    printed = [_table(page.table)] if page.table else []
     written = "\nwritten to " + "\n           ".join(map(str, files))
-    return report(options, content, lambda: [f"{page.title}: {page.subtitle}", *worst, written])
+    return report(options, content, lambda: [f"{page.title}: {page.subtitle}", *printed, written])
 
 
 def _data(options: Namespace) -> tuple[Page, Path]:
@@ -287,24 +287,21 @@ def _trained(options: Namespace) -> tuple[Page, Path]:
     options.run, *options.overrides = options.overrides
     runner, folder = trained_run(options)
     with held():
-        from lightkit.gallery.show import results_page, worst_page
-    make = results_page if options.what == "results" else worst_page
+        from lightkit.gallery import show as pages
+    make = getattr(pages, f"{options.what}_page")
+    given = {**vars(options), "goal": (runner.cfg.metrics.monitor, runner.cfg.metrics.mode)}
+    given = {name: given[name] for name in signature(make).parameters if given.get(name) is not None}
+    for name in ("method", "repeats"):
+        if (value := getattr(options, name)) is not None and name not in given:
+            raise UserError("this page does not take it", key=f"--{name}", received=value, fix="leave it out")
     with runner.trained(options.checkpoint) as learner:
-        page = make(learner, run_name(folder), split=options.split, count=options.count)
+        page = make(learner, run_name(folder), **given)
     return page, folder / run_files.SHOW
 
 
-def _table(samples: list[Sample]) -> str:
-    """Return the first samples as a table."""
-    columns = {
-        "row": [str(each.row) for each in samples],
-        "loss": [number(each.loss) for each in samples],
-        "target": [each.target for each in samples],
-        # of a text, what was predicted is no text
-        "prediction": [each.answer.text if each.answer and not each.answer.pieces else "" for each in samples],
-        "file": [each.file for each in samples],
-    }
-    titles = [name for name, cells in columns.items() if any(cells)]
-    rows = list(zip(*(columns[name] for name in titles)))
-    cut = [place for place, name in enumerate(titles) if name not in ("row", "loss")]
-    return table(titles, rows, right=(0, 1), cut=cut, columns=width() or 160)
+def _table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines of a page as a table, without columns that are empty."""
+    titles = [name for name in lines[0] if any(line[name] not in (None, "") for line in lines)]
+    right = [at for at, name in enumerate(titles) if isinstance(lines[0][name], int | float)]
+    rows, cut = [[number(line[name]) for name in titles] for line in lines], {*range(len(titles))} - {*right}
+    return table(titles, rows, right=right, cut=[*cut], columns=width() or 160)

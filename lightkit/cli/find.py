@@ -1,26 +1,30 @@
-"""`lightkit find`: a learning rate, a batch size, or the number of loader processes, by trying."""
+"""`lightkit find`: a learning rate, a batch size, the number of loader processes, or what more rows are worth."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.inspected import configuration
-from lightkit.cli.terminal import complain, report, table
+from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
 from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import FAILED, UserError
 from lightkit.common.text import slug, three_digits
-from lightkit.runs.catalog import project
+from lightkit.runs.catalog import has_checkpoints, project
+from lightkit.runs.reading import read_result
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 DOOR = "find"
-_OPTIONS = ("--low", "--high", "--steps", "--try")
+_OPTIONS = ("--low", "--high", "--steps", "--try", "--seeds")
 _ROWS = 12
 """Rows of the table of rates."""
 
@@ -60,7 +64,7 @@ def taking(*options: str) -> Callable[[Finder], Finder]:
 
 def find(args: list[str]) -> int:
     """Try values of a key, and suggest one."""
-    parser = Parser("find", "what?", "overrides*", low=float, high=float, steps=int)
+    parser = Parser("find", "what?", "overrides*", low=float, high=float, steps=int, seeds=int)
     # For the process that measures, which is told by standard input what.
     parser.add_argument("--measure", action="store_true", help=SUPPRESS)
     options = parser.read(args)
@@ -104,9 +108,12 @@ def _check(options: Namespace, takes: Sequence[str]) -> None:
     low, high = options.low, options.high
     if low is not None and high is not None and low >= high:
         raise UserError("the rates do not rise", key="--high", expected=f"above {low:g}", received=high)
-    if options.steps is not None and options.steps < 10:
-        what = "too few steps to tell rates apart"
-        raise UserError(what, key="--steps", expected="10 or more", received=options.steps)
+    for name, least, what in (
+        ("steps", 10, "steps to tell rates apart"),
+        ("seeds", 3, "seeds to tell noise from gain"),
+    ):
+        if (given := getattr(options, name)) is not None and given < least:
+            raise UserError(f"too few {what}", key=f"--{name}", expected=f"{least} or more", received=given)
 
 
 def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
@@ -134,9 +141,9 @@ def _lines(answer: Answer, plot: Path | None) -> Iterator[str]:
         yield f"picture: {plot}"
 
 
-def _drawing(name: str, *args: Any, **options: Any) -> Callable[[str], Any]:
+def _drawing(function: str, *args: Any, **options: Any) -> Callable[[str], Any]:
     """Return what makes a picture with a title; matplotlib is imported only then."""
-    return lambda title: import_path(f"lightkit.finders.drawing.{name}")(*args, **options, title=title)
+    return lambda title: import_path(f"lightkit.finders.drawing.{function}")(*args, **options, title=title)
 
 
 @taking("--low", "--high", "--steps")
@@ -158,13 +165,9 @@ def suggest_lr(cfg: DictConfig, options: Namespace) -> Answer:
     best, seen, every = found.suggestion, found.range, max(1, -(-len(found.points) // _ROWS))
     rows = [["rising", f"{point.lr:.2g}", f"{point.loss:.4g}"] for point in found.points[::every]]
     rows += [[f"{found.short} steps", f"{each.lr:.2g}", _end(each)] for each in sorted(found.trainings)]
-    numbers: dict[str, Any] = {
-        "configured": found.configured,
-        "points": [point._asdict() for point in found.points],
-        "trainings": [{**each._asdict(), "loss": each.loss if each.losses else None} for each in found.trainings],
-        "training_steps": found.short,
-        "run_steps": found.total,
-    }
+    numbers = {"configured": found.configured, "points": [point._asdict() for point in found.points]}
+    ends = [{**each._asdict(), "loss": each.loss if each.losses else None} for each in found.trainings]
+    numbers |= {"trainings": ends, "training_steps": found.short, "run_steps": found.total}
     reason = "the loss falls with none of these rates: a wider range (--low, --high), or look at the data and the model"
     if best is not None:
         reason = ";\n  ".join([*best.reason.split("; "), f"it is {found.configured:g} now"])
@@ -208,14 +211,10 @@ def suggest_batch(cfg: DictConfig, options: Namespace) -> Answer:
         rows.append([str(size), needed.get(size, ""), in_gib(found.limit) if size in needed else ""])
         if speeds:
             rows[-1].append(three_digits(speeds[size]) if size in speeds else "")
-    numbers: dict[str, Any] = {
-        "accumulate": found.accumulate,
-        "largest": found.size,
-        "limit": found.limit,
-        "free": found.free,
-        "tried": [{"size": probe.size, "bytes": probe.peak} for probe in probes],
-        "speeds": [{"size": size, "samples": samples} for size, samples in speeds.items()],
-    }
+    fits = {"accumulate": found.accumulate, "largest": found.size, "limit": found.limit, "free": found.free}
+    tried = [{"size": probe.size, "bytes": probe.peak} for probe in probes]
+    fast_ones = [{"size": size, "samples": samples} for size, samples in speeds.items()]
+    numbers = {**fits, "tried": tried, "speeds": fast_ones}
     draw = _drawing("draw_batch", probes, speeds, limit=found.limit, free=found.free, size=suggested)
     titles = ("samples", "needed", "may be used", *(("samples/s",) if speeds else ()))
     return Answer("data.batch_size", suggested, reason, titles, rows, numbers, draw)
@@ -237,16 +236,68 @@ def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
         complain(f"{speed.workers} processes: {three_digits(speed.samples)} samples a second")
 
     found = find_workers(cfg, numbers=numbers, tell=tell)
-    rows = [
-        [str(speed.workers), three_digits(speed.samples), f"{speed.waited:.0%}", f"{speed.first:.2f}"]
-        for speed in found.speeds
-    ]
-    content = {
-        "configured": found.configured,
-        "cpus": found.cpus,
-        "compute": found.compute,
-        "speeds": [speed._asdict() for speed in found.speeds],
-    }
+    rows = [[str(s.workers), three_digits(s.samples), f"{s.waited:.0%}", f"{s.first:.2f}"] for s in found.speeds]
+    speeds = [speed._asdict() for speed in found.speeds]
+    content = {"configured": found.configured, "cpus": found.cpus, "compute": found.compute, "speeds": speeds}
     titles = ("processes", "samples/s", "waits", "s to first batch")
     shown = _drawing("draw_workers", found) if found.speeds else None
     return Answer("data.num_workers", found.suggested, found.reason, titles, rows, content, shown)
+
+
+@taking("--seeds")
+def suggest_rows(cfg: DictConfig, options: Namespace) -> Answer:
+    """Find whether more training rows are worth it."""
+    from lightkit.compare.statistics import LEAST_SEEDS, fit_power_law, paired, resolution
+
+    values, name = dict[int, list[float]](), ""
+    for size, seed, name, value in _trainings(cfg, options.seeds or LEAST_SEEDS):
+        values.setdefault(size, []).append(value)
+        complain(f"{size:,} rows, seed {seed}: {name} {number(value)}")
+    step, most = resolution([value for own in values.values() for value in own], None), max(values)
+    curve = {size: paired(own, step=step) for size, own in values.items()}
+    laws = [fit_power_law([*values], own) for own in zip(*values.values())]
+    gain = paired([law(2 * most) - law(most) for law in laws], step=step)
+    low, high = gain.low or 0.0, gain.high or 0.0
+    certain, ends = (low if cfg.metrics.mode == "max" else -high) > 0, f"{low:+.3g} to {high:+.3g} (95 %)"
+    reason = f"with {2 * most:,} rows, twice as many, {name} would change by {gain.mean:+.3g}, {ends}, by a power law"
+    reason = reason if certain else f"no gain beyond noise: {reason}"
+    numbers = {"metric": name, "values": values, "rows": 2 * most, "gain": [gain.mean, low, high]}
+    rows = [[f"{size:,}", number(at.mean), number(at.low), number(at.high)] for size, at in curve.items()]
+    draw = _drawing("draw_rows", curve, laws, name=name)
+    return Answer("rows", 2 * most if certain else None, reason, ("rows", name, "low", "high"), rows, numbers, draw)
+
+
+def _trainings(cfg: DictConfig, seeds: int) -> Iterator[tuple[int, int, str, float]]:
+    """Train with parts of the training rows, for as many steps as with all of them, or take what has finished before.
+
+    Args:
+        cfg: The configuration.
+        seeds: Trainings with each number of rows; each draws rows of its own.
+
+    Yields:
+        Rows, seed, metric and value: that which is monitored, of the test where there is one.
+
+    Raises:
+        UserError: No rows are held out.
+    """
+    from lightkit.assembly import build_engine, build_splits, build_timetable
+    from lightkit.config import to_yaml, with_values
+    from lightkit.data.tensors import fingerprint
+    from lightkit.runner import Runner
+
+    with closing(build_splits(cfg, build_engine(cfg))) as data:
+        most, steps = len(data.rows["train"]), build_timetable(cfg, data).steps_per_epoch
+        mark = f"{slug(str(cfg.name))}-{fingerprint([to_yaml(cfg), data.info.fingerprint])[:12]}"
+    if len(data.loaders()) < 2:
+        raise UserError("there are no rows to measure on", key="data.split", fix="data.split.test=0.2")
+    home, monitor = project() / run_files.OUTPUTS / run_files.FOUND / run_files.FOUND_RUNS / mark, cfg.metrics.monitor
+    for size, seed in ((most >> n, seed) for n in range(4, -1, -1) for seed in range(cfg.seed, cfg.seed + seeds)):
+        place, result = home / f"{size}-{seed}", read_result(home / f"{size}-{seed}")
+        own = {"seed": seed, "data.split.limit": size, "data.split.limit_seed": seed, "trainer.epoch_steps": steps}
+        if result.get("status") != "finished":
+            with redirect_stdout(StringIO()):  # which is for the answer
+                result = Runner(with_values(cfg, own), place, on_end=False).run(resume=has_checkpoints(place))
+            rmtree(place / run_files.CHECKPOINTS, ignore_errors=True)  # of so many runs they would fill the disk
+        found = {**result["metrics"], monitor: result["objective"]["value"]}
+        name = next(name for name in (f"test/{monitor.partition('/')[2]}", monitor) if name in found)
+        yield size, seed, name, found[name]

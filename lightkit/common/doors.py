@@ -41,6 +41,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "lr": "lightkit.cli.find.suggest_lr",
         "batch": "lightkit.cli.find.suggest_batch",
         "workers": "lightkit.cli.find.suggest_workers",
+        "rows": "lightkit.cli.find.suggest_rows",
     },
     "doctor": {
         "machine": "lightkit.doctor.machine.check",

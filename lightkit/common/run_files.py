@@ -15,6 +15,8 @@ SWEEPS = "sweeps"
 
 FOUND = "find"
 """Folder in `OUTPUTS` for the pictures of `lightkit find`."""
+FOUND_RUNS = ".runs"
+"""Folder in `FOUND` for the runs of `lightkit find rows`, which are no runs of the user's and are listed nowhere."""
 
 INDEX = ".index.json"
 """In `OUTPUTS`: what the files of all runs said, a cache that may be deleted."""

@@ -7,7 +7,7 @@ Metrics that count rows take few values, and equal ones differ by the rounding o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -257,6 +257,25 @@ def _turned_around(differences: NDArray[np.float64], generator: np.random.Genera
         drawn = generator.binomial(counts, 0.5, size=(min(step, _RESAMPLES - start), len(sizes)))
         farther += int((np.abs((2 * drawn - counts) @ sizes) >= near).sum())
     return (farther + 1) / (_RESAMPLES + 1)
+
+
+def fit_power_law(rows: Sequence[int], values: Sequence[float]) -> Callable[[float], float]:
+    """Fit `floor + factor * rows ** -exponent` by least squares, with an exponent from 0.1 to 2.
+
+    Errors fall so with the number of training rows, most of them with exponents below 1 (Hestness et al. 2017,
+    https://arxiv.org/abs/1712.00409; Viering & Loog 2021, https://arxiv.org/abs/2103.10948).
+
+    Args:
+        rows: Four or more numbers of rows.
+        values: What a metric came to with each.
+
+    Returns:
+        The metric for a number of rows.
+    """
+    n = np.asarray(rows, dtype=float)
+    fits = [(*np.polyfit(n**-power, values, 1, full=True)[:2], power) for power in np.linspace(0.1, 2.0, 39)]
+    (factor, floor), _, power = min(fits, key=lambda fit: float(fit[1].sum()))
+    return lambda count: float(floor + factor * count**-power)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

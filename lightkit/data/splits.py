@@ -40,6 +40,8 @@ class SplitSpec:
         folds: Number of folds.
         fold: Which fold is the test split, from 0.
         limit: At most this many training rows; None takes all.
+        limit_seed: Seed of their draw, with the shares of the classes where `stratified` or `fold` keeps these. The
+            rows of a smaller limit are among those of a larger one. None takes the first of the drawn order.
         time: What names the time of each row, see `lightkit.data.groups.row_times`.
         files: The file of each split, see `lightkit.data.row_sets.listed_rows`.
         val_limit: At most this many validation rows, drawn from all of them; None takes all.
@@ -58,6 +60,7 @@ class SplitSpec:
     folds: int = 5
     fold: int = 0
     limit: int | None = None
+    limit_seed: int | None = None
     per_class: int | None = None
     groups: str | None = USUAL
     val_limit: int | None = None
@@ -120,7 +123,7 @@ def split_rows(
         splits = _by_share(spec, num_rows, strata=strata, given=own, groups=groups)
     if spec.per_class is not None:
         splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
-    splits = _limited(spec, splits)
+    splits = _limited(spec, splits, strata if spec.by in ("stratified", "fold") else None)
     for name, rows in splits.items():
         if not len(rows):
             argument, fix = f"split.{name}" if name != "train" else "split", "a larger share, or more rows"
@@ -154,9 +157,13 @@ def rows_to_measure(source: Any) -> dict[str, Tensor]:
     return dict.fromkeys(("train", "test"), brought.get("test", torch.arange(len(source))))
 
 
-def _limited(spec: SplitSpec, splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _limited(spec: SplitSpec, splits: Mapping[str, Tensor], strata: Tensor | None) -> dict[str, Tensor]:
     """Take no more rows of each split than are asked for: of an evaluation any, as rows may lie in order of classes."""
     found = dict(splits)
+    if spec.limit is not None and spec.limit_seed is not None:
+        rows = found["train"][_shuffle(len(found["train"]), spec.limit_seed)]
+        kinds = torch.zeros_like(rows) if strata is None else strata[rows]
+        found["train"] = torch.cat([rows[kinds == kind][:few] for kind, few in _quotas(kinds, spec.limit).items()])
     if spec.limit is not None:
         found["train"] = found["train"][: spec.limit]
     for name, limit in (("val", spec.val_limit), ("test", spec.test_limit)):

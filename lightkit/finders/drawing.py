@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -67,6 +68,25 @@ def draw_workers(found: FoundWorkers, title: str) -> Figure:
     axes.set_xlabel(f"loader processes (data.num_workers), of {found.cpus} CPUs; suggested: {found.suggested}")
     axes.set_ylabel("training samples a second")
     add_legend(axes, loc="upper right")
+    return figure
+
+
+def draw_rows(curve: Mapping[int, Any], laws: Sequence[Callable[[float], float]], *, name: str, title: str) -> Figure:
+    """Draw a metric over the number of training rows, and laws of it up to twice as many.
+
+    Args:
+        curve: `mean`, and the ends `low` and `high` of its interval, by the number of rows.
+        laws: Give the metric for a number of rows, one for each seed.
+        name: Of the metric.
+        title: Heading.
+    """
+    figure, axes = new_figure(7.0, 4.0, title)
+    ruled(axes)
+    means, *bars = zip(*((at.mean, at.mean - at.low, at.high - at.mean) for at in curve.values()))
+    ahead = [min(curve) * (2 * max(curve) / min(curve)) ** (place / 100) for place in range(101)]
+    axes.errorbar([*curve], means, bars, fmt="o", color=BLUE, capsize=3)
+    axes.plot(ahead, [[law(size) for law in laws] for size in ahead], color=ORANGE, lw=0.8)
+    axes.set(xscale="log", xlabel="training rows; lines: a power law of each seed", ylabel=f"{name}, mean and 95 %")
     return figure
 
 

@@ -306,6 +306,8 @@ class Page:
     """The samples as one figure."""
     samples: list[Sample]
     sections: list[PageSection] = field(default_factory=list)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of what is printed, each with a value by name."""
 
     def html(self) -> str:
         """Return the whole page."""

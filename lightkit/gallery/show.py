@@ -1,4 +1,4 @@
-"""The three pages: data as the network gets it, predictions beside targets, the samples with the largest loss."""
+"""The pages of `lightkit show`: data, predictions beside targets, the largest losses, and what a model goes by."""
 
 from __future__ import annotations
 
@@ -10,37 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.drawing import BLUE, new_figure
 from lightkit.common.errors import UserError
+from lightkit.common.hub import installed
 from lightkit.common.modules import mapped
-from lightkit.data import Data, Loader
-from lightkit.gallery.charts import (
-    inputs_chart,
-    losses_chart,
-    predicted_chart,
-    samples_chart,
-    statistics,
-    targets_chart,
-)
-from lightkit.gallery.samples import (
-    Page,
-    PageSection,
-    Sample,
-    answer,
-    loader_of,
-    read_in_order,
-    read_samples,
-    spread,
-    target_words,
-    variants,
-)
-from lightkit.gallery.views import InputView, PlacedView, TextView
-from lightkit.runner.evaluation import pass_over
+from lightkit.data import Data, Loader, TensorData
+from lightkit.gallery import charts
+from lightkit.gallery import samples as sampled
+from lightkit.gallery.samples import Page, PageSection, Sample, loader_of
+from lightkit.gallery.views import ImageView, InputView, PlacedView, TableView, TextView
+from lightkit.runner.evaluation import evaluate_split, pass_over
 from lightkit.trainer.evaluate import task_of
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.tasks import Criterion, Retrieval, Supervised
+from lightkit.trainer.tasks import Criterion, Retrieval, Supervised, logits
 
 _VARIED, _EPOCHS = 4, 8
 """Samples whose augmentation is shown, and in how many epochs."""
+_PRINTED = 10
+"""Samples with the largest loss that are printed, too."""
+_SHARED = "Columns that go together share their importance: while one is permuted, another still tells the same."
+_SIGNS = "Red in the copy of an image is what counts for this output; of a table, what is far from 0."
 
 
 def data_page(data: Data, name: str, *, split: str = "train", count: int = 32, epoch: int = 0) -> Page:
@@ -57,7 +46,7 @@ def data_page(data: Data, name: str, *, split: str = "train", count: int = 32, e
         UserError: There is no such split.
     """
     loader = loader_of(data, split)
-    samples, view = read_samples(data, split, count, epoch=epoch)
+    samples, view = sampled.read_samples(data, split, count, epoch=epoch)
     augmented = split == "train" and (bool(loader.prepare.augment) or loader.mixup is not None)
     title = f"{name}: {split}"
     where = f"epoch {epoch}, {'augmented' if augmented else 'not augmented'}" if split == "train" else "spread evenly"
@@ -67,14 +56,17 @@ def data_page(data: Data, name: str, *, split: str = "train", count: int = 32, e
         PageSection("Samples", " ".join([*scaled, *view.notes]), samples=samples),
     ]
     if augmented and loader.prepare.augment and samples:
-        rows = variants(data, samples[:_VARIED], _EPOCHS)
+        rows = sampled.variants(data, samples[:_VARIED], _EPOCHS)
         strips = [(f"row {of_one[0].row}", [each.x for each in of_one]) for of_one in rows]
         sections.append(PageSection("Augmentation", f"The same rows in {_EPOCHS} epochs.", strips=strips))
-    found = statistics(data)
-    for heading, figure in (("Targets", targets_chart(found, data)), ("Inputs", inputs_chart(found, view))):
+    found = charts.statistics(data)
+    for heading, figure in (
+        ("Targets", charts.targets_chart(found, data)),
+        ("Inputs", charts.inputs_chart(found, view)),
+    ):
         sections += [PageSection(heading, figure=figure)] if figure is not None else []
     subtitle = f"{len(samples)} of {loader.num_samples} rows, {where}"
-    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
+    return Page(title, subtitle, view, charts.samples_chart(samples, view, title), samples, sections)
 
 
 def results_page(learner: Learner, name: str, *, split: str = "test", count: int = 32) -> Page:
@@ -93,10 +85,10 @@ def results_page(learner: Learner, name: str, *, split: str = "test", count: int
     title = f"{name}: results on {split}"
     total = loader_of(learner.data, split, training=False).num_samples
     numbers = predicted_numbers(learner, split)
-    sections = [PageSection("All predictions", figure=predicted_chart(*numbers))] if numbers is not None else []
+    sections = [PageSection("All predictions", figure=charts.predicted_chart(*numbers))] if numbers is not None else []
     sections.append(PageSection("Samples", " ".join([_how(samples), *view.notes]).strip(), samples=samples))
     subtitle = f"{len(samples)} of {total} rows, spread evenly"
-    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
+    return Page(title, subtitle, view, charts.samples_chart(samples, view, title), samples, sections)
 
 
 def worst_page(learner: Learner, name: str, *, split: str = "test", count: int = 32) -> Page:
@@ -118,9 +110,111 @@ def worst_page(learner: Learner, name: str, *, split: str = "test", count: int =
     subtitle = f"{len(samples)} of {len(losses)} rows, with {min(1.0, share):.0%} of the total loss"
     sections = [
         PageSection("Samples", " ".join([_how(samples), *view.notes]).strip(), samples=samples),
-        PageSection("Losses", figure=losses_chart(losses)),
+        PageSection("Losses", figure=charts.losses_chart(losses)),
     ]
-    return Page(title, subtitle, view, samples_chart(samples, view, title), samples, sections)
+    # of a text, what was predicted is no text
+    first = [replace(one, answer=None) if one.answer and one.answer.pieces else one for one in samples[:_PRINTED]]
+    names = ("row", "loss", "target", "prediction", "file")
+    table = [{name: one.plain().get(name) for name in names} for one in first]
+    return Page(title, subtitle, view, charts.samples_chart(samples, view, title), samples, sections, table)
+
+
+def importance_page(
+    learner: Learner, name: str, goal: Sequence[str], *, split: str, count: int, repeats: int = 10
+) -> Page:
+    """Show by how much a metric gets worse when a column of a table is permuted, over all rows of a split.
+
+    All that a column is made of (the inputs of its names, the parts of a date, whether it is missing) is permuted
+    together, by `sklearn.inspection.permutation_importance` (Breiman 2001, https://doi.org/10.1023/A:1010933404324;
+    Fisher, Rudin & Dominici 2019, https://arxiv.org/abs/1801.01489).
+
+    Args:
+        learner: A trained model with its data.
+        name: What the run is called.
+        goal: The metric whose value on this split counts, such as `val/accuracy` (the loss where the split has no such
+            metric), and whether `max` or `min` of it is better.
+        split: `train`, `val` or `test`.
+        count: Columns at most, the most important first.
+        repeats: Permutations of each column.
+
+    Raises:
+        UserError: There is no such split, or the data are no table whose columns have names.
+    """
+    from sklearn.dummy import DummyRegressor
+    from sklearn.inspection import permutation_importance
+
+    loader, metrics = loader_of(learner.data, split, training=False), learner.metrics[split]
+    source, rows, before = loader.source, loader.rows, evaluate_split(learner, split)
+    columns = columns_of(source) if isinstance(source, TensorData) else {}
+    if not columns:
+        raise UserError("these data are no table whose columns have names", key="lightkit show importance")
+    metric, sign = f"{split}/{goal[0].partition('/')[2]}", 1 if goal[1] == "max" else -1
+    metric, sign = (metric, sign) if metric in before else (f"{split}/loss", -1)
+
+    def score(_: Any, taken: Any, _targets: Any) -> float:
+        mixed = source.x.clone()
+        for places, own in zip(columns.values(), taken.T):
+            mixed[rows[:, None], places] = source.x[rows[own]][:, places]
+        metrics.reset()
+        pass_over(learner, Loader(source.with_inputs(mixed), rows, loader.options, prepare=loader.prepare), [metrics])
+        return sign * float(metrics.compute()[metric])
+
+    of_whom = torch.arange(len(rows))[:, None].expand(-1, len(columns)).numpy()  # whose value a row has in a column
+    found = permutation_importance(DummyRegressor(), of_whom, None, scoring=score, n_repeats=repeats, random_state=0)
+    told = zip(columns, found.importances_mean.tolist(), found.importances_std.tolist())
+    table = [dict(zip(("column", "drop", "sd"), line)) for line in sorted(told, key=lambda line: -line[1])[:count]]
+    title, subtitle = f"{name}: importance on {split}", f"{metric} {before[metric]:.4f} on {len(rows):,} rows"
+    figure, axes = new_figure(7.0, 1.4 + 0.26 * len(table), title)
+    names, drops, errors = zip(*(line.values() for line in table[::-1]))
+    axes.barh(names, drops, xerr=errors, color=BLUE)
+    axes.set_xlabel(f"how much worse {metric} gets when a column is permuted")
+    sections = [PageSection("Columns", f"{repeats} permutations of each. {_SHARED}", figure=figure)]
+    return Page(title, subtitle, InputView(learner.data), figure, [], sections, table)
+
+
+def columns_of(source: TensorData) -> dict[str, list[int]]:
+    """Return the places of the features that each column of a table is made of; none where these have no names."""
+    kinds, found = getattr(source.reader, "encodings", {}), dict[str, list[int]]()
+    owners = {f"{column}{part}": column for column, kind in kinds.items() for part in (*kind.parts, " missing")}
+    for place, feature in enumerate(source.feature_names):
+        found.setdefault(owners.get(feature, feature.removesuffix(" missing")), []).append(place)
+    return found
+
+
+def attributions_page(
+    learner: Learner, name: str, split: str, count: int, method: str = "integrated_gradients"
+) -> Page:
+    """Show what in each input speaks for the output of a model, of classes that which is predicted, by captum.
+
+    Args:
+        learner: A trained model with its data.
+        name: What the run is called.
+        split: `train`, `val` or `test`.
+        count: Samples at most, evenly spaced.
+        method: `integrated_gradients` from zeros to the input (Sundararajan et al. 2017,
+            https://arxiv.org/abs/1703.01365), `saliency`, the size of the gradient (Simonyan et al. 2014,
+            https://arxiv.org/abs/1312.6034), or `input_x_gradient`.
+
+    Raises:
+        UserError: captum is not installed, or the inputs are neither images nor rows of a table.
+    """
+    captum = installed("captum.attr", "pip install 'lightkit[explain]'", argument="", received=method)
+    samples, view = results(learner, split, count)
+    if type(view) not in (ImageView, TableView) or learner.data.info.task == "custom":
+        what = "attributions are for images, and for tables, with one kind of target"
+        raise UserError(what, key="lightkit show attributions", received=view.kind)
+    learner.network.eval()
+    method, shown = "".join(map(str.capitalize, method.split("_"))), list[Sample]()
+    explain = getattr(captum, method)(lambda x: logits(learner.network(x)).reshape(len(x), -1))
+    for sample in samples:  # one at a time: integrated gradients make 50 inputs of each
+        with learner.engine.autocast():
+            x = learner.engine.move(sample.x[None]).requires_grad_()
+            found = explain.attribute(x, target=int(explain.forward_func(x).argmax()))[0].detach().float().cpu()
+        shown.append(replace(sample, x=view.highlighted(sample.x, found) if isinstance(view, ImageView) else found))
+    view, title = type(view)(replace(learner.data, normalizer=None)), f"{name}: attributions on {split}"
+    view.wide = True
+    sections = [PageSection("Samples", f"By {method}. {_how(samples)} {_SIGNS}", samples=shown)]
+    return Page(title, f"{len(shown)} rows", view, charts.samples_chart(shown, view, title), shown, sections)
 
 
 def _how(samples: Sequence[Sample]) -> str:
@@ -238,7 +332,7 @@ def results(learner: Learner, split: str, count: int) -> tuple[list[Sample], Inp
         UserError: There is no such split.
     """
     loader = loader_of(learner.data, split, training=False)
-    loader = loader.with_rows(spread(loader.rows, count))
+    loader = loader.with_rows(sampled.spread(loader.rows, count))
     samples, view = answered(learner, loader)
     if getattr(learner.criterion, "compares_samples", False):
         return samples, view
@@ -277,7 +371,7 @@ def answered(learner: Learner, loader: Loader) -> tuple[list[Sample], InputView]
     """
     kept = SampleOutputs()
     pass_over(learner, loader, [kept])
-    samples, view = read_in_order(learner.data, loader, loader.rows)
+    samples, view = sampled.read_in_order(learner.data, loader, loader.rows)
     info, decode = learner.data.info, view.decode if isinstance(view, TextView) else None
     if len(kept.preds) != len(samples):
         return samples, view
@@ -285,11 +379,13 @@ def answered(learner: Learner, loader: Loader) -> tuple[list[Sample], InputView]
         if len({one.shape for one in kept.preds}) == len({one.shape for one in kept.targets}) == 1:
             outputs, targets = torch.stack(kept.preds), torch.stack(kept.targets)
             info = replace(info, task=task_of(info.task, info.class_names, outputs, targets))
-        samples = [replace(sample, y=y, target=target_words(y, info)) for sample, y in zip(samples, kept.targets)]
+        samples = [
+            replace(sample, y=y, target=sampled.target_words(y, info)) for sample, y in zip(samples, kept.targets)
+        ]
     if isinstance(view, PlacedView):
         samples = [replace(sample, x=(*sample.x, output)) for sample, output in zip(samples, kept.preds)]
     pairs = zip(samples, kept.preds)
-    return [replace(sample, answer=answer(output, sample.y, info, decode)) for sample, output in pairs], view
+    return [replace(sample, answer=sampled.answer(output, sample.y, info, decode)) for sample, output in pairs], view
 
 
 def predicted_numbers(learner: Learner, split: str) -> tuple[Tensor, Tensor] | None:

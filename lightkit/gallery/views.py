@@ -94,6 +94,12 @@ class ImageView(InputView):
         shown = raw if raw.shape[0] == 3 else raw[:1].expand(3, -1, -1)
         return (shown.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
 
+    def highlighted(self, x: Tensor, attribution: Tensor) -> Tensor:
+        """Return an image beside a grey copy that is red where its attribution is large, `(3, H, 2 W)`."""
+        image, size = torch.from_numpy(self.pixels(x)).permute(2, 0, 1) / 255, attribution.sum(0).abs()
+        grey, share = image.mean(0) / 2, (size / size.quantile(0.99).clamp_min(1e-12)).clamp(max=1.0)
+        return torch.cat([image, torch.stack([torch.maximum(grey, share), grey, grey])], 2)
+
     def html(self, x: Tensor) -> str:
         """Return an image as HTML with its content inside."""
         file, pixels = io.BytesIO(), self.pixels(x)

@@ -70,7 +70,7 @@ _FACTS: Shape = {
     "git": OBJECT,
 }
 _ENSEMBLE: Shape = {"method": TEXT, "members": OBJECTS, "settings": OBJECT, "rows": _VALUES}
-_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER)
+_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, run_files.FOUND_RUNS)
 _OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
 """Folders in that of a run in which there are no others."""
 

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lightkit.finders.lr as rates
 import lightkit.finders.speeds as searches
 import lightkit.runner.batches as batches
+from lightkit.common.errors import UserError
 from lightkit.diagnostics.memory import Probe
 from lightkit.finders.lr import FoundRate, ShortTraining
 from lightkit.finders.speeds import FoundThroughput, FoundWorkers, Speed, Throughput
+from lightkit.runner import Runner
 from lightkit.runner.batches import Batch
 from tests.conftest import Cli
 from tests.finders.test_suggestion import curve
@@ -137,3 +140,71 @@ def test_loader_processes(cli: Cli, project: Path, asked: list[Any]) -> None:
     assert asked[-1][1] == {"numbers": [0, 2]}
     found = json.loads(cli("find", "workers", "data=wine", "seed=1", "--json").out)
     assert (found["suggested"], found["plot"], found["speeds"]) == (0, None, [])
+
+
+ROWS = ("find", "rows", "data=wine", "trainer.epochs=1", "model.hidden=[4]", "logger.tensorboard.enabled=false")
+
+
+def test_rows_train_once_with_parts_of_the_rows(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, run = list[Any](), Runner.run
+
+    def killed(self: Runner, *, resume: bool = False) -> Any:
+        began.append((self.cfg, self.folder))
+        if len(began) == 4:
+            raise UserError("killed")
+        return run(self, resume=resume)
+
+    monkeypatch.setattr(Runner, "run", killed)
+    assert cli(*ROWS).code == 2
+    done = cli(*ROWS, "--json")
+    found = json.loads(done.out)
+    assert done.code == (1 if found["suggested"] is None else 0)
+    assert len(began) == 16, "three had finished, and one was killed"
+    assert list(found["values"]) == ["7", "15", "31", "62", "124"]
+    assert (found["metric"], found["rows"]) == ("test/accuracy", 248)
+    splits = {folder.name: np.load(folder / "rows.npz") for _, folder in began}
+    assert {len(rows["train"]) for rows in splits.values()} == {7, 15, 31, 62, 124}
+    for name in ("val", "test"):
+        assert all(np.array_equal(rows[name], splits["7-0"][name]) for rows in splits.values())
+    assert {*splits["7-1"]["train"]} < {*splits["124-0"]["train"]}
+    assert {*splits["7-1"]["train"]} != {*splits["7-0"]["train"]}
+    for _, folder in began:
+        assert json.loads((folder / "result.json").read_text())["steps"] == 8, "as many as with all rows"
+        assert not (folder / "checkpoints").exists()
+    assert cli("runs").out.count("wine") == 0, "they are no runs of the user's"
+    again = cli(*ROWS)
+    assert (len(began), "twice as many" in again.out) == (16, True)
+    assert (project / "outputs/find/wine_mlp-rows.png").is_file()
+    cli(*ROWS, "optim.lr=0.1")
+    assert len(began) == 31, "another configuration has runs of its own"
+
+
+@pytest.mark.parametrize(("slope", "says"), [(-0.5, "suggested: rows=248"), (0.0, "no gain beyond noise")])
+def test_more_rows_are_worth_it_or_not(cli: Cli, monkeypatch: pytest.MonkeyPatch, slope: float, says: str) -> None:
+    def run(self: Runner, *, resume: bool = False) -> Any:
+        rows, seed = self.cfg.data.split.limit, self.cfg.seed
+        loss = 0.2 + (rows**slope) * (1 + 0.01 * np.random.default_rng(100 * rows + seed).normal())
+        return {"metrics": {"test/loss": loss}, "objective": {"value": 9.0}}
+
+    monkeypatch.setattr(Runner, "run", run)
+    done = cli("find", "rows", "data=wine", "metrics.monitor=val/loss", "--seeds", "5")
+    assert (done.code, says in done.out) == (0 if slope else 1, True), done.out + done.err
+    assert "248 rows, twice as many, test/loss would change by" in done.out
+    assert done.err.count("rows, seed") == 25
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("rows", "data=wine", "--seeds", "2"), "--seeds: too few seeds"),
+        (("lr", "data=wine", "--seeds", "3"), "this is for lightkit find rows"),
+        (("rows", "data=wine", "--try", "1,2"), "this is for lightkit find workers"),
+        (
+            ("rows", "data=wine", "data.split.val=0", "data.split.test=0", "metrics.monitor=train/loss"),
+            "data.split: there are no rows to measure on",
+        ),
+    ],
+)
+def test_what_rows_refuses(cli: Cli, words: tuple[str, ...], says: str) -> None:
+    done = cli("find", *words)
+    assert (done.code, says in done.err) == (2, True), done.err

@@ -9,6 +9,7 @@ from scipy import stats
 from lightkit.compare.statistics import (
     binomial,
     bootstrap,
+    fit_power_law,
     holm,
     mcnemar,
     mean_and_sd,
@@ -129,3 +130,22 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, None, 0.03, 0.005]) == pytest.approx([0.03, 0.06, None, 0.06, 0.02])
     assert holm([0.9, 0.6]) == [1.0, 1.0]
     assert holm([None]) == [None]
+
+
+@pytest.mark.parametrize(("floor", "factor", "power"), [(0.1, 2.0, 0.5), (0.95, -0.8, 0.3), (0.9, 0.0, 1.0)])
+def test_a_power_law_is_found(floor: float, factor: float, power: float) -> None:
+    rows = [100, 200, 400, 800, 1600]
+    law = fit_power_law(rows, [floor + factor * size**-power for size in rows])
+    assert law(3200) == pytest.approx(floor + factor * 3200**-power, abs=1e-9)
+
+
+def test_power_laws_see_no_gain_in_noise() -> None:
+    """Five in a hundred flat curves may be called rising or falling, of 200 no more than 18 (p = 0.01)."""
+    generator, rows, called = np.random.default_rng(0), [100, 200, 400, 800, 1600], 0
+    for _ in range(200):
+        laws = [fit_power_law(rows, generator.normal(0.9, 0.01, 5)) for _ in range(3)]
+        gain = paired([law(3200) - law(1600) for law in laws], step=1e-6)
+        assert gain.low is not None
+        assert gain.high is not None
+        called += gain.low > 0 or gain.high < 0
+    assert called <= 18

@@ -112,6 +112,22 @@ def test_limit_takes_the_first_of_the_drawn_order() -> None:
     assert len(draw(limit=1000)["train"]) == len(draw()["train"])
 
 
+@pytest.mark.parametrize("by", ["stratified", "random", "ordered", "fold"])
+def test_a_seed_draws_the_rows_of_a_limit(by: str) -> None:
+    every, seen = draw(by=by), set[tuple[int, ...]]()
+    for seed in range(3):
+        few, more = (draw(by=by, limit=limit, limit_seed=seed) for limit in (12, 24))
+        seen.add(tuple(few["train"].tolist()))
+        assert (len(few["train"]), len(more["train"])) == (12, 24)
+        assert set(few["train"].tolist()) < set(more["train"].tolist()) < set(every["train"].tolist())
+        assert all(torch.equal(few[name], every[name]) for name in ("val", "test"))
+        if by in ("stratified", "fold"):
+            shares = [torch.bincount(STRATA[rows["train"]]) / len(rows["train"]) for rows in (few, every)]
+            assert (shares[0] - shares[1]).abs().max() < 1 / 12
+    assert len(seen) == 3
+    assert torch.equal(draw(by=by, limit=1000, limit_seed=0)["train"], every["train"])
+
+
 @pytest.mark.parametrize("by", ["stratified", "random", "ordered", "fold", "file"])
 def test_limits_of_evaluation_take_any_rows_and_leave_the_other_splits_alone(by: str) -> None:
     given = {"train": torch.arange(60), "val": torch.arange(60, 80), "test": torch.arange(80, N)}

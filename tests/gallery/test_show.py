@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from captum.attr import IntegratedGradients
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.inspection import permutation_importance
 from torch import nn
 
 from lightkit.assembly import build_learner, build_shared
@@ -17,7 +23,15 @@ from lightkit.config import compose
 from lightkit.data import DataInfo
 from lightkit.gallery import show
 from lightkit.gallery.samples import loader_of
-from lightkit.gallery.show import data_page, results_page, sample_losses, worst, worst_page
+from lightkit.gallery.show import (
+    attributions_page,
+    data_page,
+    importance_page,
+    results_page,
+    sample_losses,
+    worst,
+    worst_page,
+)
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_run
 from lightkit.trainer import StepOutput, Task
@@ -185,3 +199,95 @@ def test_an_ensemble_is_one_model(tmp_path: Path) -> None:
         page: Any = results_page(learner, "both", count=4)
     assert len(page.samples) == 4
     assert page.samples[0].answer.confidence is not None
+
+
+class Net(ClassifierMixin, BaseEstimator):
+    """A network as an estimator of scikit-learn that is fitted already."""
+
+    def __init__(self, network: Any = None) -> None:
+        self.network, self.classes_ = network, np.arange(3)
+
+    def fit(self, *_: Any) -> Net:
+        return self
+
+    def predict(self, x: Any) -> Any:
+        with torch.no_grad():
+            return self.network(torch.from_numpy(x)).argmax(1).numpy()
+
+
+def test_importance_is_that_of_scikit_learn(tmp_path: Path) -> None:
+    with runner_of(trained(tmp_path / "wine", "trainer.epochs=4")).trained() as learner:
+        page = importance_page(learner, "wine", ("val/accuracy", "max"), split="test", count=32)
+        source, rows = learner.data.source, loader_of(learner.data, "test", training=False).rows
+        x, y = source.x[rows].numpy(), source.y[rows].numpy()
+        wanted = permutation_importance(Net(learner.model.eval()), x, y, n_repeats=10, random_state=0)
+    found = {line["column"]: (line["drop"], line["sd"]) for line in page.table}
+    assert list(found) == [column for column, _ in sorted(found.items(), key=lambda item: -item[1][0])]
+    for name, mean, sd in zip(source.feature_names, wanted.importances_mean, wanted.importances_std):
+        assert found[name] == pytest.approx((mean, sd), abs=1e-6)
+    assert "Columns that go together" in page.html()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a table with numbers, names, dates and gaps; one column is noise."""
+    place, generator = tmp_path_factory.mktemp("mixed"), np.random.default_rng(0)
+    days = [f"2024-{1 + i % 12:02d}-{1 + i % 28:02d}" for i in range(240)]
+    table = pd.DataFrame({"kind": generator.choice(["a", "b", "c"], 240), "day": days})
+    table["noise"], table["gap"] = generator.normal(size=240), np.where(np.arange(240) % 5, np.arange(240) % 7, np.nan)
+    table["y"] = table.kind.map({"a": 0.0, "b": 3.1, "c": -3.2}) + table.gap.isna() * 2.05
+    table.to_csv(place / "t.csv", index=False)
+    dataset = [f"data.dataset.path={place / 't.csv'}", "data.dataset.target=y", "data.dataset.categorical=[kind]"]
+    more = ["data.dataset.dates=[day]", "data.dataset.missing=median", "data.dataset.add_indicator=true"]
+    return trained(place / "run", "data=csv", *dataset, *more, "trainer.epochs=30", "model.hidden=[32]")
+
+
+def test_all_that_a_column_is_made_of_is_permuted_together(mixed: Path) -> None:
+    with runner_of(mixed).trained() as learner:
+        names, columns = learner.data.source.feature_names, show.columns_of(learner.data.source)
+        assert [*columns] == ["kind", "day", "noise", "gap"]
+        assert [names[place] for place in columns["kind"]] == ["kind=a", "kind=b", "kind=c"]
+        assert [names[place] for place in columns["gap"]] == ["gap", "gap missing"]
+        before = learner.data.source.x.clone()
+        page = importance_page(learner, "mixed", ("val/nothing", "max"), split="val", count=3, repeats=4)
+        assert torch.equal(learner.data.source.x, before)
+    drops = {line["column"]: line["drop"] for line in page.table}
+    assert page.subtitle.startswith("val/loss ")
+    assert next(iter(drops)) == "kind"
+    assert len(drops) == 3
+    assert drops["kind"] > 20 * max(0.0, drops.get("noise", 0.0))
+
+
+def test_attributions_sum_up_to_the_output(tmp_path: Path) -> None:
+    with runner_of(trained(tmp_path / "wine", "trainer.epochs=4")).trained() as learner:
+        page = attributions_page(learner, "wine", split="test", count=5)
+        rows = torch.tensor([sample.row for sample in page.samples])
+        x, network = learner.data.source.x[rows], learner.model.eval()
+        outputs, zero = network(x), network(torch.zeros_like(x))
+        chosen = outputs.argmax(1, keepdim=True)
+        wanted = IntegratedGradients(network).attribute(x, target=chosen[:, 0])
+    found = torch.stack([sample.x for sample in page.samples])
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.sum(1), (outputs - zero).gather(1, chosen)[:, 0].detach(), rtol=0.02, atol=0.02)
+    assert "alcohol" in page.html()
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "saliency", "input_x_gradient"])
+def test_attributions_of_images_are_beside_them(tmp_path: Path, method: str) -> None:
+    with fresh(tmp_path, "experiment=digits_cnn") as learner:
+        page = attributions_page(learner, "digits", split="val", count=3, method=method)
+    assert [tuple(sample.x.shape) for sample in page.samples] == [(3, 8, 16)] * 3
+    assert all(float(sample.x.min()) >= 0 and float(sample.x.max()) <= 1 for sample in page.samples)
+    assert all((sample.x[0, :, 8:] > sample.x[1, :, 8:]).any() for sample in page.samples)
+    assert page.write(tmp_path / "pages", "a")[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_explained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh(tmp_path, *TEXT, "model=lstm_lm") as learner:
+        with pytest.raises(UserError, match="no table whose columns have names"):
+            importance_page(learner, "text", ("val/loss", "min"), split="val", count=3)
+        with pytest.raises(UserError, match="attributions are for images"):
+            attributions_page(learner, "text", split="val", count=3)
+        monkeypatch.setitem(sys.modules, "captum.attr", None)
+        with pytest.raises(UserError, match=r"pip install 'lightkit\[explain\]'"):
+            attributions_page(learner, "text", split="val", count=3)

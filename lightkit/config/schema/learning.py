@@ -34,6 +34,9 @@ class SplitConfig:
     """Use at most this many training rows of each class; null takes all."""
     limit: Optional[int] = number(None, low=1)
     """Use at most this many training rows; null takes all."""
+    limit_seed: Optional[int] = number(None, low=0)
+    """Seed of the draw of these rows. Those of a smaller limit are among those of a larger one, with the shares of the
+    classes where the split keeps them. Null takes the first rows of the order that `seed` has drawn."""
     val_limit: Optional[int] = number(None, low=1)
     """Evaluate at most this many validation rows, drawn with `data.split.seed`; null takes all. The run says at its end
     that only a part was evaluated."""
