@@ -288,8 +288,8 @@ def _trainings(cfg: DictConfig, seeds: int) -> Iterator[tuple[int, int, str, flo
     with closing(build_splits(cfg, build_engine(cfg))) as data:
         most, steps = len(data.rows["train"]), build_timetable(cfg, data).steps_per_epoch
         mark = f"{slug(str(cfg.name))}-{fingerprint([to_yaml(cfg), data.info.fingerprint])[:12]}"
-    if len(data.loaders()) < 2:
-        raise UserError("there are no rows to measure on", key="data.split", fix="data.split.test=0.2")
+    if len(data.loaders()) < 2 or cfg.cv.folds:
+        raise UserError("there is no one split to measure on", key="data.split", fix="data.split.test=0.2, without cv")
     home, monitor = project() / run_files.OUTPUTS / run_files.FOUND / run_files.FOUND_RUNS / mark, cfg.metrics.monitor
     for size, seed in ((most >> n, seed) for n in range(4, -1, -1) for seed in range(cfg.seed, cfg.seed + seeds)):
         place, result = home / f"{size}-{seed}", read_result(home / f"{size}-{seed}")

@@ -198,10 +198,11 @@ def test_more_rows_are_worth_it_or_not(cli: Cli, monkeypatch: pytest.MonkeyPatch
     [
         (("rows", "data=wine", "--seeds", "2"), "--seeds: too few seeds"),
         (("lr", "data=wine", "--seeds", "3"), "this is for lightkit find rows"),
+        (("rows", "data=wine", "cv=5"), "data.split: there is no one split to measure on"),
         (("rows", "data=wine", "--try", "1,2"), "this is for lightkit find workers"),
         (
             ("rows", "data=wine", "data.split.val=0", "data.split.test=0", "metrics.monitor=train/loss"),
-            "data.split: there are no rows to measure on",
+            "data.split: there is no one split to measure on",
         ),
     ],
 )
