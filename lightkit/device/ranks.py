@@ -131,16 +131,13 @@ class DistributedRanks(Ranks):
             try:
                 found[0] = make()
             except Exception as error:
-                if isinstance(error, UserError):
-                    found[1] = str(error), error.exit_code, error.families[0].slug
-                else:
-                    found[1] = f"{type(error).__name__}: {error}", FAILED, None
+                told = (str(error), error.exit_code, error.families[0].slug) if isinstance(error, UserError) else None
+                found[1] = told or (f"{type(error).__name__}: {error}", FAILED, None)
                 self._dist.broadcast_object_list(found, src=0)
                 raise
         self._dist.broadcast_object_list(found, src=0)
         if found[1] is not None:
-            text, exit_code, family = found[1]
-            raise UserError(text, exit_code=exit_code, family=family)
+            raise UserError(found[1][0], exit_code=found[1][1], family=found[1][2])
         made: T = found[0]
         return made
 
@@ -287,10 +284,8 @@ def joined(
         fix = "`lightkit train`, or torchrun with device.nproc=1"
         raise UserError(what, key="device.nproc", received=nproc, fix=fix)
     if strategy.splits_batches and count > batch_size:
-        what = f"{count} processes share each batch, and some would never have a sample"
-        raise UserError(
-            what, key="data.batch_size", received=batch_size, expected=f"at least {count}", family="contradiction"
-        )
+        what, least = f"{count} processes share each batch, and some would never have a sample", f"at least {count}"
+        raise UserError(what, key="data.batch_size", received=batch_size, expected=least, family="contradiction")
     if count == 1:
         yield Ranks()
         return
@@ -340,10 +335,8 @@ def _device(name: str, gpus: Any) -> torch.device:
     kind = name.partition(":")[0]
     if gpus is not None and kind != "cpu":
         if str(gpus).startswith("auto"):
-            what = "each process would choose for itself"
-            raise UserError(
-                what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]", family="contradiction"
-            )
+            what, fix = "each process would choose for itself", "name the GPUs: device.gpus=[0,1]"
+            raise UserError(what, key="device.gpus", received=gpus, fix=fix, family="contradiction")
         with keys_under("device"):
             show_only(gpus)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
