@@ -192,12 +192,14 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> 
     engine = twin.engine.reseeded(cfg.seed)
     data = build_own(cfg, shared, folder).data
     model = engine.place_model(build_model(cfg, data.info, engine, data))
+    alike = data.info.class_shares == twin.data.info.class_shares  # which loss.weight=balanced goes by
     return replace(
         twin,
         engine=engine,
         data=data,
         model=model,
         network=engine.wrap(model),
+        criterion=twin.criterion if alike else build_loss(cfg.loss, data.info, engine, model),
         timetable=replace(twin.timetable, epoch_samples=data.train.epoch_samples),
         made=Network(model),
         callbacks=copy.deepcopy(dict(twin.callbacks)),

@@ -13,8 +13,8 @@ from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.drawing import embedded, render
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
-from lightkit.compare.seeds import SeedTest
-from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS
+from lightkit.compare.seeds import UNDECIDED, SeedTest
+from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS
 from lightkit.runs.filters import as_number
 
 if TYPE_CHECKING:
@@ -73,11 +73,9 @@ def _groups(comparison: RunComparison) -> TextTable:
         table.rows.append(line)
     table.right = list(range(len(marks) + len(heads), len(table.heads)))
     best = any(cell.best for row in comparison.rows for cell in row.cells.values())
-    table.notes += (
-        ["* best mean, which may be chance" + (", ± standard deviation over n seeds" if counts != {1} else "")]
-        if best
-        else []
-    )
+    if best:
+        spread = ", ± standard deviation over n seeds" if counts != {1} else ""
+        table.notes.append(f"* best mean, which may be chance{spread}")
     table.notes += comparison.notes
     return table
 
@@ -104,15 +102,21 @@ def p_value(p: float | None) -> str:
 
 def _over_seeds(comparison: RunComparison) -> TextTable:
     heads = ["against the baseline", "metric", "test", "n", "Δ", "95 %", "t", "Wilcoxon", "sign", "t (Holm)", ""]
-    table = TextTable(f"by seed, against {comparison.baseline}", heads, [], list(range(3, 10)))
+    table = TextTable(f"by seed, against {comparison.baseline}", [*heads, "n needed"], [], [*range(3, 10), 11])
     for entry in comparison.seed_tests:
         test = entry.test
         line = [entry.label, entry.metric, "–" if test is None else "paired" if test.paired else "unpaired"]
         line += ["0", "", "–"] if test is None else [str(test.n), signed(test.mean), _interval(test.low, test.high)]
         line += [p_value(getattr(test, name, None)) for name in ("t", "wilcoxon", "sign")]
-        table.rows.append([*line, p_value(entry.p_holm), entry.verdict])
+        table.rows.append([*line, p_value(entry.p_holm), entry.verdict, _needed(entry)])
     table.notes += _seed_notes(comparison.seed_tests, len(comparison.rows) - 1)
     return table
+
+
+def _needed(entry: SeedTest) -> str:
+    if entry.needed is None:
+        return f"> {MOST_RUNS}" if entry.verdict in UNDECIDED else ""
+    return f"≥ {entry.needed}" if entry.p_holm is None else str(entry.needed)
 
 
 def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
@@ -124,6 +128,8 @@ def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
         notes.append(f"fewer than {LEAST_SEEDS} seeds say nothing about chance: train with seed=0,1,2,3,4")
     if any(test.t is not None and test.paired and test.sign is None for test in tests):
         notes.append(f"Wilcoxon and sign need {LEAST_SIGNS} pairs that differ")
+    if any(entry.p_holm is not None and entry.verdict in UNDECIDED for entry in entries):
+        notes.append("n needed: with so many in all the t-test finds a difference as large as this in 80 % of cases")
     if not all(entry.same_seeds for entry in entries):
         notes.append(
             "groups have other seeds than the baseline: Δ in the first table is of all runs, here of the seeds of "
@@ -151,6 +157,8 @@ def _over_rows(comparison: RunComparison) -> list[TextTable]:
         counts = [str(one.test.gained), str(one.test.lost)]
         seed = "" if one.seed is None else str(one.seed)
         tests.rows.append([one.label, seed, *counts, p_value(one.test.p), p_value(one.p_holm)])
+    if any(one.test.gained + one.test.lost < LEAST_SIGNS for one in comparison.seed_tables):
+        tests.notes.append(f"McNemar's p can be below 0.05 from {LEAST_SIGNS} rows on that only one of both has right")
     return [*of_losses, tests] if tests.rows else of_losses
 
 

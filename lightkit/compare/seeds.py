@@ -32,6 +32,7 @@ from lightkit.compare.statistics import (
     mcnemar,
     paired,
     resolution,
+    runs_needed,
     unpaired,
 )
 from lightkit.runs.filters import as_number
@@ -39,6 +40,8 @@ from lightkit.runs.record import RunRecord, as_dict
 
 LEVEL = 0.05
 """p below which a difference counts as more than chance."""
+UNDECIDED = ("too few seeds", "may be chance")
+"""What is said of runs that say too little."""
 _COUNTING = ("torchmetrics.classification.", "torchmetrics.retrieval.")
 """Where metrics come from that move by about one row's worth when one row is predicted otherwise."""
 _SPLITS = ("train", "val", "test")
@@ -55,6 +58,8 @@ class SeedTest:
         p_holm: p of the t-test, adjusted to the number of groups.
         verdict: In words.
         same_seeds: Whether both have finished the same seeds and folds.
+        needed: Runs of each group that would do where these say too little, see `runs_needed`; None where they say
+            enough, and where more than `MOST_RUNS` are needed.
     """
 
     label: str
@@ -63,6 +68,7 @@ class SeedTest:
     p_holm: float | None
     verdict: str
     same_seeds: bool = True
+    needed: int | None = None
 
 
 def pair_runs(baseline: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
@@ -86,7 +92,9 @@ def compare_seeds(baseline: Group, others: Mapping[str, Group], metrics: Mapping
         adjusted = holm([test.t if test is not None else None for test in tests.values()])
         for (label, test), p in zip(tests.items(), adjusted):
             same = _replicates(baseline, name) == _replicates(others[label], name)
-            entries.append(SeedTest(label, name, test, p, _verdict(test, p, mode), same))
+            verdict = _verdict(test, p, mode)
+            needed = runs_needed(test, level=LEVEL / len(tests)) if test and verdict in UNDECIDED else None
+            entries.append(SeedTest(label, name, test, p, verdict, same, needed))
     return entries
 
 
@@ -122,8 +130,6 @@ def _rows(run: RunRecord, metric: str) -> int | None:
     target = as_dict(as_dict(as_dict(run.config.get("metrics")).get(split)).get(name)).get("_target_")
     if split not in _SPLITS or not isinstance(target, str) or not target.startswith(_COUNTING):
         return None
-    import numpy as np
-
     try:
         with (run.folder / run_files.ROWS).open("rb") as file, np.load(file, allow_pickle=False) as kept:
             return int((kept["split"] == _SPLITS.index(split)).sum()) or None
@@ -155,11 +161,11 @@ def _verdict(test: MeanTest | None, p_holm: float | None, mode: str | None) -> s
     if test is None:
         return "no finished run"
     if p_holm is None:
-        return "too few seeds"
+        return UNDECIDED[0]
     if test.equal:
         return "no difference"
     if p_holm >= LEVEL:
-        return "may be chance"
+        return UNDECIDED[1]
     if mode is None:
         return "higher" if test.mean > 0 else "lower"
     return "better" if (test.mean > 0) == (mode == "max") else "worse"

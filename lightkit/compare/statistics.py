@@ -20,6 +20,9 @@ LEAST_SEEDS = 3
 """Runs of a group from which on Student's t says anything; of two its spread is luck."""
 LEAST_SIGNS = 6
 """Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
+MOST_RUNS = 100
+"""Runs of a group beyond which nobody is told to train more."""
+_POWER = 0.8
 _RESAMPLES, _DRAWS_AT_ONCE = 10_000, 2_000_000
 
 
@@ -37,6 +40,8 @@ class MeanTest:
         wilcoxon: p of the exact signed-rank test; None for fewer than `LEAST_SIGNS` pairs that differ.
         sign: p of the exact sign test; None likewise.
         equal: Whether no pair differs by anything that means something.
+        sd: Deviation that the t-test takes for that of differences; None for fewer than `LEAST_SEEDS`.
+        overlap: As of `paired`.
     """
 
     paired: bool
@@ -48,6 +53,8 @@ class MeanTest:
     wilcoxon: float | None = None
     sign: float | None = None
     equal: bool = False
+    sd: float | None = None
+    overlap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,9 @@ def paired(differences: Sequence[float], *, step: float, overlap: float = 0.0) -
     kept = [value for value in differences if abs(value) > step / 2]
     signs = sign_test(kept) if len(kept) >= LEAST_SIGNS else None
     ranks = wilcoxon(kept, tolerance=step / 2) if len(kept) >= LEAST_SIGNS else None
-    error = max(sd, step) * math.sqrt(1 / n + overlap)
-    return MeanTest(True, n, mean, *_student(mean, error, n - 1), ranks, signs, equal=not kept)
+    sd = max(sd, step)
+    ends = _student(mean, sd * math.sqrt(1 / n + overlap), n - 1)
+    return MeanTest(True, n, mean, *ends, ranks, signs, equal=not kept, sd=sd, overlap=overlap)
 
 
 def unpaired(baseline: Sequence[float], other: Sequence[float], *, step: float, overlap: float = 0.0) -> MeanTest:
@@ -153,7 +161,31 @@ def unpaired(baseline: Sequence[float], other: Sequence[float], *, step: float, 
     of_both = sum(part**2 / (len(each) - 1) for part, each in zip(parts, (baseline, other)))
     freedom = sum(parts) ** 2 / of_both if of_both else 1.0
     error = math.sqrt(sum(part * (1 + len(each) * overlap) for part, each in zip(parts, (baseline, other))))
-    return MeanTest(False, n, second - first, *_student(second - first, error, freedom))
+    ends = _student(second - first, error, freedom)
+    return MeanTest(False, n, second - first, *ends, sd=math.hypot(max(sd, step), max(other_sd, step)), overlap=overlap)
+
+
+def runs_needed(test: MeanTest, *, level: float) -> int | None:
+    """Return with how many runs of each group the t-test finds a difference as large as this in 80 % of cases.
+
+    The power is that of the noncentral t distribution (Cohen 1988, Statistical power analysis). Where the spread is not
+    known yet, it is the number from which on there is a test at all.
+
+    Args:
+        test: What the runs say so far.
+        level: p below which a difference counts.
+
+    Returns:
+        The number of runs in all; None for more than `MOST_RUNS`.
+    """
+    if test.sd is None:
+        return LEAST_SEEDS
+    from scipy.special import nctdtr, stdtrit
+
+    runs = np.arange(test.n + 1, MOST_RUNS + 1)
+    freedom, error = (runs - 1) * (1 if test.paired else 2), test.sd * np.sqrt(1 / runs + test.overlap)
+    missed = nctdtr(freedom, abs(test.mean) / error, stdtrit(freedom, 1 - level / 2))
+    return next((int(n) for n, share in zip(runs, missed) if share <= 1 - _POWER), None)
 
 
 def _student(mean: float, error: float, freedom: float) -> tuple[float, float, float]:
@@ -231,9 +263,14 @@ def binomial(successes: int, n: int) -> float:
 def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
     """Resample the rows to see how much a mean difference depends on them; the same rows give the same answer.
 
+    Of few rows percentiles of the resampled means are too narrow. So they are those of Hesterberg (2015,
+    https://doi.org/10.1080/00031305.2015.1089789), and the interval reaches at least as far as Student's t does.
+
     Args:
         differences: `(N,)`: of each row.
     """
+    from scipy.special import ndtr, stdtrit
+
     n, generator = len(differences), np.random.default_rng(0)
     values, counts = np.unique(differences, return_counts=True)
     if len(values) * 4 <= n:  # few values, as of right and wrong: how often each is drawn says all
@@ -242,9 +279,11 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
         step = max(1, _DRAWS_AT_ONCE // n)
         sizes = [min(step, _RESAMPLES - start) for start in range(0, _RESAMPLES, step)]
         means = np.concatenate([differences[generator.integers(0, n, (size, n))].mean(1) for size in sizes])
-    low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
-    p = _turned_around(differences, generator)
-    return Bootstrap(n, float(differences.mean()), low, high, p)
+    mean, p = float(differences.mean()), _turned_around(differences, generator)
+    reach = float(stdtrit(max(1, n - 1), 0.975)) * math.sqrt(n / max(1, n - 1))
+    low, high = np.quantile(means, ndtr([-reach, reach])).tolist()
+    half = reach * float(differences.std()) / math.sqrt(n)
+    return Bootstrap(n, mean, min(low, mean - half), max(high, mean + half), p)
 
 
 def _turned_around(differences: NDArray[np.float64], generator: np.random.Generator) -> float:

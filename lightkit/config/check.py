@@ -78,6 +78,7 @@ def problems(
         The errors, in the order of the configuration.
     """
     report = Report(sources or Sources())
+    report.starting = starting
     tree = plain_tree(cfg, report)
     trust = trust or Trust(roots=project_folders())
     report.trust = replace(trust, entries=(*trust.entries, *_trusted(tree.get("trust"), report)))

@@ -38,13 +38,19 @@ def fold_of_split(data: DataConfig, report: Report) -> None:
     report.ask(("data",), check_fold, data.split.by, data.split.folds, data.split.fold)
 
 
+_HOW = ("engine", "slots")
+"""Keys of `cv` that say how folds are trained, which a file may say of all runs."""
+
+
 def folds_of_cv(cv: CvConfig, trainer: TrainerConfig, ensemble: EnsembleConfig, report: Report) -> None:
     """Refuse what a cross-validation needs where there is none, and what its folds cannot do."""
     if cv.folds is None:
+        typed = report.sources.on_command_line
         for name, usual in vars(CvConfig()).items():
-            given = getattr(cv, name)
-            if given != usual and report.sources.on_command_line(("cv", name)):
-                report.add(("cv", name), "there are no folds", received=given, fix="cv.folds=5", family="contradiction")
+            given, in_file = getattr(cv, name), report.starting and name not in _HOW and not typed(("cv", "folds"))
+            if given != usual and (in_file or typed(("cv", name))):
+                fix = "cv.folds=5; or cv.folds=null on the command line, for one model"
+                report.add(("cv", name), "there are no folds", received=given, fix=fix, family="contradiction")
         return
     if trainer.stop_at is not None:
         what, fix = "the folds are trained to their ends", "trainer.stop_at=null, or cv.folds=null"

@@ -209,6 +209,8 @@ class Report:
 
     trust: Trust
     """What the configuration may build; set before its targets are judged."""
+    starting = False
+    """Whether it is for a run that has not begun."""
 
     def __init__(self, sources: Sources) -> None:
         self.sources, self.errors = sources, list[UserError]()

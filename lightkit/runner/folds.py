@@ -26,6 +26,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted
 from lightkit.config import public, with_values
+from lightkit.config.schema.learning import CvConfig
 from lightkit.data.targets import AS_IT_IS
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.methods.base import MemberResult, RunMember
@@ -57,7 +58,8 @@ def fold_members(cfg: DictConfig) -> list[RunMember]:
         cfg: Its configuration.
     """
     cv, split = cfg.cv, cfg.data.split
-    alike: dict[str, Any] = {"cv.folds": None, "data.split.by": "fold", "data.split.folds": cv.folds}
+    alone = {f"cv.{name}": usual for name, usual in vars(CvConfig()).items()}
+    alike: dict[str, Any] = {**alone, "data.split.by": "fold", "data.split.folds": cv.folds}
     alike |= {"data.split.groups": cv.groups} if cv.groups is not None else {}
     alike |= {"data.split.by": "time_fold"} if cv.by is not None else {}
     found = list[RunMember]()
@@ -67,8 +69,8 @@ def fold_members(cfg: DictConfig) -> list[RunMember]:
             own = {"data.split.seed": split.seed + repeat, "data.split.fold": fold}
             found.append(RunMember(f"{run_files.FOLD}{label}{fold}", {**alike, **own}))
     if cv.refit:
-        by = split.by if split.by in ("stratified", "random", "ordered", "time") else "random"
-        found.append(RunMember(run_files.REFIT, {"cv.folds": None, "data.split.by": by, "data.split.test": 0.0}))
+        by = cv.by or (split.by if split.by in ("stratified", "random", "ordered", "time") else "random")
+        found.append(RunMember(run_files.REFIT, {**alone, "data.split.by": by, "data.split.test": 0.0}))
     return found
 
 
@@ -82,6 +84,9 @@ class FoldPlan:
 
     def __init__(self, run: Session, shared: Shared) -> None:
         self.run, self.shared, self.members = run, shared, fold_members(run.cfg)
+        brought = getattr(shared.data.source, "splits", None) or {}
+        if run.cfg.cv.refit and "test" in brought:
+            run.tell("cv.refit: the model for new rows learns from none of the test rows that the data set brings")
         run.members.opening = introduction(run.cfg, run.place.path, shared.data, f"{run.cfg.cv.folds} folds")
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
@@ -259,9 +264,17 @@ def measure_folds(cfg: DictConfig, folder: Path) -> dict[str, float]:
     with closing(shared.data):
         folds = trained_folds(cfg, folder)
         found = over_repeats(plain_meter(cfg, shared), fold_predictions(folds, cfg.cv.folds))
-        own, meter = [kept(*fold).of_split("test") for fold in folds], SplitMeter(cfg, shared, "test", only="loss")
-        total = math.fsum(meter(rows)["test/loss"] * len(rows) for rows in own)  # a loss is that of what is learnt
-        return found | {"test/loss": total / sum(map(len, own))}
+        own = [kept(*fold).of_split("test") for fold in folds]
+        losses = [_as_learnt(cfg, shared, path)(rows)["test/loss"] for (path, _), rows in zip(folds, own)]
+        sizes = [len(rows) for rows in own]
+        return found | {"test/loss": math.fsum(map(math.prod, zip(losses, sizes))) / sum(sizes)}
+
+
+def _as_learnt(cfg: DictConfig, shared: Shared, folder: Path) -> SplitMeter:
+    """Return what measures the loss of a fold, with the weights of classes that its own training rows gave."""
+    fitted, info = recorded_preprocessing(folder), shared.data.info
+    info = info if fitted is None else replace(info, class_shares=fitted.info.class_shares)
+    return SplitMeter(cfg, replace(shared, data=replace(shared.data, info=info)), "test", only="loss")
 
 
 def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:

@@ -77,6 +77,22 @@ def test_planted_cases(tmp_path: Path, first: list[float], second: list[float], 
     assert two(tmp_path, first, second, rows=rows).verdict == verdict
 
 
+def test_runs_that_say_too_little_say_how_many_would_do(tmp_path: Path) -> None:
+    few = compared(tmp_path / "few", {0.1: {0: 0.5, 1: 0.6}, 0.2: {0: 0.9, 1: 0.9}, 0.3: {0: 0.5, 1: 0.6}})
+    assert [row[-2:] for row in tables(few)[1].rows] == [["too few seeds", "≥ 3"]] * 2
+    more = compared(tmp_path / "more", {0.1: dict(enumerate([0.5, 0.6, 0.7])), 0.2: dict(enumerate([0.6, 0.65, 0.9]))})
+    (test,) = more.plain()["seed_tests"]
+    assert (test["verdict"], test["needed"]) == ("may be chance", 6)
+    assert tables(more)[1].rows[0][-1] == "6"
+    assert "n needed: with so many in all" in " ".join(tables(more)[1].notes)
+    level = two(tmp_path / "level", [0.5, 0.6, 0.7], [0.6, 0.5, 0.7])
+    assert (level.verdict, level.needed) == ("may be chance", None)
+    sure = compared(
+        tmp_path / "sure", {0.1: dict(enumerate([0.5, 0.51, 0.52])), 0.2: dict(enumerate([0.8, 0.82, 0.83]))}
+    )
+    assert tables(sure)[1].rows[0][-2:] == ["better", ""]
+
+
 def test_ranks_and_signs_say_nothing_below_six_pairs_that_differ(tmp_path: Path) -> None:
     few = two(tmp_path / "few", [0.5] * 5, [0.61, 0.62, 0.63, 0.64, 0.65]).test
     tied = two(tmp_path / "tied", [0.5] * 8, [*[0.6] * 5, 0.5, 0.5, 0.5 + 1e-8]).test

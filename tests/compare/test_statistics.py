@@ -15,6 +15,7 @@ from lightkit.compare.statistics import (
     mean_and_sd,
     paired,
     resolution,
+    runs_needed,
     sign_test,
     unpaired,
     wilcoxon,
@@ -94,6 +95,33 @@ def test_shared_training_rows_widen_the_interval() -> None:
     assert (shared.high - shared.mean) / (alone.high - alone.mean) == pytest.approx(math.sqrt((0.2 + 0.25) / 0.2))
 
 
+@pytest.mark.parametrize("level", [0.05, 0.0125])
+def test_as_many_runs_are_needed_as_find_the_difference_in_80_percent_of_cases(level: float) -> None:
+    found = runs_needed(paired([0.1, 0.3, -0.05], step=1e-6), level=level)
+    assert found is not None
+    sd, mean = np.std([0.1, 0.3, -0.05], ddof=1), np.mean([0.1, 0.3, -0.05])
+    draw = np.random.default_rng(0)
+    for n, least, most in ((found, 0.79, 0.9), (found - 1, 0.6, 0.81)):
+        p = stats.ttest_1samp(draw.normal(mean, sd, (20_000, n)), 0, axis=1).pvalue
+        assert least < (p < level).mean() < most
+    other = runs_needed(unpaired([0.1, 0.2, 0.05], [0.2, 0.4, 0.3], step=1e-6), level=level)
+    assert other is not None
+    assert 3 < other < 20
+
+
+def test_what_no_number_of_runs_finds_is_told_and_two_need_a_third() -> None:
+    values = [0.1, 0.3, -0.05]
+    assert runs_needed(paired([0.0, 0.1, -0.1], step=1e-6), level=0.05) is None
+    assert (
+        runs_needed(paired(values, step=1e-6, overlap=0.25), level=0.05) is None
+    )  # folds of the same rows say no more
+    assert (
+        runs_needed(paired(values[:2], step=1e-6), level=0.05)
+        == runs_needed(paired(values[:1], step=1), level=0.05)
+        == 3
+    )
+
+
 def test_mcnemar_by_hand() -> None:
     baseline = np.array([True] * 10 + [False] * 12)
     other = np.array([True] * 8 + [False] * 2 + [True] * 9 + [False] * 3)
@@ -118,6 +146,13 @@ def test_the_bootstrap_of_right_and_wrong_draws_how_often_each_is_there() -> Non
     assert found.mean == pytest.approx(-0.2)
     assert (found.low, found.high) == pytest.approx((-0.2 - 1.96 * deviation, -0.2 + 1.96 * deviation), abs=0.02)
     assert bootstrap(np.zeros(9)).p == 1
+
+
+def test_of_few_rows_the_interval_reaches_as_far_as_that_of_student() -> None:
+    values = np.array([0.1, 0.2, 0.15, 3.0, 0.12])
+    found, wanted = bootstrap(values), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert found.low <= wanted.low < wanted.high <= found.high
+    assert bootstrap(np.ones(1)).mean == 1
 
 
 def test_few_rows_that_differ_are_tested_as_mcnemar_does() -> None:

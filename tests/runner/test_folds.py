@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import lightkit
 from lightkit.cli import main
 from lightkit.ensemble.oof import MemberPredictions
+from lightkit.sklearn import Classifier
 from tests.conftest import Cli
 
 QUICK = ("data=wine", "model.hidden=[4]", "trainer.epochs=2", "optim.lr=0.01", "cv.engine=sequential")
@@ -138,6 +141,31 @@ def test_folds_trained_at_once_come_to_what_they_come_to_alone(there: Path) -> N
         assert json.loads(one.read_text())["scaling"] == json.loads(other.read_text())["scaling"]
 
 
+def test_what_folds_predict_is_what_scikit_learn_predicts_with_the_same_folds(cli: Cli) -> None:
+    trained(cli, "cv=3", "data.split.val=0", "metrics.monitor=train/loss")
+    fold = np.zeros(178, int)
+    for number in range(3):
+        fold[np.load(f"{RUN}/members/fold-{number}/rows.npz")["split"] == 2] = number
+    model = Classifier("model.hidden=[4]", "trainer.epochs=2", "optim.lr=0.01", "data.batch_size=16")
+    theirs = cross_val_predict(model, *load_wine(return_X_y=True), cv=PredefinedSplit(fold), method="predict_proba")
+    assert np.abs(oof().predictions.numpy() - theirs).max() < 1e-6
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_each_fold_weighs_classes_by_its_own_training_rows(cli: Cli, engine: str) -> None:
+    found = trained(cli, "cv=3", "loss.weight=balanced", f"cv.engine={engine}")
+    total = 0.0
+    for fold in range(3):
+        place = Path(f"{RUN}/members/fold-{fold}")
+        rows = oof(place).of_split("test")
+        weights = 1 / torch.tensor(json.loads((place / "environment.json").read_text())["class_shares"])
+        loss = torch.nn.functional.nll_loss(rows.predictions.log(), rows.targets, weight=weights).item()
+        assert result(place)["test"]["test/loss"] == pytest.approx(loss, rel=1e-5)
+        total += loss * len(rows) / 178
+    (anew,) = json.loads(cli("eval", RUN, "--json").out)
+    assert (anew["metrics"]["test/loss"], found["test"]["test/loss"]) == pytest.approx((total, total), rel=1e-5)
+
+
 def test_a_fold_that_is_lost_is_trained_again_alone(there: Path) -> None:
     copy = Path(shutil.copytree(RUN, "outputs/copy"))
     shutil.rmtree(copy / "members" / "fold-1")
@@ -237,6 +265,18 @@ def test_folds_in_order_of_time_learn_from_older_rows_and_measure_further_sets(c
         assert np.flatnonzero(split == 0).max() < np.flatnonzero(split == 2).min()
     assert sorted(oof().rows.tolist()) == list(range(30, 90))
     assert len(found["folds"]["values"]["again/loss"]["values"]) == 2
+
+
+def test_a_file_that_asks_for_folds_without_their_number_is_refused(cli: Cli, project: Path) -> None:
+    (project / "conf").mkdir(exist_ok=True)
+    (project / "conf/config.yaml").write_text("cv:\n  repeats: 2\n  engine: sequential\n")
+    outcome = cli("train", *QUICK[:-2])
+    assert (outcome.code, "cv.repeats: there are no folds" in outcome.err) == (2, True)
+    assert "conf/config.yaml:2" in outcome.err
+    assert cli("train", *QUICK, "cv.folds=null", f"hydra.run.dir={RUN}").code == 0
+    assert cli("eval", RUN).code == 0
+    trained(cli, "cv=2", into="outputs/folds")
+    assert cli("train", "--from", "outputs/folds/members/fold-0-1", "hydra.run.dir=outputs/again").code == 0
 
 
 @pytest.mark.parametrize(
