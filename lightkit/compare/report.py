@@ -73,9 +73,8 @@ def _groups(comparison: RunComparison) -> TextTable:
         table.rows.append(line)
     table.right = list(range(len(marks) + len(heads), len(table.heads)))
     best = any(cell.best for row in comparison.rows for cell in row.cells.values())
-    if best:
-        spread = ", ± standard deviation over n seeds" if counts != {1} else ""
-        table.notes.append(f"* best mean, which may be chance{spread}")
+    spread = ", ± standard deviation over n seeds" if counts != {1} else ""
+    table.notes += [f"* best mean, which may be chance{spread}"] if best else []
     table.notes += comparison.notes
     return table
 

@@ -22,7 +22,6 @@ LEAST_SIGNS = 6
 """Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
 MOST_RUNS = 100
 """Runs of a group beyond which nobody is told to train more."""
-_POWER = 0.8
 _RESAMPLES, _DRAWS_AT_ONCE = 10_000, 2_000_000
 
 
@@ -165,8 +164,8 @@ def unpaired(baseline: Sequence[float], other: Sequence[float], *, step: float, 
     return MeanTest(False, n, second - first, *ends, sd=math.hypot(max(sd, step), max(other_sd, step)), overlap=overlap)
 
 
-def runs_needed(test: MeanTest, *, level: float) -> int | None:
-    """Return with how many runs of each group the t-test finds a difference as large as this in 80 % of cases.
+def runs_needed(test: MeanTest, *, level: float, power: float = 0.8) -> int | None:
+    """Return how many runs of each group the t-test needs to find a difference as large as this.
 
     The power is that of the noncentral t distribution (Cohen 1988, Statistical power analysis). Where the spread is not
     known yet, it is the number from which on there is a test at all.
@@ -174,6 +173,7 @@ def runs_needed(test: MeanTest, *, level: float) -> int | None:
     Args:
         test: What the runs say so far.
         level: p below which a difference counts.
+        power: In what share of the cases it is to be found.
 
     Returns:
         The number of runs in all; None for more than `MOST_RUNS`.
@@ -185,7 +185,7 @@ def runs_needed(test: MeanTest, *, level: float) -> int | None:
     runs = np.arange(test.n + 1, MOST_RUNS + 1)
     freedom, error = (runs - 1) * (1 if test.paired else 2), test.sd * np.sqrt(1 / runs + test.overlap)
     missed = nctdtr(freedom, abs(test.mean) / error, stdtrit(freedom, 1 - level / 2))
-    return next((int(n) for n, share in zip(runs, missed) if share <= 1 - _POWER), None)
+    return next((int(n) for n, share in zip(runs, missed) if share <= 1 - power), None)
 
 
 def _student(mean: float, error: float, freedom: float) -> tuple[float, float, float]:

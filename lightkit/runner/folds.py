@@ -265,9 +265,8 @@ def measure_folds(cfg: DictConfig, folder: Path) -> dict[str, float]:
         folds = trained_folds(cfg, folder)
         found = over_repeats(plain_meter(cfg, shared), fold_predictions(folds, cfg.cv.folds))
         own = [kept(*fold).of_split("test") for fold in folds]
-        losses = [_as_learnt(cfg, shared, path)(rows)["test/loss"] for (path, _), rows in zip(folds, own)]
-        sizes = [len(rows) for rows in own]
-        return found | {"test/loss": math.fsum(map(math.prod, zip(losses, sizes))) / sum(sizes)}
+        losses = [_as_learnt(cfg, shared, path)(rows)["test/loss"] * len(rows) for (path, _), rows in zip(folds, own)]
+        return found | {"test/loss": math.fsum(losses) / sum(map(len, own))}
 
 
 def _as_learnt(cfg: DictConfig, shared: Shared, folder: Path) -> SplitMeter:

@@ -270,10 +270,11 @@ def test_folds_in_order_of_time_learn_from_older_rows_and_measure_further_sets(c
 def test_a_file_that_asks_for_folds_without_their_number_is_refused(cli: Cli, project: Path) -> None:
     (project / "conf").mkdir(exist_ok=True)
     (project / "conf/config.yaml").write_text("cv:\n  repeats: 2\n  engine: sequential\n")
-    outcome = cli("train", *QUICK[:-2])
+    own = [word for word in QUICK if "engine" not in word]
+    outcome = cli("train", *own)
     assert (outcome.code, "cv.repeats: there are no folds" in outcome.err) == (2, True)
     assert "conf/config.yaml:2" in outcome.err
-    assert cli("train", *QUICK, "cv.folds=null", f"hydra.run.dir={RUN}").code == 0
+    assert cli("train", *own, "cv.folds=null", f"hydra.run.dir={RUN}").code == 0
     assert cli("eval", RUN).code == 0
     trained(cli, "cv=2", into="outputs/folds")
     assert cli("train", "--from", "outputs/folds/members/fold-0-1", "hydra.run.dir=outputs/again").code == 0
