@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6100,
+    "runner": 6150,
     "doctor": 4250,
     "cli": 4350,
     "data": 6550,
@@ -98,7 +98,7 @@ BUDGETS = {
     "runs": 1400,
     "optim": 1250,
     "detached": 900,
-    "compare": 950,
+    "compare": 1000,
     "monitor": 850,
     "models": 950,
     "finders": 700,

@@ -358,8 +358,7 @@ def _adjusted(
     of_tests = dict[tuple[str, str], float | None]()
     for loss in dict.fromkeys(name for _, name, *_ in tests):
         same = [entry for entry in tests if entry[1] == loss]
-        adjusted = holm([entry[3].p for entry in same])
-        of_tests |= {(entry[0], loss): value for entry, value in zip(same, adjusted)}
+        of_tests |= zip([(label, loss) for label, *_ in same], holm([entry[3].p for entry in same]))
     return (
         [SeedTable(label, seed, test, p or 0.0) for (label, seed, test), p in zip(tables, of_tables)],
         [RowTest(label, loss, n, test, of_tests[label, loss] or 0.0) for label, loss, n, test in tests],

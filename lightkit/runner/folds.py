@@ -84,8 +84,7 @@ class FoldPlan:
 
     def __init__(self, run: Session, shared: Shared) -> None:
         self.run, self.shared, self.members = run, shared, fold_members(run.cfg)
-        brought = getattr(shared.data.source, "splits", None) or {}
-        if run.cfg.cv.refit and "test" in brought:
+        if run.cfg.cv.refit and "test" in (getattr(shared.data.source, "splits", None) or {}):
             run.tell("cv.refit: the model for new rows learns from none of the test rows that the data set brings")
         run.members.opening = introduction(run.cfg, run.place.path, shared.data, f"{run.cfg.cv.folds} folds")
 
