@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from lightkit.common import run_files
 from lightkit.compare.grouping import Group
-from lightkit.compare.seeds import LEVEL, compare_seeds
-from lightkit.compare.statistics import bootstrap, holm, mcnemar
+from lightkit.compare.seeds import compare_seeds
+from lightkit.compare.statistics import LEVEL, bootstrap, holm, mcnemar
 from lightkit.runs.record import RunRecord, Section
 
 METRIC, LOSS = "test/accuracy", "test/loss"

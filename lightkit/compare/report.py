@@ -13,8 +13,8 @@ from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.drawing import embedded, render
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
-from lightkit.compare.seeds import UNDECIDED, SeedTest
-from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS
+from lightkit.compare.seeds import SeedTest
+from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS, UNDECIDED
 from lightkit.runs.filters import as_number
 
 if TYPE_CHECKING:

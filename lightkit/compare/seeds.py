@@ -1,7 +1,4 @@
-"""Groups of runs beside a baseline over their seeds: which runs are paired, which test is used, and what it says.
-
-The rows are those of `predictions-<split>.csv`, which `lightkit predict` writes.
-"""
+"""Groups of runs beside a baseline over their seeds: which runs are paired, which test is used, and what it says."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ from lightkit.common.errors import UserError
 from lightkit.compare.grouping import Group, replicate
 from lightkit.compare.statistics import (
     LEAST_SEEDS,
+    LEVEL,
+    UNDECIDED,
     Bootstrap,
     McNemar,
     MeanTest,
@@ -38,10 +37,6 @@ from lightkit.compare.statistics import (
 from lightkit.runs.filters import as_number
 from lightkit.runs.record import RunRecord, as_dict
 
-LEVEL = 0.05
-"""p below which a difference counts as more than chance."""
-UNDECIDED = ("too few seeds", "may be chance")
-"""What is said of runs that say too little."""
 _COUNTING = ("torchmetrics.classification.", "torchmetrics.retrieval.")
 """Where metrics come from that move by about one row's worth when one row is predicted otherwise."""
 _SPLITS = ("train", "val", "test")
@@ -58,8 +53,7 @@ class SeedTest:
         p_holm: p of the t-test, adjusted to the number of groups.
         verdict: In words.
         same_seeds: Whether both have finished the same seeds and folds.
-        needed: Runs of each group that would do where these say too little, see `runs_needed`; None where they say
-            enough, and where more than `MOST_RUNS` are needed.
+        needed: See `runs_needed`; None also where the verdict is none of `UNDECIDED`.
     """
 
     label: str
@@ -178,7 +172,7 @@ _OF_CLASS = "p({})"
 
 @dataclass(frozen=True)
 class RowPredictions:
-    """What a run predicts of the rows of a split.
+    """What a run predicts of the rows of a split, by the `predictions-<split>.csv` of `lightkit predict`.
 
     Attributes:
         folder: The run's.
