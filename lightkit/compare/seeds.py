@@ -108,14 +108,10 @@ def _mean_test(baseline: Group, other: Group, metric: str) -> MeanTest | None:
     first, second = ([run.values[metric] for run in runs] for runs in (own, theirs))
     step = resolution([*first, *second], _rows(own[0], metric))
     overlap = max(_overlap(runs, metric) for runs in (own, theirs))
-    both = [
-        (a.values[metric], b.values[metric])
-        for a, b in pair_runs(baseline, other)
-        if {metric} <= {*a.values} & {*b.values}
-    ]
+    both = [(a, b) for a, b in pair_runs(baseline, other) if metric in a.values and metric in b.values]
     if len(both) < LEAST_SEEDS <= min(len(first), len(second)) or not both:
         return unpaired(first, second, step=step, overlap=overlap)
-    return paired([b - a for a, b in both], step=step, overlap=overlap)
+    return paired([b.values[metric] - a.values[metric] for a, b in both], step=step, overlap=overlap)
 
 
 def _rows(run: RunRecord, metric: str) -> int | None:
