@@ -33,7 +33,7 @@ _MOST_LEFT_OUT = 50
 
 def evaluate(args: list[str]) -> int:
     """Measure a run on one split or several."""
-    options = _read("eval", args)
+    options = _read("eval", args, tta="0")
     splits, found, files = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]](), list[Path]()
     runner, folder = trained_run(options)
     for split in splits:
@@ -42,22 +42,39 @@ def evaluate(args: list[str]) -> int:
     for split, values in runner.evaluate_splits(splits, options.checkpoint, members=options.members).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         facts |= {"members": options.members} if options.members else {}
-        found.append({**facts, "metrics": dict(values)})
+        how = {"members": options.members, "views": options.tta, "by": options.by}
+        more = runner.measure(split, options.checkpoint, **how) if options.by or options.tta else {}
+        found.append({**facts, "metrics": dict(values), **more})
         files.append(folder / run_files.EVALUATION.format(split=split))
         with _unfinished(files[-1]) as path:
             path.write_text(json_text(found[-1]) + "\n", encoding="utf-8")
-    rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
+    shown = [(one["metrics"], one.get("tta", {}).get("metrics", {})) for one in found]
+    rows = [[name, number(value), number(own.get(name))] for plain, own in shown for name, value in plain.items()]
+    heads = ["metric", "value", *([counted(options.tta, "view")] if options.tta else [])]
+    groups = [text for one in found for column, own in one.get("by", {}).items() for text in _groups(column, own)]
     for path in [*files]:
         files += sorted((folder / run_files.FIGURES / path.stem).glob(f"*{run_files.METRIC_RESULT}"))
     limits = {split: runner.cfg.data.split.get(f"{split}_limit") for split in splits}
     lines = [f"{split}: {counted(n, 'row')} at most (data.split.{split}_limit)" for split, n in limits.items() if n]
     written = "\nwritten to " + ", ".join(map(str, files))
-    return report(options, found, lambda: [table(["metric", "value"], rows, right=[1]), *lines, written])
+    text = [table(heads, [row[: len(heads)] for row in rows], right=[1, 2]), *groups, *lines, written]
+    return report(options, found, lambda: text)
+
+
+def _groups(column: str, groups: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a table of groups of rows, and what its intervals are."""
+    cells = list[list[str]]()
+    for group in groups:
+        ends = {name: " [{:.3g}, {:.3g}]".format(*own) for name, own in group["intervals"].items()}
+        named = {name: number(value) + ends.get(name, "") for name, value in group["metrics"].items()}
+        cells.append([group["group"], str(group["n"]), *("undefined" if c == "nan" else c for c in named.values())])
+    yield "\n" + table([column, "n", *groups[0]["metrics"]], cells, right=[1])
+    yield "worst first; [95 % interval by samples of rows]; groups of few rows have none, and come last"
 
 
 def predict(args: list[str]) -> int:
     """Write the predictions of a run on a split, or on new rows."""
-    options = _read("predict", args, split="")
+    options = _read("predict", args, split="", tta="0")
     ending = Path(options.output or "").suffix
     if ending not in _WRITERS:
         what, choices = "predictions are not written in this form", [ending for ending in _WRITERS if ending]
@@ -71,15 +88,16 @@ def predict(args: list[str]) -> int:
             raise UserError("this is for new rows", key=name, fix="--input FILE, or leave it out")
     options.split = options.split or "test"
     runner, folder = trained_run(options)
-    rows = runner.predict(options.split, options.checkpoint, members=options.members)
+    rows = runner.predict(options.split, options.checkpoint, members=options.members, views=options.tta)
     return _write(options, rows, folder / run_files.PREDICTIONS.format(split=options.split), "in this split")
 
 
 def _predict_new(options: Namespace) -> int:
     """Write what a run predicts of rows that are in none of its splits."""
-    if options.split:
-        what, fix = "new rows are in no split", "leave it out, or --input"
-        raise UserError(what, key="--split", received=options.split, fix=fix, family="contradiction")
+    for name, given in (("--split", options.split), ("--tta", options.tta)):
+        if given:
+            what, fix = "new rows are in no split, and are never augmented", "leave it out, or --input"
+            raise UserError(what, key=name, received=given, fix=fix, family="contradiction")
     check_checkpoint(options.checkpoint)
     folder, name = find_run(options.run, project()), options.input
     if options.output and name != "-" and Path(options.output).resolve() == Path(name).resolve():
@@ -143,8 +161,9 @@ def _with_pictures(rows: Iterable[dict[str, Any]], folder: Path) -> Iterator[dic
             yield row
 
 
-def _read(command: str, args: list[str], split: str = "test") -> Namespace:
-    options = Parser(command, "run", "overrides*", split=split, checkpoint="best", members="").read(args)
+def _read(command: str, args: list[str], split: str = "test", **more: str) -> Namespace:
+    options = Parser(command, "run", "overrides*", split=split, checkpoint="best", members="", **more).read(args)
+    options.tta = whole_number("--tta", options.tta, most=_MOST)
     options.members = [name for name in options.members.split(",") if name]
     return options
 

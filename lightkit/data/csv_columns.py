@@ -128,6 +128,11 @@ class NameColumn:
         return self.as_kinds.take(self.codes)
 
     @property
+    def texts(self) -> np.ndarray:
+        """The cells as texts, `(N,)`."""
+        return np.array(self.kinds.to_pylist(), dtype=object)[self.codes]
+
+    @property
     def used(self) -> np.ndarray:
         """Codes of the kinds that are in some row, rising."""
         return np.flatnonzero(np.bincount(self.codes, minlength=len(self.kinds)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.data.csv_table import Tables, read_tables
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.missing import MissingPolicy
-from lightkit.data.table_columns import class_words
+from lightkit.data.table_columns import Table, class_words, read_table
 from lightkit.data.table_encodings import Codes, Encoding, OneHot, encode
 from lightkit.data.table_reader import TableReader
 from lightkit.data.table_spec import TableSpec, table
@@ -55,6 +57,9 @@ def build_table(spec: TableSpec) -> TensorData:
         weights=_cells(tables, spec.weight_column),
         reader=_reader(tables, spec),
     )
+    again = [replace(part, columns={}) for part in tables.parts.values()]
+    known = sorted(set.intersection(*({*part.source.names} for part in again)))
+    data.column_readers = {name: partial(_column, again, spec, name) for name in known}
     ids = _cells(tables, spec.id_column)
     data.row_names, data.row_column = None if ids is None else ids.tolist(), spec.id_column or ""
     return data
@@ -66,12 +71,14 @@ csv = table
 
 def _cells(tables: Tables, name: str | None) -> np.ndarray | None:
     """Return the texts `(N,)` in a column of all tables that was read as names; None without a column."""
-    columns = [table.names(name) for table in tables.parts.values()] if name is not None else []
-    return (
-        np.concatenate([np.array(one.kinds.to_pylist(), dtype=object)[one.codes] for one in columns])
-        if columns
-        else None
-    )
+    return None if name is None else np.concatenate([table.names(name).texts for table in tables.parts.values()])
+
+
+def _column(parts: Sequence[Table], spec: TableSpec, name: str) -> np.ndarray:
+    """Return the texts `(N,)` in any column of all tables, which are read again."""
+    how: dict[str, Any] = {"numbers": [name], "names": [name], "spelling": spec.spelling, "wrong": []}
+    found = [(part.rows, read_table(part.source, **how)) for part in parts]
+    return np.concatenate([table.names(name).texts[np.searchsorted(table.rows, rows)] for rows, table in found])
 
 
 def _reader(tables: Tables, spec: TableSpec) -> TableReader:

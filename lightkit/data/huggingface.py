@@ -115,14 +115,15 @@ class Rows:
     ) -> None:
         self.path, self.inputs, self.target, self.notes = path, inputs, target, list[str]()
         found = load_by("datasets", lambda package: self._load(package, name, revision), "path", path)
-        parts = dict[str, Any]()
+        parts, self._whole = dict[str, Any](), list[Any]()
         for split, part in found.items() if isinstance(found, dict) else [("train", found)]:
             self._add(parts, split, part)
         if "train" not in parts:
             what, expected = "the data set has no split to train on", "; ".join(self.notes)
             raise UserError(what, argument="path", received=path, expected=expected, family="split")
         self.table = load_by("datasets", lambda hub: hub.concatenate_datasets([*parts.values()]), "path", path)
-        ends = [0, *accumulate(map(len, parts.values()))]
+        ends, columns = [0, *accumulate(map(len, parts.values()))], (part.column_names for part in self._whole)
+        self.column_readers = {name: partial(self._cells, name) for name in set.intersection(*map(set, columns))}
         self.parts = {split: range(*ends[i : i + 2]) for i, split in enumerate(parts)}
         self.splits: dict[str, Any] = self.parts if len(parts) > 1 else {}
         self.sources = [self.table._fingerprint, *(file["filename"] for file in self.table.cache_files)]
@@ -134,6 +135,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def _cells(self, name: str) -> list[Any]:
+        """Return the values in any column of all rows."""
+        return [cell for part in self._whole for cell in part[name]]
 
     def _load(self, package: Any, name: str | None, revision: str | None) -> Any:
         place = Path(self.path).expanduser()
@@ -169,6 +174,7 @@ class Rows:
             self.notes.append(f"the split {name} is left out: {why}")
         else:
             parts[str(split)] = part.select_columns(columns)
+            self._whole.append(part)
 
     def fault(self, row: int, what: str, **facts: Any) -> UserError:
         """Make the error about a row, which is named as it is in its split."""

@@ -181,6 +181,7 @@ def renumbered(source: Any, now: Tensor, fingerprint: str) -> Any:
         for name, value in vars(source).items():
             if name not in ("x", "y"):
                 setattr(changed, name, by_row(value, count, now))
+        changed.numbers = now
     elif isinstance(source, SampleData):
         changed.base, changed.strata = Renumbered(source.base, now), by_row(source.strata, count, now)
         changed.numbers = now

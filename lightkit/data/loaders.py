@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -213,11 +213,12 @@ class Loader:
     def _pinned(self, batch: Any) -> Any:
         return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch
 
-    def with_rows(self, rows: Tensor, **changes: Any) -> Loader:
+    def with_rows(self, rows: Tensor, augment: Sequence[Any] | None = None, **changes: Any) -> Loader:
         """Return another loader like this one, over other rows of the data set.
 
         Args:
             rows: `(N,)` int64 rows; repeated ones (bootstrap) are augmented differently each time.
+            augment: Transforms of the samples; None takes those of this loader.
             changes: `LoaderOptions` that differ, such as `seed`. With another order, or every last sample, an epoch
                 is one pass.
         """
@@ -225,6 +226,7 @@ class Loader:
             changes = {"epoch_batches": None, **changes}
         options = replace(self.options, **changes)
         prepare, mixup = replace(self.prepare, seed=options.seed), self.mixup
+        prepare = prepare if augment is None else replace(prepare, augment=augment)
         if mixup is not None:
             mixup = copy.copy(mixup)
             mixup.seed = options.seed

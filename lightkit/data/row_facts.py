@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted
+from lightkit.data.normalize import Normalizer
 from lightkit.data.tensors import DataInfo, TensorData
 
 USUAL, TIMES, WEIGHTS, LENGTHS = "groups", "times", "weights", "lengths"
@@ -94,6 +95,35 @@ def row_values(source: Any, name: str | None, *, usual: str, argument: str) -> n
             "fix": f"{fix} leaves it aside",
         }
         raise UserError(what, argument=argument, family="split", **facts)
+    return values
+
+
+def row_column(source: Any, name: str, normalizer: Normalizer | None, *, key: str) -> np.ndarray:
+    """Return what tells rows apart: the cells of a column of a table as they are there, `(N,)`.
+
+    Args:
+        source: The data set.
+        name: A column of its table, a feature, or an attribute with a value for each row.
+        normalizer: What has scaled its features; None where nothing has.
+        key: What asks for it, for the message.
+
+    Raises:
+        UserError: There is none of that name.
+    """
+    readers, features = getattr(getattr(source, "base", source), "column_readers", {}), _features(source)
+    if name in readers:
+        values = np.array(_listed(readers[name]()), dtype=object)
+        now = torch.as_tensor(getattr(source, "numbers", range(len(source))))  # of data that have changed
+        values = values[now.clamp(min=0).numpy()]
+    elif name in features:
+        known = source.x if normalizer is None else source.x * normalizer.scale + normalizer.shift
+        values = known[:, features.index(name)].numpy()
+    else:
+        found = _attribute(source, name)
+        values = np.array(found.tolist() if isinstance(found, Tensor) else _listed(found), dtype=object)
+    if values.shape != (len(source),):
+        what, choices = "the data set tells no such thing of each row", ["target", *(readers or features)]
+        raise UserError(what, key=key, received=name, choices=choices)
     return values
 
 

@@ -99,6 +99,7 @@ class TensorData:
         self.reader = reader
         self.row_names: Sequence[str] | None = None
         self.row_column = ""
+        self.column_readers: Mapping[str, Callable[[], Any]] = {}
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, {} if splits is None else splits

@@ -65,7 +65,7 @@ class Collection:
     ) -> None:
         self.decode = decode
         self.key, metrics, self._undefined = key, _members(metrics), set[str]()
-        self.names = list(metrics)
+        self.names, self.strict = list(metrics), False
         groups: dict[Any, MetricGroup] = {}
         for name, metric in metrics.items():
             if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
@@ -192,6 +192,12 @@ class Collection:
             UserError: The metric cannot be computed; it is named.
         """
         try:
+            if self.strict:
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    found = metric.compute()
+                lacking = any(" samples " in str(one.message) for one in told)  # of torchmetrics, of a class
+                return torch.full_like(found, torch.nan) if lacking or _is_of_one_class(metric) else found
             if not _is_of_one_class(metric):
                 return metric.compute()
             if name not in self._undefined:

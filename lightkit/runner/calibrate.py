@@ -204,18 +204,17 @@ def calibration_of(folder: Path, checkpoint: str = "best", members: Sequence[str
         return AsTheyAre()
     damage = list[str]()
     found = read_json(folder / run_files.CALIBRATION, _SHAPE, damage)
-    if damage or (found and not {"task", "result"} <= found.keys()):
-        fix = f"lightkit calibrate {folder}, or remove the file"
-        raise UserError("what it says of probabilities is damaged", key=str(folder), fix=fix, family="file")
-    if not found or found["result"] != result_mark(folder):
-        return AsTheyAre()
     try:
+        if damage or (found and not {"task", "result"} <= found.keys()):
+            raise ValueError("damaged")
+        if not found or found["result"] != result_mark(folder):
+            return AsTheyAre()
         curves = Curves(found["task"], **found["curves"]) if found.get("curves") else None
     except (TypeError, ValueError) as error:
         fix = f"lightkit calibrate {folder}, or remove the file"
         raise UserError("what it says of probabilities is damaged", key=str(folder), fix=fix, family="file") from error
-    quantile = found.get("quantile")
-    return Calibration(found["task"], curves, found.get("coverage"), math.inf if quantile is None else quantile)
+    quantile = math.inf if found.get("quantile") is None else found["quantile"]
+    return Calibration(found["task"], curves, found.get("coverage"), quantile)
 
 
 def result_mark(folder: Path) -> str:

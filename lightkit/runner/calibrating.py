@@ -18,21 +18,12 @@ from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
 from lightkit.ensemble.calibration import reliability
 from lightkit.ensemble.combining import as_logits, as_probabilities
-from lightkit.ensemble.oof import TASKS, pooled
+from lightkit.ensemble.oof import pooled
 from lightkit.loggers.files import write_json
 from lightkit.metrics.ensemble_figures import reliability as draw_reliability
-from lightkit.runner.calibrate import (
-    FEWEST,
-    METHODS,
-    Calibration,
-    Curves,
-    conformal_quantile,
-    crossed,
-    fit_curves,
-    measures,
-    result_mark,
-)
-from lightkit.runner.evaluation import predict_rows, rows_of
+from lightkit.runner import calibrate as fitting
+from lightkit.runner.calibrate import FEWEST, METHODS, Calibration, Curves, measures, result_mark
+from lightkit.runner.evaluation import check_mean, predict_rows, rows_of
 from lightkit.runner.folds import first_fold, fold_predictions, trained_folds
 from lightkit.runner.run import Runner
 from lightkit.runs.catalog import folds_of
@@ -100,11 +91,11 @@ def calibrate(
     info, seen, tested = _rows(cfg, folder, split)
     task, method = info.task, NONE if info.task == "regression" else method
     _check(method, task, coverage, len(seen.targets), split)
-    fitted = None if method == NONE else fit_curves(method, seen.logits, seen.targets, task)
+    fitted = None if method == NONE else fitting.fit_curves(method, seen.logits, seen.targets, task)
     curves = None if fitted is None else Curves(task, **fitted)
-    fair = seen.logits if curves is None else crossed(method, seen.logits, seen.targets, task)
+    fair = seen.logits if curves is None else fitting.crossed(method, seen.logits, seen.targets, task)
     scores = fair if task == "regression" else as_probabilities(fair, task)
-    quantile = None if coverage is None else conformal_quantile(scores, seen.targets, task, coverage)
+    quantile = None if coverage is None else fitting.conformal_quantile(scores, seen.targets, task, coverage)
     found = Calibration(task, curves, coverage, math.inf if quantile is None else quantile)
     covered, size = (None, None) if coverage is None or tested is None else _covered(found, tested)
     where, count = _OUT_OF_FOLD if folds_of(folder) else split, len(seen.targets)
@@ -145,7 +136,10 @@ def _measured(
     if found.task == "regression":
         return {}, {}, {}
     before, after = (measures(logits, seen.targets, found.task) for logits in (seen.logits, fair))
-    return before, after, {} if tested is None else _of_test(found, tested)
+    if tested is None:
+        return before, after, {}
+    both = {"before": tested.logits, "after": found.outputs(tested.logits)}
+    return before, after, {name: measures(logits, tested.targets, found.task) for name, logits in both.items()}
 
 
 def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut, HeldOut | None]:
@@ -154,7 +148,7 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut,
         shared = build_shared(first_fold(cfg), folder, trains=False)
         with closing(shared.data):
             info = shared.data.info
-        _check_task(info)
+        check_mean(info, "lightkit calibrate")
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         scale = info.target_scale if info.task == "regression" else 1.0
         return info, HeldOut(as_logits(found.predictions, info.task) * scale, found.targets * scale), None
@@ -163,7 +157,7 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut,
         raise UserError(what, key="--split", received=split, fix=fix, family="split")
     with Runner(cfg, folder).trained() as learner:
         info = learner.data.info
-        _check_task(info)
+        check_mean(info, "lightkit calibrate")
         seen = [split, *(["test"] if learner.data.test is not None and split != "test" else [])]
         parts = [_seen(predict_rows(learner, rows_of(learner, one), info)[0].tensors(), info) for one in seen]
     return info, parts[0], parts[1] if len(parts) > 1 else None
@@ -172,17 +166,6 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut,
 def _seen(tensors: tuple[Tensor, Tensor], info: DataInfo) -> HeldOut:
     outputs, targets = (info.in_unit(one) for one in tensors)
     return HeldOut(outputs.reshape(len(outputs), -1), targets)
-
-
-def _check_task(info: DataInfo) -> None:
-    if info.task not in TASKS:
-        what = "what this run predicts has no probabilities of classes or labels, and is no value"
-        raise UserError(what, key="lightkit calibrate", received=info.task, choices=TASKS, family="data-setting")
-
-
-def _of_test(found: Calibration, tested: HeldOut) -> dict[str, dict[str, float]]:
-    both = {"before": tested.logits, "after": found.outputs(tested.logits)}
-    return {name: measures(logits, tested.targets, found.task) for name, logits in both.items()}
 
 
 def _covered(found: Calibration, tested: HeldOut) -> tuple[float, float]:

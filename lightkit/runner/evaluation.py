@@ -10,24 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
 from lightkit.data import DataInfo
 from lightkit.device import Engine
+from lightkit.ensemble.combining import as_logits, as_probabilities
 from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble
+from lightkit.ensemble.oof import TASKS
 from lightkit.metrics import Figures, Gathered, Shaped, write_figures
 from lightkit.processes.files import write_whole
 from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
 from lightkit.trainer.evaluate import AsTheyAre, Predictions
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
-from lightkit.trainer.tasks import Criterion, Task
+from lightkit.trainer.tasks import Criterion, Task, fit_shape
 
 
 def load_weights(learner: Learner, checkpoint: str, folder: Path) -> None:
@@ -63,12 +67,7 @@ def checkpoint_path(store: CheckpointStore | None, checkpoint: str, folder: Path
 
 
 def evaluate_split(
-    learner: Learner,
-    split: str,
-    collectors: Sequence[Any] = (),
-    *,
-    interrupt: Interrupt | None = None,
-    step: int = 0,
+    learner: Learner, split: str, collectors: Sequence[Any] = (), *, interrupt: Interrupt | None = None, step: int = 0
 ) -> dict[str, float]:
     """Metrics of the model's present weights on a split, without augmentation.
 
@@ -130,9 +129,11 @@ def pass_over(
         raise
 
 
-def predict_rows(
-    trained: Learner | Trained, loader: Any, info: DataInfo, after: AsTheyAre | None = None
-) -> tuple[Predictions, dict[str, list[Any]]]:
+Predicted = tuple[Predictions, dict[str, list[Any]]]
+"""Predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`."""
+
+
+def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo, after: AsTheyAre | None = None) -> Predicted:
     """Predict the rows of a loader by the model's present weights.
 
     Args:
@@ -140,9 +141,6 @@ def predict_rows(
         loader: The rows.
         info: Facts about their data.
         after: What becomes of outputs; None leaves them as they are.
-
-    Returns:
-        The predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`.
     """
     collected, model = Predictions(info.task, info.class_names, info.in_unit), trained.engine.unwrap(trained.network)
     collected.after = after or AsTheyAre()
@@ -153,6 +151,61 @@ def predict_rows(
     with model.observed(each):
         pass_over(trained, loader, [collected])
     return collected, each.columns(collected.outputs())
+
+
+def collected(outputs: Tensor, targets: Tensor | None, info: DataInfo, after: AsTheyAre | None = None) -> Predictions:
+    """Return outputs of rows `(N, ...)` that are known, and their targets, as what a run predicts.
+
+    Args:
+        outputs: As a network gives them.
+        targets: As it learns them; None where there are none.
+        info: Facts about the data.
+        after: See `predict_rows`.
+    """
+    found = Predictions(info.task, info.class_names, info.in_unit)
+    found.after = after or AsTheyAre()
+    found.update(outputs, targets, torch.zeros(()), len(outputs))
+    return found
+
+
+def over_views(learner: Learner, split: str, views: int = 0, after: AsTheyAre | None = None) -> Predicted:
+    """Predict the rows of a split, each by the mean over augmented views of it.
+
+    The numbers of a view are those of the seed, its own number and the place of the row in the split.
+
+    Args:
+        learner: The model of the run, with its data.
+        split: See `evaluate_split`.
+        views: How many views; 0 takes the rows as they are.
+        after: See `predict_rows`.
+
+    Raises:
+        UserError: There is no such split, the run augments nothing, or what it predicts has no mean.
+    """
+    info, plain, augment = learner.data.info, rows_of(learner, split), learner.data.train.prepare.augment
+    if not views:
+        return predict_rows(learner, plain, info, after)
+    check_mean(info, "--tta")
+    if not augment:
+        what, fix = "the run augments nothing, so all views are alike", "a run with data.augment, or leave it out"
+        raise UserError(what, key="--tta", received=views, fix=fix, family="contradiction")
+    how: dict[str, Any] = {"augment": augment, "augment_on_device": False, "persistent_workers": False}
+    seeds = [mix(plain.options.seed, "view", number) for number in range(views)]
+    found = [predict_rows(learner, plain.with_rows(plain.rows, seed=seed, **how), info)[0].tensors() for seed in seeds]
+    values = torch.stack([as_probabilities(info.undo(outputs), info.task) for outputs, _ in found])
+    outputs = fit_shape(as_logits(info.transform(values.double().mean(0).float()), info.task), found[0][1])
+    return collected(outputs, found[0][1], info, after), {}
+
+
+def check_mean(info: DataInfo, key: str) -> None:
+    """Refuse a kind of target whose predictions are neither probabilities nor values.
+
+    Raises:
+        UserError: It is such a kind.
+    """
+    if info.task not in TASKS:
+        what = "what this run predicts has no probabilities of classes or labels, and is no value"
+        raise UserError(what, key=key, received=info.task, choices=TASKS, family="data-setting")
 
 
 def with_names(rows: list[dict[str, Any]], source: Any) -> list[dict[str, Any]]:

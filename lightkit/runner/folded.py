@@ -17,6 +17,7 @@ from lightkit.data.reader import Faults, NewRows
 from lightkit.data.targets import AS_IT_IS
 from lightkit.ensemble.combining import as_logits, as_probabilities
 from lightkit.ensemble.oof import TASKS
+from lightkit.runner.evaluation import collected
 from lightkit.runner.predictor import Predictor
 from lightkit.runner.run import Runner
 from lightkit.trainer.evaluate import Predictions
@@ -85,10 +86,7 @@ class FoldedPredictor(Predictor):
             together = torch.stack(values)
             outputs = as_logits(together.mean(0), info.task)
             outputs = outputs[:, 0] if info.task in ("binary", "regression") and info.num_classes == 1 else outputs
-            collected = Predictions(info.task, info.class_names, info.in_unit)
-            collected.after = self.after
-            collected.update(outputs, None, torch.zeros(()), len(outputs))
-            yield piece, collected, self._spread(together)
+            yield piece, collected(outputs, None, info, self.after), self._spread(together)
 
     def _plain(self, fold: Predictor, outputs: Tensor) -> Tensor:
         """Return the probabilities of a fold, or its values without the transform of its targets, `(N, C)`."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from lightkit.assembly import Shared, build_logger, build_shared
@@ -35,12 +34,11 @@ from lightkit.loggers import Logger
 from lightkit.metrics import Figures
 from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble.report import SplitMeter, values_of
-from lightkit.runner.evaluation import with_names
+from lightkit.runner.evaluation import collected, with_names
 from lightkit.runner.intervals import over_repeats, row_intervals
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_facts, read_result
-from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.tasks import fit_shape
 
 _LOG = logging.getLogger(__name__)
@@ -289,11 +287,9 @@ def predict_folds(cfg: DictConfig, folder: Path) -> list[dict[str, Any]]:
     with closing(shared.data):
         found = pooled(fold_predictions(trained_folds(cfg, folder), cfg.cv.folds))
         info = replace(shared.data.info, transform=AS_IT_IS)
-        collected = Predictions(info.task, info.class_names, info.in_unit)
-        collected.after = calibration_of(folder)
         outputs = fit_shape(as_logits(found.predictions, info.task), found.targets)
-        collected.update(outputs, found.targets, torch.zeros(()), len(found))
-        return with_names(collected.rows(found.rows), shared.data.source)
+        rows = collected(outputs, found.targets, info, calibration_of(folder)).rows(found.rows)
+        return with_names(rows, shared.data.source)
 
 
 def _as_it_is(cfg: DictConfig, folder: Path) -> Shared:

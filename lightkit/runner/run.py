@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,21 @@ from lightkit.common.errors import UserError
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
+from lightkit.runner import evaluation, folds
 from lightkit.runner.calibrate import calibration_of
+from lightkit.runner.ensemble import predictions
 from lightkit.runner.ensemble.engines import train_members
 from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
-from lightkit.runner.ensemble.predictions import forget_validations, is_member, keep_predictions
+from lightkit.runner.ensemble.report import SplitMeter
 from lightkit.runner.ensemble.run import build_plan
-from lightkit.runner.evaluation import (
-    draw_results,
-    evaluate_split,
-    evaluation_folder,
-    final_test,
-    predict_rows,
-    rows_of,
-    with_names,
-    write_results,
-)
 from lightkit.runner.faults import MemoryReport, translate_errors
 from lightkit.runner.fit import Fit, Observer, fit
-from lightkit.runner.folds import FoldPlan, first_fold, measure_folds, predict_folds
+from lightkit.runner.intervals import over_repeats
 from lightkit.runner.member import member_run
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, look_for_leaks, memory_released, session
+from lightkit.runner.subgroups import group_labels, measure_groups
 from lightkit.runs.catalog import folds_of
 from lightkit.runs.on_end import followed
 
@@ -100,17 +93,17 @@ class Runner:
     def _run(self, resume: bool) -> dict[str, Any]:
         with session(self.cfg, self.folder, overrides=self.overrides, resume=resume) as run:
             options: dict[str, Any] = {"pretrained": run.fresh, "rows": self.observer.rows}
-            cfg = first_fold(run.cfg)
+            cfg = folds.first_fold(run.cfg)
             shared = build_shared(cfg, run.place.path, ranks=run.ranks, report=run.tell, **options)
             run.stack.callback(shared.data.close)
             run = look_for_leaks(run, cfg, shared)
-            plan = self.plan or (FoldPlan(run, shared) if run.cfg.cv.folds else build_plan(run, shared))
+            plan = self.plan or (folds.FoldPlan(run, shared) if run.cfg.cv.folds else build_plan(run, shared))
             done = _trained(run, shared, plan, self.train_member)
             if any(result.member.name for result in done):
                 run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
             result = run.finish(plan.combine(done), done)
             if run.ranks.main:
-                forget_validations(done)
+                predictions.forget_validations(done)
             return result
 
     def train_member(self, session: Session, member: RunMember, shared: Shared, fit: Fit = fit) -> MemberResult:
@@ -122,10 +115,10 @@ class Runner:
             learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh)
             learner = run.begin(self.observer.watch(learner))
             if fit(run, learner, self.observer):
-                final_test(run, learner)
-                draw_results(run, learner)
-                if is_member(run.path):
-                    keep_predictions(run, learner)
+                evaluation.final_test(run, learner)
+                evaluation.draw_results(run, learner)
+                if predictions.is_member(run.path):
+                    predictions.keep_predictions(run, learner)
                 export_run(run.cfg, run.path, learner)
                 result = run.finish(learner)
             else:
@@ -168,16 +161,17 @@ class Runner:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
         if self._is_of_folds(splits, checkpoint, members):
-            return {split: measure_folds(self.cfg, self.folder) for split in splits}
+            return {split: folds.measure_folds(self.cfg, self.folder) for split in splits}
         with self.trained(checkpoint, members) as learner:
             measured = dict[str, dict[str, float]]()
             for split in splits:
-                measured[split] = evaluate_split(learner, split)
-                write_results(learner.metrics[split].figures_data, evaluation_folder(self.folder, split))
+                measured[split] = evaluation.evaluate_split(learner, split)
+                shaped, place = learner.metrics[split].figures_data, evaluation.evaluation_folder(self.folder, split)
+                evaluation.write_results(shaped, place)
             return measured
 
     def predict(
-        self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()
+        self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = (), views: int = 0
     ) -> list[dict[str, Any]]:
         """Return the outputs of a trained run for every sample of a split, in the order of the data.
 
@@ -185,32 +179,75 @@ class Runner:
             split: `train`, `val` or `test`.
             checkpoint: See `evaluate`.
             members: See `evaluate`.
+            views: Augmented views of each sample whose predictions are averaged; 0 takes the sample as it is.
 
         Returns:
             One row a sample: its row in the data set, its file or name where it has one, target, prediction, and the
             probability of each class; of an ensemble also how sure it is, see `lightkit.ensemble.calibration`.
 
         Raises:
-            UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
+            UserError: There is no such split, checkpoint or member, its weights do not fit the model, or there are no
+                such views.
         """
-        if self._is_of_folds([split], checkpoint, members):
-            return predict_folds(self.cfg, self.folder)
+        if self._is_of_folds([split], checkpoint, members, views):
+            return folds.predict_folds(self.cfg, self.folder)
         with self.trained(checkpoint, members) as learner:
-            loader = rows_of(learner, split)
+            loader = evaluation.rows_of(learner, split)
             after = calibration_of(self.folder, checkpoint, members)
-            collected, columns = predict_rows(learner, loader, learner.data.info, after)
-            rows = with_names(collected.rows(loader.rows), loader.source)
+            collected, columns = evaluation.over_views(learner, split, views, after)
+            rows = evaluation.with_names(collected.rows(loader.rows), loader.source)
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
-    def _is_of_folds(self, splits: Sequence[str], checkpoint: str, members: Sequence[str]) -> bool:
+    def measure(
+        self, split: str, checkpoint: str, *, members: Sequence[str] = (), views: int = 0, by: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Measure the mean over augmented views of each row of a split, and groups of rows, where asked for.
+
+        Args:
+            split: See `evaluate`. Of a cross-validation all rows are taken, as the folds have predicted them.
+            checkpoint: See `evaluate`.
+            members: See `evaluate`.
+            views: Augmented views of each row; 0 takes the rows as they are.
+            by: What tells groups, each by itself: `target`, or see `lightkit.data.row_facts.row_column`.
+
+        Returns:
+            `tta`: number of views and metrics. `by`: the groups by each of `by`, see `measure_groups`.
+
+        Raises:
+            UserError: There is no such split, checkpoint, member or column, or what is predicted has no mean.
+        """
+        cfg = self.cfg
+        with ExitStack() as stack:
+            if self._is_of_folds([split], checkpoint, members, views):
+                shared = build_shared(folds.first_fold(cfg), self.folder, trains=False)
+                stack.callback(shared.data.close)
+                repeats = folds.fold_predictions(folds.trained_folds(cfg, self.folder), cfg.cv.folds)
+                source, places, meter = shared.data.source, repeats[0].rows, folds.plain_meter(cfg, shared)
+            else:
+                learner = stack.enter_context(self.trained(checkpoint, members))
+                evaluation.check_mean(learner.data.info, f"--split {split}")
+                shared, loader = Shared(learner.engine, learner.data), evaluation.rows_of(learner, split)
+                tensors = evaluation.over_views(learner, split, views)[0].tensors()
+                # By numbers that are there once: a row of a member of bagging is there several times.
+                outputs = predictions.Outputs(loader.rows.argsort(), *tensors)
+                repeats = [predictions.as_predictions({"test": outputs}, shared.data.info, source=str(self.folder))]
+                source, places, meter = loader.source, loader.rows, SplitMeter(cfg, shared, split)
+            found: dict[str, Any] = {"tta": {"views": views, "metrics": over_repeats(meter, repeats)}} if views else {}
+            for column in by:
+                labels = group_labels(column, shared.data, source, places, repeats[0].targets)
+                found.setdefault("by", {})[column] = measure_groups(cfg, meter, repeats, labels)
+        return found
+
+    def _is_of_folds(self, splits: Sequence[str], checkpoint: str, members: Sequence[str], views: int = 0) -> bool:
         """Tell whether the run is a cross-validation, of which the predictions of the folds are kept.
 
         Raises:
-            UserError: It has no such split, and other weights are asked for.
+            UserError: It has no such split, and other weights, or views, are asked for.
         """
         if not folds_of(self.folder):
             return False
-        for key, given, asked in (("--checkpoint", checkpoint, "best"), ("--members", ",".join(members), "")):
+        names = ",".join(members)
+        for key, given, asked in (("--checkpoint", checkpoint, "best"), ("--members", names, ""), ("--tta", views, 0)):
             if given != asked:
                 what, fix = "what the folds predicted is kept for the weights that count", "name the run of a fold"
                 raise UserError(what, key=key, received=given, fix=fix, family="ensemble")

@@ -17,6 +17,8 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.data import build_data
 from lightkit.data.huggingface import huggingface
+from lightkit.data.row_facts import row_column
+from lightkit.data.sources import as_source
 from lightkit.data.tensors import TASKS
 from tests.conftest import Outcome
 from tests.hub import LABEL, overrides, save_reviews, save_tokenizer, sentences
@@ -181,11 +183,13 @@ def test_images(hub: Path) -> None:
     from PIL import Image
 
     kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
-    columns = {"image": [Image.fromarray(each) for each in pixels], "label": [0, 1] * 3}
+    kinds["site"] = datasets.Value("string")
+    columns = {"image": [Image.fromarray(each) for each in pixels], "label": [0, 1] * 3, "site": [*"abcdef"]}
     datasets.Dataset.from_dict(columns, features=kinds).save_to_disk("pictures")
     data = huggingface("pictures", image="image", target="label", size=8)
     assert (data.info.input_shape, data.info.num_classes) == ((3, 8, 8), 2)
     assert (data[1][0].shape, int(data[1][1])) == ((3, 8, 8), 1)
+    assert row_column(as_source(data), "site", None, key="--by").tolist() == [*"abcdef"]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -119,14 +119,14 @@ class SplitMeter:
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
         # One process has all rows.
-        self._metrics: Any = build_metrics(cfg.metrics, shared.data.info, shared.engine, alone=True)[self._kind]
+        self.metrics: Any = build_metrics(cfg.metrics, shared.data.info, shared.engine, alone=True)[self._kind]
         self._criterion = build_loss(cfg.loss, shared.data.info, shared.engine)
         loader = shared.data.loaders().get(split)
         self._batch = None if loader is None else loader.batch_size
 
     def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
         """Return the values of different predictions `(N, C)` of the same rows."""
-        target, metrics = rows.targets.to(self._device), StackedMetrics(self._metrics, len(predictions))
+        target, metrics = rows.targets.to(self._device), StackedMetrics(self.metrics, len(predictions))
         outputs = [fit_shape(as_logits(one, rows.task).to(self._device), target) for one in predictions]
         losses = torch.stack([self._criterion(output, target) for output in outputs])
         metrics.update(torch.stack(outputs), target.expand(len(outputs), *target.shape), losses, len(rows))
@@ -140,12 +140,12 @@ class SplitMeter:
         """
         target = rows.targets.to(self._device)
         output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
-        self._metrics.reset()
+        self.metrics.reset()
         size = self._batch or len(rows)
         for own, truth in zip(output.split(size), target.split(size)):
             weight = mean_weight(self._criterion, own, truth)
-            self._metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
-        return self._named(self._metrics.compute())
+            self.metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
+        return self._named(self.metrics.compute())
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
