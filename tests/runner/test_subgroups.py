@@ -102,6 +102,7 @@ def test_groups_of_folds_members_and_further_sets(trained: Path, cli: Cli) -> No
         groups = measured(cli, "outputs/cv", "--by", "site")["by"]["site"]
         found = {g["group"]: (g["n"], pytest.approx(g["metrics"]["test/accuracy"])) for g in groups[:-1]}
         assert (found, groups[-1]["n"]) == (by_hand(cli, "outputs/cv", "site"), 240)
+        assert "name the run of a fold" in cli("eval", "outputs/cv", "--tta", "3").err
         more = ("data.more={again: {split: {}}}", "ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
         assert cli("train", *TABLE, *QUICK, *more, "hydra.run.dir=outputs/both").code == 0
         groups = measured(cli, "outputs/both", "--by", "site")["by"]["site"]
@@ -166,7 +167,6 @@ def test_views_are_averaged(trained: Path, cli: Cli) -> None:
         (("eval", RUN, "--tta", "3"), "the run augments nothing"),
         (("eval", RUN, "--tta", "many"), "not a whole number"),
         (("predict", RUN, "--tta", "3", "--input", "t.csv"), "never augmented"),
-        (("eval", "outputs/cv", "--tta", "3"), "name the run of a fold"),
     ],
 )
 def test_mistakes_are_told(trained: Path, cli: Cli, words: tuple[str, ...], message: str) -> None:
