@@ -41,7 +41,9 @@ class Runner:
         """Those of each split."""
         return {split: self.evaluate(split, checkpoint, members=members) for split in splits}
 
-    def predict(self, split: str, checkpoint: str, *, members: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def predict(
+        self, split: str, checkpoint: str, *, members: Sequence[str] = (), views: int = 0
+    ) -> list[dict[str, Any]]:
         """Two rows, or none for the training split."""
         self.asked.append(("predict", self.folder, (split, checkpoint, *members)))
         return [] if split == "train" else [{"index": i, "prediction": f"class, {i}", "target": i} for i in (4, 7)]
