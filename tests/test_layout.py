@@ -80,10 +80,10 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6150,
+    "runner": 6200,
     "doctor": 4250,
-    "cli": 4350,
-    "data": 6550,
+    "cli": 4400,
+    "data": 6600,
     "ensemble": 3300,
     "sweep": 3050,
     "finetune": 2800,
