@@ -59,7 +59,7 @@ def build_table(spec: TableSpec) -> TensorData:
     )
     again = [replace(part, columns={}) for part in tables.parts.values()]
     known = sorted(set.intersection(*({*part.source.names} for part in again)))
-    data.column_readers = {name: partial(_column, again, spec, name) for name in known}
+    data.column_readers = {name: partial(_column, again, spec.spelling, name) for name in known}
     ids = _cells(tables, spec.id_column)
     data.row_names, data.row_column = None if ids is None else ids.tolist(), spec.id_column or ""
     return data
@@ -74,10 +74,9 @@ def _cells(tables: Tables, name: str | None) -> np.ndarray | None:
     return None if name is None else np.concatenate([table.names(name).texts for table in tables.parts.values()])
 
 
-def _column(parts: Sequence[Table], spec: TableSpec, name: str) -> np.ndarray:
+def _column(parts: Sequence[Table], how: Any, name: str) -> np.ndarray:
     """Return the texts `(N,)` in any column of all tables, which are read again."""
-    how: dict[str, Any] = {"numbers": [name], "names": [name], "spelling": spec.spelling, "wrong": []}
-    found = [(part.rows, read_table(part.source, **how)) for part in parts]
+    found = [(own.rows, read_table(own.source, numbers=[name], names=[name], spelling=how, wrong=[])) for own in parts]
     return np.concatenate([table.names(name).texts[np.searchsorted(table.rows, rows)] for rows, table in found])
 
 

@@ -113,8 +113,8 @@ def row_column(source: Any, name: str, normalizer: Normalizer | None, *, key: st
     readers, features = getattr(getattr(source, "base", source), "column_readers", {}), _features(source)
     if name in readers:
         values = np.array(_listed(readers[name]()), dtype=object)
-        now = torch.as_tensor(getattr(source, "numbers", range(len(source))))  # of data that have changed
-        values = values[now.clamp(min=0).numpy()]
+        # Where the data have changed, a run has numbers of its own.
+        values = values[torch.as_tensor(getattr(source, "numbers", range(len(values)))).clamp(min=0).numpy()]
     elif name in features:
         known = source.x if normalizer is None else source.x * normalizer.scale + normalizer.shift
         values = known[:, features.index(name)].numpy()
