@@ -1,9 +1,9 @@
 """JPEG files and three ways to read and augment them: lightkit's, torchvision's in a DataLoader, and timm's loader.
 
 All hand over batches of `(3, size, size)` floats from 0 to 1. The DataLoader's data set decodes with Pillow, cuts the
-middle square and scales it, as lightkit's does. timm takes part twice: with the same middle square before its own
-transforms, which is the work of the others; and as it comes, where it cuts at random out of the whole picture and so
-scales once where the others scale twice. CPU time is that of the process and its workers.
+middle square and scales it, as lightkit's does. timm takes part twice: with the same middle square, and the same shift,
+before its own transforms, which is the work of the others; and as it comes, where it cuts at random out of the whole
+picture and so scales once where the others scale twice. CPU time is that of the process and its workers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class Augmentation(NamedTuple):
         ours: Entries of `data.augment`.
         theirs: Transforms of one sample that do the same.
         timms: Arguments of `timm.data.create_loader` that come closest.
+        before: What of `theirs` timm does not have.
     """
 
     title: str
     ours: Sequence[Any]
     theirs: Sequence[Any]
     timms: dict[str, Any]
+    before: Sequence[Any] = ()
 
 
 def augmentations(size: int) -> list[Augmentation]:
@@ -59,7 +61,7 @@ def augmentations(size: int) -> list[Augmentation]:
     moved = {"is_training": True, "train_crop_mode": "rkrr", "scale": (1, 1), "ratio": (1, 1), "color_jitter": None}
     return [
         Augmentation("resize", (), (), {"crop_pct": 1.0}),
-        Augmentation("resize, shift, flip", (RandomShift(_SHIFT), RandomFlip()), shift, moved),
+        Augmentation("resize, shift, flip", (RandomShift(_SHIFT), RandomFlip()), shift, moved, shift[:1]),
         Augmentation("resize, crop, flip, colour", colour, colour, cropped),
     ]
 
@@ -124,7 +126,7 @@ def build_theirs(
 
 
 def build_timms(
-    folder: Path, size: int, arguments: dict[str, Any], *, batch: int, workers: int, alone: bool = False
+    folder: Path, size: int, arguments: dict[str, Any], *, batch: int, workers: int, before: Sequence[Any] = ()
 ) -> Iterable[Any]:
     """Timm's loader over all files; its processes stay alive too.
 
@@ -134,14 +136,14 @@ def build_timms(
         arguments: Of `create_loader`.
         batch: Samples of a batch.
         workers: Processes.
-        alone: Leave out the middle square.
+        before: Transforms of a picture before its own.
     """
     scaling = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     files = ImageDataset(str(folder))
     loader: Iterable[Any] = create_loader(
         files, (3, size, size), batch, num_workers=workers, device=torch.device("cpu"), **scaling, **arguments
     )
-    files.transform = files.transform if alone else v2.Compose([partial(middle_square, size=size), files.transform])
+    files.transform = v2.Compose([*before, files.transform])
     return loader
 
 
@@ -150,8 +152,9 @@ def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int)
     settings = {"batch": BATCH, "workers": workers}
     data = build_ours(folder, SIZE, case.ours, **settings)
     torchs = build_theirs(folder, SIZE, case.theirs, **settings)
-    timms = build_timms(folder, SIZE, case.timms, **settings)
-    alone = build_timms(folder, SIZE, case.timms, **settings, alone=True)
+    alone = build_timms(folder, SIZE, case.timms, **settings)
+    before = [partial(middle_square, size=SIZE), *case.before]
+    timms = build_timms(folder, SIZE, case.timms, **settings, before=before)
     epochs = count()
     sources = {
         LIGHTKIT: lambda: data.train.epoch(next(epochs)),
@@ -162,7 +165,7 @@ def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int)
     results = interleave({name: partial(look, source) for name, source in sources.items()}, rounds=rounds)
     data.close()
     check_same(results, samples=0)
-    check_same({name: results[name] for name in (LIGHTKIT, TORCH)}, mean=0.05)  # timm pads nothing
+    check_same({name: results[name] for name in (LIGHTKIT, TORCH, TIMM)}, mean=0.05)  # as it comes, timm pads nothing
     show(f"JPEG: {case.title}; workers: {workers}", results, TORCH, per=data.train.num_samples, unit="µs")
     bars = [Bar(LIGHTKIT, TORCH, 0.909, kind="cpu"), Bar(LIGHTKIT, TIMM, 1.0, kind="cpu")]
     return judge(results, [*bars, Bar(LIGHTKIT, TIMM_ALONE, 1.0, kind="cpu")])

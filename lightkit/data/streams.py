@@ -318,10 +318,10 @@ class Stream:
         return [name for name in fields if not _holds(name, self._target)] or ["beside the target"]
 
     def _sample(self, content: Mapping[str, Any], target: Any) -> Any:
-        values = {name: self._picked(content, name) for name in self._names}
-        sample: Any = next(iter(values.values())) if len(values) == 1 else values
-        if {*map(type, values.values())} <= {int, float, bool, type(None)}:
-            sample = torch.tensor([*values.values()], dtype=torch.float32)
+        values = [self._picked(content, name) for name in self._names]
+        sample: Any = values[0] if len(values) == 1 else dict(zip(self._names, values))
+        if _NUMBERS.issuperset(map(type, values)):
+            sample = torch.tensor(values, dtype=torch.float32)
         return (sample, self._label(content) if target is None else target) if self._target else sample
 
     def _label(self, content: Mapping[str, Any]) -> Any:
@@ -352,6 +352,7 @@ class Stream:
         return self._decoders.get(f".{how}", bytes)(value) if isinstance(value, bytes) else value
 
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys((".json", ".cls"), parse_json),
     ".txt": bytes.decode,
