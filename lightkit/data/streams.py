@@ -320,7 +320,7 @@ class Stream:
     def _sample(self, content: Mapping[str, Any], target: Any) -> Any:
         values = [self._picked(content, name) for name in self._names]
         sample: Any = values[0] if len(values) == 1 else dict(zip(self._names, values))
-        if _NUMBERS.issuperset(map(type, values)):
+        if {int, float, bool, type(None)}.issuperset(map(type, values)):
             sample = torch.tensor(values, dtype=torch.float32)
         return (sample, self._label(content) if target is None else target) if self._target else sample
 
@@ -352,7 +352,6 @@ class Stream:
         return self._decoders.get(f".{how}", bytes)(value) if isinstance(value, bytes) else value
 
 
-_NUMBERS = frozenset({int, float, bool, type(None)})
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys((".json", ".cls"), parse_json),
     ".txt": bytes.decode,
