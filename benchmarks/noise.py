@@ -11,10 +11,12 @@ distribution).
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -80,7 +82,8 @@ def draw_rows(path: Path, seed: int) -> None:
 def train(folder: Path, *overrides: str) -> dict[str, Any]:
     """Train on the table beside a folder, in this process."""
     words = [*_SETTINGS, f"data.dataset.path={folder.parent / 'noise.csv'}", *overrides]
-    return Runner(compose(words).cfg, folder).run()
+    with redirect_stdout(io.StringIO()):
+        return Runner(compose(words).cfg, folder).run()
 
 
 def cross_validation(place: Path) -> Report:

@@ -54,6 +54,8 @@ def _lines(found: Calibrated) -> Iterator[str]:
     if rows:
         yield table(heads, rows, right=range(1, len(heads)))
         yield f"{found.fitted_on}: {found.rows} rows, each corrected by what was fitted to the others ({found.method})"
+        if found.test:
+            yield f"{found.fitted_on} rows may have chosen the weights of the run, too; test rows had no part in this"
     if found.coverage is not None:
         told = "everything, as there are too few rows" if found.quantile == float("inf") else "as asked"
         yield f"coverage {found.coverage:g} of new rows by {found.rows} rows: {told}"

@@ -75,6 +75,9 @@ def _groups(comparison: RunComparison) -> TextTable:
     best = any(cell.best for row in comparison.rows for cell in row.cells.values())
     spread = ", ± standard deviation over n seeds" if counts != {1} else ""
     table.notes += [f"* best mean, which may be chance{spread}"] if best else []
+    stars = [{name.partition("/")[0] for name, cell in row.cells.items() if cell.best} for row in comparison.rows]
+    if {"test"} in stars and {"val"} in stars:
+        table.notes += ["the best of test rows is another one: a choice by them has to be measured on new rows"]
     table.notes += comparison.notes
     return table
 

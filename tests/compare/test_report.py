@@ -30,6 +30,14 @@ def test_the_table_of_groups(made: RunComparison) -> None:
     assert seeds.notes == ["fewer than 3 seeds say nothing about chance: train with seed=0,1,2,3,4"]
 
 
+@pytest.mark.parametrize(("tests", "told"), [((0.6, 0.5), False), ((0.5, 0.6), True), ((0.6, 0.6), False)])
+def test_who_chooses_by_test_rows_is_told(tmp_path: Path, tests: tuple[float, float], told: bool) -> None:
+    for lr, val, test in zip((0.1, 0.01), (0.9, 0.8), tests):
+        a_run(tmp_path / str(lr), lr=lr, val=val, test=test)
+    made = build_comparison([read_record(each) for each in sorted(tmp_path.iterdir())])
+    assert any("measured on new rows" in note for note in tables(made)[0].notes) is told
+
+
 def test_csv_has_every_figure_in_a_column(made: RunComparison) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(made))))
     assert (rows[1]["optim.lr"], rows[1]["val/accuracy mean"], rows[1]["val/accuracy best"]) == ("0.01", "0.375", "0")

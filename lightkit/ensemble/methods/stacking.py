@@ -189,6 +189,7 @@ class Stacking(Method):
         judged = predictions.by_rows(apart)
         if chosen != STACK:
             judged.pop("oof", None)  # the weights were selected on it
+        tuned = {"oof": chosen == GREEDY and not facts.given, "holdout": decision is not None}
         networks = {name for base in bases for name in base.networks}
         counted = [result for result in done if result.member.name in networks]
         return Combination(
@@ -197,7 +198,7 @@ class Stacking(Method):
             predictions=predictions,
             weights=shares,
             views=[[judged], [base.by_rows(apart) for base in own]],
-            selected_on=["oof"] if chosen == GREEDY and not facts.given else [],
+            selected_on=[name for name, decides in tuned.items() if decides],
             facts={"stacking": record, **price},
             lines=[*([decision.line()] if decision else []), record["why"], *cost],
         )

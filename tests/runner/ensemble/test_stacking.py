@@ -219,7 +219,7 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
     learner = build(load_run(folder).cfg, folder, pretrained=False, trains=False)
     assert len(together.of_split("train")) == len(learner.data.rows["train"])
     assert {name.partition("/")[0] for name in result["metrics"]} == {"val", "test", "oof", "holdout"}
-    assert result["selected_on"] == ["oof"]
+    assert result["selected_on"] == ["oof", "holdout"]
     meta = MemberPredictions.read(next((folder / "members").glob("*-meta")) / "oof.safetensors").of_split("train")
     assert (len(meta), judged) == (judged[0], [len(meta)])
 
