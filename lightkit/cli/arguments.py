@@ -72,7 +72,7 @@ def help_of(command: str) -> str:
     return (Path(__file__).with_name("help") / f"{command}.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     """An option of a command, as the table in its help has it: names, value, and how often it may be given."""
 
     names: tuple[str, ...]
@@ -89,7 +89,7 @@ class Option(NamedTuple):
         return [word for word in alternatives if re.fullmatch("[a-z][a-z_-]*", word)] if alternatives[1:] else []
 
 
-def options_of(command: str) -> dict[str, Option]:
+def options_of(command: str) -> dict[str, CommandOption]:
     """Read the options of a command, or of an action such as `ckpt diff`, from its help.
 
     They stand there one a line, after two spaces: names, what it takes, two spaces, the meaning. The usage may say
@@ -106,7 +106,7 @@ def options_of(command: str) -> dict[str, Option]:
             given = "|".join(re.findall(rf"{name} (\w[^\s\]]*)", usage)) if value else ""
             value = "|".join(dict.fromkeys(given.split("|"))) if "|" in given else value.removesuffix(",")
             names = tuple(filter(None, (short, _ALIASES.get(name), name)))
-            found[name] = Option(names, value, f"[{name} {value}]..." in usage)
+            found[name] = CommandOption(names, value, f"[{name} {value}]..." in usage)
     return found
 
 

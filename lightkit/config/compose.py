@@ -21,7 +21,7 @@ from lightkit.config.direction import fill_mode
 from lightkit.config.former import move_former
 from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
-from lightkit.config.members import Members, drop_left_over
+from lightkit.config.members import MemberEntries, drop_left_over
 from lightkit.config.named_files import kind_of_target
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, idle_lines, rewrite, undeletable
@@ -113,7 +113,7 @@ def compose_with(
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
     hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
-    members = Members(task, sources, loader, partial(_with_options, loader, rewritten))
+    members = MemberEntries(task, sources, loader, partial(_with_options, loader, rewritten))
     found = problems(task, sources, hooks=hooks, starting=True)
     found += members.check(partial(problems, starting=True), found)
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it

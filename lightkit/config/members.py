@@ -40,7 +40,7 @@ Check = Callable[[DictConfig, Sources], Sequence[UserError]]
 """Finds everything that is wrong with a configuration."""
 
 
-class Members:
+class MemberEntries:
     """The members of a run, taken out of its configuration, where an empty list is left.
 
     Args:

@@ -28,7 +28,7 @@ from lightkit.config.finetuning import pattern_places
 from lightkit.config.former import move_former
 from lightkit.config.loader import ConfigLoader, apply_override, make_loader
 from lightkit.config.member_values import at, with_values
-from lightkit.config.members import NO_ENSEMBLE, Members
+from lightkit.config.members import NO_ENSEMBLE, MemberEntries
 from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.policy import Trust, changed_around, reset_user_only
@@ -133,7 +133,7 @@ def load_run(
     fill_mode(cfg)
     trusted = Trust.of_run(folder, () if known else (*offered, *in_project))
     foreign = None if known else foreign_targets(cfg, folder, trusted, fix=fix)
-    members = Members(cfg, sources, loader, lambda choices: (_with_choices(cfg, loader, choices), sources))
+    members = MemberEntries(cfg, sources, loader, lambda choices: (_with_choices(cfg, loader, choices), sources))
     errors += problems(cfg, sources, trusted, starting=new)
     errors += members.check(lambda one, where: problems(one, where, trusted, starting=new), errors)
     errors += [foreign] if foreign else []

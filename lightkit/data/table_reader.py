@@ -64,7 +64,7 @@ class TableReader(Reader):
 
     @cached_property
     def encodings(self) -> dict[str, Encoding]:
-        """How columns are encoded that are no numbers."""
+        """Return the encoding of each column that holds no numbers, by name."""
         found: dict[str, Encoding] = {name: OneHot(names) for name, names in self.kinds.items()}
         for name, state in self.others.items():
             found[name] = ENCODINGS[state["kind"]](**{key: value for key, value in state.items() if key != "kind"})

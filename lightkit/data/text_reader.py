@@ -53,12 +53,12 @@ class TextReader(TableReader):
 
     @property
     def pad_token_id(self) -> int:
-        """The token that texts are padded with."""
+        """Return the number of the token that shorter texts of a batch are filled up with."""
         return next((n for n in (self.loaded.pad_token_id, self.loaded.eos_token_id) if n is not None), 0)
 
     @property
     def collate_fn(self) -> Padded:
-        """What makes a batch of texts."""
+        """Return what makes a batch of the tokens of texts, with a mask of those that are filled up."""
         return Padded({"input_ids": self.pad_token_id, "token_type_ids": self.loaded.pad_token_type_id})
 
     def encode(self, columns: Sequence[Sequence[Any]]) -> Any:

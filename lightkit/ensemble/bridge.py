@@ -343,10 +343,10 @@ class TorchEnsembleFit:
 def _logger(line: Callable[[str], None]) -> logging.Logger:
     """Return a logger that is not known to `logging`, in the place of the root logger."""
 
-    class Lines(logging.Handler):
+    class LineHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             line(record.getMessage())
 
     logger = logging.Logger("torchensemble")
-    logger.addHandler(Lines())
+    logger.addHandler(LineHandler())
     return logger

@@ -18,7 +18,7 @@ from lightkit.common.strategies import strategy_of
 from lightkit.config import to_yaml, with_values
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import Probe, Search, in_gib, parts, steps_up_to
-from lightkit.runner.bench import KEY, Child
+from lightkit.runner.bench import KEY, BenchProcess
 
 _SCALING_ROWS = 256
 """Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
@@ -105,7 +105,7 @@ def find_batch(
     search: Search | None = None
     reason = ""
     while search is None or search.next() is not None:
-        with Child(asked.job(limit)) as child:
+        with BenchProcess(asked.job(limit)) as child:
             facts = child.answer()
             if search is None:
                 if facts["limit"] is None:
@@ -126,7 +126,7 @@ def find_batch(
     return replace(batch, probes=tuple(search.probes), limit=search.limit, free=first["free"])
 
 
-def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], None]) -> str:
+def _go_on(search: Search, child: BenchProcess, asked: Asked, tell: Callable[[str], None]) -> str:
     """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
     while (size := search.next()) is not None:
         got = child.ask(size=size, window=asked.window(size))

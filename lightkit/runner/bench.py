@@ -200,7 +200,7 @@ def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
     return failure(error)
 
 
-class Child(MeasuringProcess):
+class BenchProcess(MeasuringProcess):
     """A process that measures sizes, while inside; it does not outlive that.
 
     Args:
@@ -211,7 +211,7 @@ class Child(MeasuringProcess):
     def __init__(self, job: str, command: Sequence[str] = ()) -> None:
         super().__init__(job, command or lightkit_command("train", "--measure")[1:], key=KEY, fix=f"{KEY}=null")
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> BenchProcess:
         super().__enter__()
         return self
 

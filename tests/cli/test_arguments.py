@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from lightkit.cli.arguments import COMMANDS, Option, Parser, help_of, options_of
+from lightkit.cli.arguments import COMMANDS, CommandOption, Parser, help_of, options_of
 from lightkit.cli.reference import GROUPS, PAGES, first_keys
 from lightkit.config import compose
 from lightkit.config.describe import describe_group
@@ -19,15 +19,15 @@ from lightkit.config.project import shipped_conf, shipped_docs
 @pytest.mark.parametrize(
     ("command", "name", "option"),
     [
-        ("runs", "--where", Option(("--where",), "CONDITION", repeated=True)),
-        ("gpus", "--id", Option(("-i", "--id"), "GPUS", repeated=False)),
-        ("ps", "--watch", Option(("--watch",), "[SECONDS]", repeated=False)),
-        ("train", "--config-dir", Option(("-cd", "--config-dir"), "FOLDER", repeated=False)),
-        ("train", "--multirun", Option(("-m", "--multirun"), "", repeated=False)),
-        ("ckpt merge", "--to", Option(("--to",), "weights|safetensors|model", repeated=False)),
+        ("runs", "--where", CommandOption(("--where",), "CONDITION", repeated=True)),
+        ("gpus", "--id", CommandOption(("-i", "--id"), "GPUS", repeated=False)),
+        ("ps", "--watch", CommandOption(("--watch",), "[SECONDS]", repeated=False)),
+        ("train", "--config-dir", CommandOption(("-cd", "--config-dir"), "FOLDER", repeated=False)),
+        ("train", "--multirun", CommandOption(("-m", "--multirun"), "", repeated=False)),
+        ("ckpt merge", "--to", CommandOption(("--to",), "weights|safetensors|model", repeated=False)),
     ],
 )
-def test_an_option_is_what_the_help_says(command: str, name: str, option: Option) -> None:
+def test_an_option_is_what_the_help_says(command: str, name: str, option: CommandOption) -> None:
     assert options_of(command)[name] == option
 
 

@@ -69,7 +69,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
 
     def use(**values: Any) -> Model:
         made = Model(**values)
-        monkeypatch.setattr(batches, "Child", made)
+        monkeypatch.setattr(batches, "BenchProcess", made)
         return made
 
     return use

@@ -12,7 +12,7 @@ import torch
 import lightkit.device.switches as compiling
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.runner.bench import Bench, Child, serve
+from lightkit.runner.bench import Bench, BenchProcess, serve
 from lightkit.trainer.tasks import StepOutput, Supervised
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
@@ -138,10 +138,14 @@ def test_a_process_that_was_killed_for_its_memory_did_not_fit_and_another_end_is
         ),
         ('print(\'{"error": "no such file", "exit_code": 2}\')', 2, "no such file"),
     ):
-        with Child("{}", ("-c", code)) as child, pytest.raises(UserError, match=text) as caught:
+        with BenchProcess("{}", ("-c", code)) as child, pytest.raises(UserError, match=text) as caught:
             child.answer()
         assert caught.value.exit_code == exit_code
-    dies = "sys.stdin.readline(); os.kill(os.getpid(), 9)"
-    with Child("{}", ("-c", f"import os, sys; sys.stdin.readline(); print('{{}}', flush=True); {dies}")) as child:
+    dies = (
+        "import os, sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    )
+    with BenchProcess(
+        "{}", ("-c", f"import os, sys; sys.stdin.readline(); print('{{}}', flush=True); {dies}")
+    ) as child:
         assert child.answer() == {}
         assert child.ask(size=8, window=1) == {"size": 8, "peak": None}
