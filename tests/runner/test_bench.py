@@ -141,11 +141,7 @@ def test_a_process_that_was_killed_for_its_memory_did_not_fit_and_another_end_is
         with BenchProcess("{}", ("-c", code)) as child, pytest.raises(UserError, match=text) as caught:
             child.answer()
         assert caught.value.exit_code == exit_code
-    dies = (
-        "import os, sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
-    )
-    with BenchProcess(
-        "{}", ("-c", f"import os, sys; sys.stdin.readline(); print('{{}}', flush=True); {dies}")
-    ) as child:
+    dies = "sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    with BenchProcess("{}", ("-c", f"import os, sys; {dies}")) as child:
         assert child.answer() == {}
         assert child.ask(size=8, window=1) == {"size": 8, "peak": None}
