@@ -15,6 +15,7 @@ from torch import nn
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.hub import commit_of
 from lightkit.common.patterns import named
 from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.config.project import located
@@ -178,6 +179,21 @@ def pinned_before(data: DictConfig, folder: Path | None) -> dict[str, Any]:
     kept = _facts(folder).get("pinned")
     same = folder is not None and as_before(data, folder, [f"dataset.{name}" for name in ("path", "name", "revision")])
     return {"pinned": kept} if kept and same else {}
+
+
+_ON_HUB = {"model": ("name", "revision"), "data.dataset": ("tokenizer", "tokenizer_revision")}
+"""Parts of lightkit that take something from the Hub, with the arguments that name it."""
+
+
+def commits(cfg: DictConfig) -> dict[str, str]:
+    """Return the commits that branches and tags of the Hub are now, by the keys of a configuration that name these."""
+    found = dict[str, str]()
+    for key, (name, revision) in _ON_HUB.items():
+        node = OmegaConf.select(cfg, key)
+        chosen = node.get(name) and node.get(revision) and not node.get("trust_remote_code")  # a commit that was read
+        if chosen and node._target_.startswith("lightkit."):
+            found[f"{key}.{revision}"] = commit_of(node[name], node[revision])
+    return found
 
 
 def as_before(data: DictConfig, run: Path, keys: Iterable[str]) -> bool:

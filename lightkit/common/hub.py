@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,6 +62,20 @@ def load_by(package: str, load: Callable[[Any], T], argument: str, received: obj
         fix = f"{offline} is set, so only folders and what is in the cache can be loaded" if offline else _FIX
         what = "cannot be loaded: " + ": ".join(map(in_short, filter(None, (error, error.__cause__))))
         raise UserError(what, argument=argument, received=received, fix=fix, family="data-not-found") from error
+
+
+def commit_of(name: str, revision: str) -> str:
+    """Return the commit that a branch or tag of a model on the Hub is now; a revision that is none as it is.
+
+    Args:
+        name: Name on the Hub, or a folder.
+        revision: Commit, branch or tag.
+    """
+    with suppress(Exception):  # what is wrong is told where it is loaded
+        package = installed("transformers", "")
+        if not Path(local(name)).exists() and name not in package.CONFIG_MAPPING:
+            return Path(package.utils.cached_file(name, "config.json", revision=revision)).parent.name
+    return revision
 
 
 _FIX = "a name on the Hub that can be reached, or is in the cache; or a folder"

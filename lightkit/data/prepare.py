@@ -150,13 +150,10 @@ class Mixup:
         for name in ("probability", "switch_probability"):
             check_range(f"mixup.{name}", getattr(self, name), low=0, high=1, what="not a share of the batches")
         if cutmix_alpha is not None and len(info.input_shape) != 3:
-            raise UserError(
-                "CutMix cuts a rectangle out of pictures",
-                argument="mixup.cutmix_alpha",
-                expected="inputs of channels × height × width",
-                received=" × ".join(map(str, info.input_shape)) or "samples of another kind",
-                fix="data.mixup.cutmix_alpha=null",
-            )
+            what, expected = "CutMix cuts a rectangle out of pictures", "inputs of channels × height × width"
+            received = " × ".join(map(str, info.input_shape)) or "samples of another kind"
+            facts: dict[str, Any] = {"expected": expected, "received": received, "fix": "data.mixup.cutmix_alpha=null"}
+            raise UserError(what, argument="mixup.cutmix_alpha", **facts)
 
     def _check(self, name: str, alpha: float | None) -> None:
         """Refuse what is no parameter of the distribution, and targets that cannot be mixed."""

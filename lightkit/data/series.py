@@ -172,14 +172,10 @@ class Series(SeriesReader):
         numbers = {name: np.flatnonzero(all_kinds == i) for i, name in enumerate(("train", "val", "test"), 1)}
         self.splits = {name: rows for name, rows in numbers.items() if getattr(self, name, 1)}
         if empty := [name for name, rows in self.splits.items() if not len(rows)]:
-            raise UserError(
-                "; ".join(
-                    [f"no window of {self.context} + {self.horizon} values lies in {', '.join(empty)}", *self.notes]
-                ),
-                argument="path",
-                received=f"{len(moments)} moments, val {self.val}, test {self.test}, gap {self.gap}",
-                fix="smaller context, horizon or gap, or other data.split.val and data.split.test (0: no such split)",
-            )
+            what = f"no window of {self.context} + {self.horizon} values lies in {', '.join(empty)}"
+            received = f"{len(moments)} moments, val {self.val}, test {self.test}, gap {self.gap}"
+            fix = "smaller context, horizon or gap, or other data.split.val and data.split.test (0: no such split)"
+            raise UserError("; ".join([what, *self.notes]), argument="path", received=received, fix=fix)
         self.reader = SeriesReader(**{each.name: getattr(self, each.name) for each in fields(SeriesReader)})
         shape, mark = (size, self.table.shape[1]), fingerprint([self.table, self.starts, self.splits])
         learnt_by = "lightkit.trainer.Forecast"

@@ -206,11 +206,9 @@ def _infer(base: Any, targets: Tensor | None, named: Callable[[int], Any]) -> Da
 def _count(base: Any, ignored: int | None) -> int:
     """Read the targets of all samples, where these are not too many, and return the number of classes."""
     if len(base) > _SCAN_LIMIT:
-        raise UserError(
-            f"the number of classes is unknown, and {len(base)} samples are too many to read for it",
-            argument="",
-            fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
-        )
+        what = f"the number of classes is unknown, and {len(base)} samples are too many to read for it"
+        fix = "give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`"
+        raise UserError(what, argument="", fix=fix)
     found = (torch.as_tensor(read_sample(base, row)[1]) for row in range(len(base)))
     return 1 + max(int(target.masked_fill(target == (-1 if ignored is None else ignored), 0).max()) for target in found)
 

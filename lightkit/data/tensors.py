@@ -231,12 +231,9 @@ def _check_finite(values: Tensor, *, what: str, name: str, named: Callable[[int]
         row = _first_row(wrong)
         found = values[row][wrong[row]].reshape(-1)[0].item()
         place = "" if values.dim() == 1 else f", element {tuple(wrong[row].nonzero()[0].tolist())}"
-        raise UserError(
-            f"{name}: row {named(row)} of the {what} holds {found}{place}",
-            argument="",
-            expected="finite numbers",
-            fix=f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)",
-        )
+        what = f"{name}: row {named(row)} of the {what} holds {found}{place}"
+        fix = f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)"
+        raise UserError(what, argument="", expected="finite numbers", fix=fix)
 
 
 def _check_numbers(

@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 
 import lightkit.trainer.report as summary
 from lightkit.assembly import Shared, build_console, build_store
-from lightkit.assembly.origin import facts_of
+from lightkit.assembly.origin import commits, facts_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.text import without_secrets
-from lightkit.config import to_plain
+from lightkit.config import to_plain, with_values
 from lightkit.config.doors import load, names
 from lightkit.config.policy import without_user_only
 from lightkit.config.provenance import is_ours, refuse_foreign_targets
@@ -184,7 +184,8 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
             typed = [*dict.fromkeys([*place.typed(), *overrides])]
             cfg, saved = reopen(cfg, place, ranks)
         else:
-            tell = build_console(cfg).message
+            tell, kept = build_console(cfg).message, ranks.shared(lambda: commits(cfg))
+            cfg = with_values(cfg, kept) if kept else cfg
             cfg, notes = resolve_batch_size(cfg, ranks, tell)
             cfg, more = resolve_lr(cfg, ranks, tell)  # with the batches that are used
             notes += more

@@ -179,6 +179,10 @@ def test_a_pinned_commit_is_taken_from_the_cache_though_there_is_a_newer_one(
     assert model.network.config.vocab_size == 5 + len(WORDS)  # type: ignore[union-attr]
     done = cli("train", *words, "trainer.epochs=1", "name=new")
     assert lightkit.load("new").network.config.vocab_size == 6 + len(WORDS)  # type: ignore[union-attr]
+    kept(project / "hub", "c" * 40, [*WORDS, "newer", "newest"])  # what `main` was when a run began is kept with it
+    assert cli("resume", "new", "trainer.epochs=2").code == 0
+    assert (lightkit.load("new").folder / "config.yaml").read_text().count(f"revision: {'b' * 40}") == 2
+    (project / "hub/models--someone--tiny/refs/main").write_text("b" * 40)
     own = {"auto_map": CLASSES, "model_type": "own"}
     (project / f"hub/models--someone--tiny/snapshots/{'b' * 40}/config.json").unlink()
     (project / f"hub/models--someone--tiny/snapshots/{'b' * 40}/config.json").write_text(json.dumps(own))

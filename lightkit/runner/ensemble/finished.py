@@ -60,21 +60,13 @@ def check_run(run: FinishedRun) -> None:
     result = read_result(run.folder)
     if result.get("status") != "finished":
         on = " trainer.stop_at=null" if result.get("status") == "paused" else ""
-        raise UserError(
-            "this run has not finished",
-            key=str(run.folder),
-            received=result.get("status") or "no result.json that can be read",
-            fix=f"lightkit resume {run.folder}{on}, or leave it out",
-            family="ensemble",
-        )
+        what, fix = "this run has not finished", f"lightkit resume {run.folder}{on}, or leave it out"
+        received = result.get("status") or "no result.json that can be read"
+        raise UserError(what, key=str(run.folder), received=received, fix=fix, family="ensemble")
     role = role_of(run.cfg)
     if role.adds_to or role.features:
-        raise UserError(
-            "this member of an ensemble counts together with others only",
-            key=str(run.folder),
-            fix=f"the whole ensemble: {run.folder.parent.parent}",
-            family="ensemble",
-        )
+        what, fix = "this member of an ensemble counts together with others only", "the whole ensemble: "
+        raise UserError(what, key=str(run.folder), fix=f"{fix}{run.folder.parent.parent}", family="ensemble")
     more = read_ensemble(run.folder / run_files.ENSEMBLE_WEIGHTS).more if is_ensemble(run.folder) else None
     if more and not {*more} <= {*PARTS}:
         raise UserError("an ensemble of this method cannot be a member", key=str(run.folder), family="ensemble")
@@ -130,18 +122,11 @@ def _predict(member: FinishedRun) -> MemberPredictions:
     try:
         info, trained_on = parts.data.info, read_facts(folder).get("data")
         if info.task not in TASKS:
-            raise UserError(
-                "runs of this kind cannot be combined", key=str(folder), received=info.task, choices=TASKS,
-                family="ensemble",
-            )  # fmt: skip
+            what, received = "runs of this kind cannot be combined", info.task
+            raise UserError(what, key=str(folder), received=received, choices=TASKS, family="ensemble")
         if trained_on not in (None, info.fingerprint):
-            raise UserError(
-                "the data are no longer those that this run was trained on",
-                key=str(folder),
-                expected=f"fingerprint {trained_on}",
-                received=info.fingerprint,
-                family="ensemble",
-            )
+            what, expected = "the data are no longer those that this run was trained on", f"fingerprint {trained_on}"
+            raise UserError(what, key=str(folder), expected=expected, received=info.fingerprint, family="ensemble")
         if is_ensemble(folder):
             parts = with_ensemble(parts, folder, cfg)
         else:
