@@ -52,7 +52,7 @@ def _whole(states: Sequence[JobState], over: Mapping[str, Any]) -> JobState:
         return replace(worst, job=job, best=test.mean, half=half, replicates=count)
     done, status = sum(state.status == "finished" for state in states), _WORDS.get(worst.status, worst.status)
     place, reason = f"{done} of {count} replicates", f"{worst.job.name}: {worst.reason}" if worst.reason else ""
-    return replace(worst, job=job, status=status, best=None, place=place, reason=reason)
+    return replace(worst, job=job, status=status, metric=states[0].metric, best=None, place=place, reason=reason)
 
 
 def is_worse(over: Mapping[str, Any], job: Job, both: Sequence[tuple[float, float]]) -> bool:

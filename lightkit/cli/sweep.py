@@ -127,13 +127,14 @@ def _show(record: Record, *, as_json: bool) -> None:
         complain(f"no job: {error.received!r}: {error.what}")
     holder = lock_holder(record.folder)
     states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
+    wholes = whole_states(record, states)
     if as_json:
         pairs = [(state.job, {name: getattr(state, name) for name in _IN_JSON}) for state in states]
         jobs = [{"job": job.name, "overrides": job.overrides, "folder": job.folder} | facts for job, facts in pairs]
-        whole = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
+        whole: dict[str, Any] = {"folder": record.folder, "run_by": holder, "jobs": jobs, "damage": record.damage}
+        whole["means"] = {one.job.name: [one.best, one.half, one.replicates] for one in wholes if one.replicates}
         say(json_text(whole, one_line=True))
         return
-    wholes = whole_states(record, states)
     labels = job_labels(wholes)
     say(table(titles_of(wholes), [row_of(state, labels) for state in wholes], right=[2, 3, 4, 5], cut=[0, 6]))
     _tell_damage(record)

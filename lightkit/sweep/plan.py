@@ -13,6 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.doors import load
 from lightkit.config.hydra_settings import job_environment
+from lightkit.config.native import replicates
 from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
@@ -239,13 +240,13 @@ def build_search(
 
         search: JobSearch = build_study(record.head["study"], record, over, found)
     else:
-        jobs = [whole_job(replicates[0], over) for replicates in found.values()] or jobs
+        jobs = [whole_job(parts[0], over) for parts in found.values()] or jobs
         search = _race(options, jobs) or Grid(jobs)
     return Replicated(search, found, options, is_worse) if over else search
 
 
 def check_race(options: Mapping[str, Any], jobs: Sequence[Job], *, study: bool) -> None:
-    """Check `sweep.halving` before anything is stored.
+    """Check `sweep.halving` and `sweep.race` before anything is stored.
 
     Args:
         options: The section `sweep`.
@@ -253,8 +254,12 @@ def check_race(options: Mapping[str, Any], jobs: Sequence[Job], *, study: bool) 
         study: Whether Optuna chooses the jobs, which has pruners of its own.
 
     Raises:
-        UserError: Its rungs make no sense for these jobs, or for a study.
+        UserError: The rungs make no sense for these jobs, or for a study; the race ends after the replicates.
     """
+    count = len(replicates(options["over"]))
+    if options["race"] and options["race"] >= count:
+        what, expected = "a race ends before the replicates do", f"less than the {count} of sweep.over"
+        raise UserError(what, key="sweep.race", expected=expected, received=options["race"], fix="sweep.race=null")
     if _race(options, jobs) is not None and study:
         what, fix = "a study stops jobs by a pruner", "hydra.sweeper.pruner=halving or hyperband, without sweep.halving"
         raise UserError(what, key="sweep.halving", fix=fix)

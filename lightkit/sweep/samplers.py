@@ -104,12 +104,10 @@ def sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], Base
     if settings.sampler == "grid":
         if space.grid is None:
             continuous = [key.lstrip("+") for key, one in space.varied.items() if _is_continuous(one)]
-            raise UserError(
-                "a grid needs values that can be listed",
-                key=f"{KEY}.sampler",
-                received=f"grid, with a continuum for {', '.join(continuous)}",
-                fix=f"choice(a, b) or range(1, 9, 2) instead of interval, or {KEY}.sampler=tpe",
-            )
+            what = "a grid needs values that can be listed"
+            received = f"grid, with a continuum for {', '.join(continuous)}"
+            fix = f"choice(a, b) or range(1, 9, 2) instead of interval, or {KEY}.sampler=tpe"
+            raise UserError(what, key=f"{KEY}.sampler", received=received, fix=fix)
         given["search_space"] = space.grid
 
     def make(seed: int) -> BaseSampler:

@@ -241,11 +241,7 @@ def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | Non
         raise UserError(f"cannot write: {error.strerror}", key=f"{KEY}.storage", received=str(path)) from error
     found = tuple(direction.name.lower() for direction in study.directions)
     if found != settings.directions:
-        raise UserError(
-            "the study in this file has other directions",
-            key=f"{KEY}.direction",
-            expected=", ".join(found),
-            received=", ".join(settings.directions),
-            fix=f"another {KEY}.study_name or {KEY}.storage",
-        )
+        what, fix = "the study in this file has other directions", f"another {KEY}.study_name or {KEY}.storage"
+        received = ", ".join(settings.directions)
+        raise UserError(what, key=f"{KEY}.direction", expected=", ".join(found), received=received, fix=fix)
     return study

@@ -107,8 +107,9 @@ class SweepConfig:
     of these seeds and folds, and counts as their mean, with its 95 % interval. They never compete with each other. The
     keys are `seed`, `data.split.seed` and `data.split.fold`."""
     race: Optional[int] = number(None, low=3)
-    """Number of replicates after which a job may lose the race: its other replicates do not run once the 95 % interval
-    of its paired differences from the best job so far says that it is worse. Null runs all replicates."""
+    """Number of replicates after which a job may lose the race, less than `over` has: its other replicates do not run
+    once the 95 % interval of its paired differences from the best job so far says that it is worse. Null runs all
+    replicates."""
     halving: HalvingConfig = field(default_factory=HalvingConfig)
     """Successive halving: jobs pause at rungs, and only the best continue."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
