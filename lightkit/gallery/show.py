@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -168,7 +169,8 @@ def importance_page(
     names, drops, errors = zip(*(line.values() for line in table[::-1]))
     axes.barh(names, drops, xerr=errors, color=BLUE)
     axes.set_xlabel(f"how much worse {metric} gets when a column is permuted")
-    sections = [PageSection("Columns", f"{repeats} permutations of each. {_SHARED}", figure=figure)]
+    note = f"{repeats} permutations of each. {_SHARED} {_closest(source.x[rows], columns, names)}"
+    sections = [PageSection("Columns", note, figure=figure)]
     return Page(title, subtitle, InputView(learner.data), figure, [], sections, table)
 
 
@@ -179,6 +181,14 @@ def columns_of(source: TensorData) -> dict[str, list[int]]:
     for place, feature in enumerate(source.feature_names):
         found.setdefault(owners.get(feature, feature.removesuffix(" missing")), []).append(place)
     return found
+
+
+def _closest(x: Tensor, columns: Mapping[str, list[int]], names: Sequence[str]) -> str:
+    """Say which two of the named columns go together most in rows `(N, F)`, by the correlation of their features."""
+    strength, pairs = torch.corrcoef(x.T).reshape(x.shape[1], -1).abs().nan_to_num(), combinations(names, 2)
+    found = ((float(strength[columns[one]][:, columns[other]].max()), one, other) for one, other in pairs)
+    most, one, other = max(found, default=(0.0, "", ""))
+    return f"Here {one} and {other} are closest, with a correlation of {most:.2f}." if most > 0.5 else ""
 
 
 def attributions_page(
