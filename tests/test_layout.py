@@ -102,7 +102,7 @@ BUDGETS = {
     "monitor": 850,
     "models": 950,
     "finders": 700,
-    "gallery": 850,
+    "gallery": 900,
     "processes": 350,
     "losses": 150,
     "sklearn": 150,
