@@ -28,6 +28,8 @@ from lightkit.common.reading import read_tail
 from lightkit.compare.comparison import RunComparison
 from lightkit.compare.grouping import Group, read_curves
 from lightkit.compare.report import tables
+from lightkit.config import compose
+from lightkit.config.tree import to_plain
 from lightkit.ensemble.oof import TASKS, MemberPredictions, pooled
 from lightkit.gallery.charts import read_pairs
 from lightkit.gallery.samples import spread
@@ -40,16 +42,15 @@ from lightkit.runs.catalog import folds_of
 from lightkit.runs.filters import direction_of
 from lightkit.runs.index import read_record
 from lightkit.runs.reading import read_facts, read_json, read_result, read_run
-from lightkit.runs.record import PACKAGES, RunRecord
+from lightkit.runs.record import PACKAGES, RunRecord, Section
 from lightkit.trainer.learner import Learner, Shared
 
-_TREES: dict[str, Any] = {"early_stopping": False, "random_state": 0}
 SIMPLE = {
     "constant": (dummy.DummyClassifier(strategy="prior"), dummy.DummyRegressor()),
     "linear": (linear_model.LogisticRegression(max_iter=200), linear_model.Ridge()),
     "gradient boosting": (
-        ensemble.HistGradientBoostingClassifier(**_TREES),
-        ensemble.HistGradientBoostingRegressor(**_TREES),
+        ensemble.HistGradientBoostingClassifier(early_stopping=False, random_state=0),
+        ensemble.HistGradientBoostingRegressor(early_stopping=False, random_state=0),
     ),
 }
 """Simple models by name, for classes or labels, and for values; the first needs no inputs."""
@@ -74,17 +75,16 @@ def report_page(record: RunRecord, comparison: RunComparison | None, **shown: An
     with suppress(UserError):
         kept = read_rows(runs[0].folder)
         splits |= {} if kept is None else {name: len(own) for name, own in kept.rows().items()}
+        chosen = [text for text in record.overrides if "." not in text.partition("=")[0]]
+        shown["defaults"] = Section(to_plain(compose(chosen).cfg)).keys
     pictures = sorted((folder / run_files.FIGURES).rglob("*.png"))[:_FIGURES]
-    shown["figures"] = {
-        path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in pictures
-    }
-    shown |= {"facts": read_facts(folder), "result": read_result(folder), "splits": splits}
+    figures = {str(one.relative_to(folder)): base64.b64encode(one.read_bytes()).decode() for one in pictures}
+    shown |= {"facts": read_facts(folder), "result": read_result(folder), "splits": splits, "figures": figures}
     shown |= {"calibration": read_json(folder / run_files.CALIBRATION), "leaks": read_json(folder / run_files.LEAKS)}
     shown |= {"curves": read_curves(group), "repeats": len(group.runs), "members": members, "packages": PACKAGES}
     shown |= {"log": read_tail(folder / run_files.LOG, _LOG_CHARACTERS).splitlines(), "mode": direction_of}
-    return render(
-        _TEMPLATE, record=record, comparison=comparison, tables=tables(comparison) if comparison else (), **shown
-    )
+    shown |= {"record": record, "comparison": comparison, "tables": tables(comparison) if comparison else ()}
+    return render(_TEMPLATE, **shown)
 
 
 def beside_simple(folder: Path, overrides: Sequence[str] = (), *, seconds: float) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/optuna.md",
         "docs/guides/own-parts.md",
         "docs/guides/profiling.md",
+        "docs/guides/report.md",
         "docs/guides/results.md",
         "docs/guides/resume.md",
         "docs/guides/segmentation.md",
