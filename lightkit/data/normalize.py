@@ -24,10 +24,8 @@ class Normalizer:
     def __init__(self, shift: Tensor, scale: Tensor) -> None:
         self.shift, self.scale = shift.to(torch.float32), scale.to(torch.float32)
 
-    def __call__(self, x: Any, random: Any = None) -> Any:
-        """Return a scaled copy of inputs `(B, ...)`, or of each of a tuple of such."""
-        if isinstance(x, tuple):
-            return tuple(map(self, x))
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return a scaled copy of inputs `(B, ...)`."""
         return (x - self.shift.to(x.device)).div_(self.scale.to(x.device))
 
     def spare(self, places: Sequence[int]) -> None:

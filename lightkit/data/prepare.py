@@ -83,13 +83,16 @@ class Prepare:
             fix = "data.augment=[], and transforms in the data set itself"
             raise UserError(what, key="data.augment", received=shape_of(batch)[:200], fix=fix, family="data-setting")
         x, y = batch
-        device, steps = x.device if isinstance(x, Tensor) else None, [*self.augment]
-        if self.normalizer is not None:
-            steps.insert(sees_pixels(self.augment, x), self.normalizer)
+        device, scale = x.device if isinstance(x, Tensor) else None, self.normalizer
+        steps: list[Any] = [*self.augment]
+        if scale is not None:
+            steps.insert(sees_pixels(self.augment, x), scale)
         random = SampleRandom(mix(self.seed, "sample", epoch), torch.arange(first, first + len(x), device=device))
         within = lies_within(x, y)
         for transform in steps:
-            if not within or transform is self.normalizer:
+            if scale is not None and transform is scale:
+                x = tuple(map(scale, x)) if isinstance(x, tuple) else scale(x)
+            elif not within:
                 x = transform(x, random)
             elif isinstance(transform, PerSample):
                 x, y = transform(x, random, y)
