@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import load_file
 
 from lightkit.common.errors import UserError
-from lightkit.config import load_run
+from lightkit.config import compose, load_run
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
+from lightkit.runner.comparison import compare_runs
 from lightkit.runner.ensemble import run as ensemble_run
 from lightkit.runner.trace import Moment, kill, traced_runner
 from lightkit.runs.folder import RunFolder
-from tests.resume.ensembles import METHODS, config, differences, go_on, train
+from tests.resume.ensembles import BASE, METHODS, config, differences, go_on, train
 from tests.resume.harness import forked
 from tests.waiting import until
 
@@ -88,6 +89,29 @@ def test_members_in_processes_end_with_the_one_that_started_them_and_go_on(tmp_p
     resumed(place)
     settings = ("ensemble.safetensors: ", "plan.settings.")  # the engine is in both
     assert [found for found in differences(tmp_path / "whole", place) if not found.startswith(settings)] == []
+
+
+@pytest.mark.thorough(first=1)
+@pytest.mark.parametrize("engine", ["vectorized", "processes", "sequential"])
+def test_a_cross_validation_that_is_killed_in_its_folds_ends_with_the_same_bits(engine: str, tmp_path: Path) -> None:
+    cfg = compose([*BASE, "cv=2", f"cv.engine={engine}", "trainer.epochs=30"]).cfg
+    whole, place = tmp_path / "whole", tmp_path / "run"
+    train(cfg, whole)
+
+    def job() -> None:
+        def wait_and_kill() -> None:
+            until(lambda: any(place.glob("**/manifest.json")), "a fold to save")
+            kill()
+
+        threading.Thread(target=wait_and_kill, daemon=True).start()
+        Runner(cfg, place).run()
+
+    forked(job, tmp_path / "log", want=-signal.SIGKILL)
+    assert not (place / "result.json").exists()
+    resumed(place)
+    assert [item for item in compare_runs(whole, place) if item.different] == []
+    one, other = (MemberPredictions.read(run / "oof.safetensors") for run in (whole, place))
+    assert torch.equal(one.predictions, other.predictions)
 
 
 def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[], None]:
