@@ -13,7 +13,7 @@ Every comparison is of made-up configurations that are equal but for their luck:
   difference over the rows, and whether its bootstrap interval leaves out 0.
 
 It ends with status 1 where more than 6 % of equal models are called different (5 % is what p < 0.05 allows, 1 % the
-error of a simulation), or fewer than 70 % of differences of three standard deviations are found with five seeds.
+error of a simulation), or fewer than 70 % of differences of three standard deviations are found with 5 or 10 seeds.
 """
 
 from __future__ import annotations
