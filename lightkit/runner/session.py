@@ -225,7 +225,7 @@ def memory_released() -> Iterator[None]:
 def look_for_leaks(run: Session, cfg: DictConfig, shared: Shared) -> Session:
     """Look for leaks once, where a run starts; what is found is told with its first lines, and kept in its folder."""
     starts = run.fresh and run.ranks.main and run.place.path.parent.name != run_files.MEMBERS
-    wanted = names(_LEAKS) if cfg.data.leak_check and starts else ()
+    wanted = names(_LEAKS) if starts and cfg.data.get("leak_check", True) else ()
     with kept_generators():
         looks = [load(_LEAKS, name, entries=cfg.get("trust") or ()) for name in wanted]
         bad = (one for look, given in looks for one in look(cfg, shared, **given) if one.is_bad)
