@@ -117,7 +117,7 @@ def check_replicates(key: str, values: Sequence[int], by: str) -> None:
     Raises:
         UserError: They do not.
     """
-    check_choice(key, key, REPEATED, "values of this key would compete: sweep over them instead")
+    check_choice(key, key, REPEATED, "not a key that repeats a run: what competes is swept over")
     if not values or len({*values}) < len(values):
         what, expected = "each replicate has a value of its own", "different whole numbers, such as [0, 1, 2]"
         raise UserError(what, argument=key, expected=expected, received=values, family="wrong-value")

@@ -174,8 +174,8 @@ def test_optuna_is_told_the_mean_once(cli: Cli, job: type[Job], project: Path, o
 
 def test_wrong_replicates_start_nothing(cli: Cli, project: Path) -> None:
     for typed, message in {
-        "sweep.over={sede: [0, 1]}": "sweep.over.sede: values of this key would compete",
-        "sweep.over={optim.lr: [1, 2]}": "sweep.over.optim.lr: values of this key would compete",
+        "sweep.over={sede: [0, 1]}": "sweep.over.sede: not a key that repeats a run",
+        "sweep.over={optim.lr: [1, 2]}": "sweep.over.optim.lr: not a key that repeats a run",
         "sweep.over={seed: []}": "sweep.over.seed: each replicate has a value of its own",
         "sweep.over={seed: [1, 1]}": "sweep.over.seed: each replicate has a value of its own",
         "sweep.over={seed: 3}": "sweep.over.seed: wrong type",
