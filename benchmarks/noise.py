@@ -3,7 +3,7 @@
     python -m benchmarks.noise [--repetitions 50] [--seed 0] [PATH ...]
 
 Each repetition draws 120 rows of five features, and deals out two classes of 60 rows at random: of unequal classes the
-larger one is right in more than half of the rows, which stratified folds tell. A report is too good where chance (0.5) lies
+larger one is right in more than half of the rows, which stratified folds tell. A report is too good where 0.5 lies
 below its 95 % interval: that of the cross-validation itself, elsewhere that of a share of so many rows (Clopper and
 Pearson). It ends with status 1 where a path reports so more often than 5 % allows (0.99 quantile of the binomial
 distribution).
