@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 def calibrate(args: list[str]) -> int:
     """Fit a calibration to rows of a run, keep it in the folder of the run, and say what it is worth."""
-    options = Parser("calibrate", "run", "overrides*", method="temperature", split="val", coverage="").read(args)
+    options = Parser("calibrate", "run", "overrides*", method="temperature", split="val").read(args)
     coverage = _share(options.coverage) if options.coverage else None
     folder = find_run(options.run, project())
     cfg = read_run(folder, options.overrides).cfg
     with held():  # torch takes seconds, and a wrong configuration is told before
+        from lightkit.runner.calibrate import goal_of
         from lightkit.runner.calibrating import calibrate as fit
-    found = fit(cfg, folder, method=options.method, split=options.split, coverage=coverage)
+    goal = goal_of(options.threshold, options.cost)
+    found = fit(cfg, folder, method=options.method, split=options.split, coverage=coverage, goal=goal)
     return report(options, asdict(found), lambda: [*_lines(found), f"\nwritten to {folder / run_files.CALIBRATION}"])
 
 
@@ -61,3 +63,7 @@ def _lines(found: Calibrated) -> Iterator[str]:
         yield f"coverage {found.coverage:g} of new rows by {found.rows} rows: {told}"
         if found.covered is not None and found.size is not None:
             yield f"of the test rows {found.covered:.1%} are covered, with a mean size of {number(found.size)}"
+    if found.reached is not None:
+        told = ", ".join(f"{name} above {value:.4g}" for name, value in found.thresholds.items())
+        yield f"decided for {found.goal}: {told}"
+        yield f"the {found.fitted_on} rows, which chose this, reach {number(found.reached)}: too good for other rows"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.reading import NUMBER, TEXT, WHOLE
+from lightkit.common.reading import NUMBER, OBJECT, TEXT, WHOLE, is_number, yaml_or_nothing
 from lightkit.ensemble.calibration import fit_temperature, reliability
 from lightkit.ensemble.combining import as_probabilities, log_likelihood
 from lightkit.runs.reading import read_json
@@ -31,6 +31,7 @@ FEWEST = 20
 """Rows at least that something is fitted to."""
 _PARTS, _ROUNDS = 5, 200
 _SHAPE = {"method": TEXT, "task": TEXT, "rows": WHOLE, "result": TEXT, "coverage": NUMBER, "quantile": NUMBER}
+_SHAPE |= {"thresholds": OBJECT}
 
 
 class Curves(nn.Module):
@@ -151,6 +152,81 @@ def _scores(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
     return (predictions.double() - targets.reshape(predictions.shape)).abs().amax(1)
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What thresholds are tuned for.
+
+    Args:
+        name: What it is called.
+        value: Computes it from the numbers of true and false positive, false and true negative decisions.
+        sign: 1 where more is better, else -1.
+    """
+
+    name: str
+    value: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    sign: int = 1
+
+    def reached(self, said: Tensor, truth: Tensor) -> float:
+        """Return what decisions `(N, K)` reach, the mean over columns."""
+        pairs = ((said & truth), (said & ~truth), (~said & truth), (~said & ~truth))
+        return float(self.value(*(pair.sum(0).double() for pair in pairs)).nan_to_num(0.0).mean())
+
+    def thresholds(self, chance: Tensor, truth: Tensor) -> list[float]:
+        """Return the best threshold of each column `(N, K)`, of equal ones the nearest to a half.
+
+        All that decide differently are tried: those in the middle between two probabilities.
+        """
+        found = list[float]()
+        for scores, yes in zip(chance.double().T, truth.T):
+            known, place = scores.unique(return_inverse=True)
+            ends = torch.cat([known.new_tensor([-1e-9]), known, known.new_tensor([1 + 1e-9])])
+            below = [place.bincount(side.double(), len(known)).cumsum(0) for side in (yes, ~yes)]
+            fn, tn = (torch.cat([ends.new_zeros(1), counts]) for counts in below)
+            values = self.sign * self.value(fn[-1] - fn, tn[-1] - tn, fn, tn).nan_to_num(0.0)
+            best = ((ends[1:] + ends[:-1]) / 2)[values >= values.max() - 1e-12]
+            found.append(float(best[(best - 0.5).abs().argmin()]))
+        return found
+
+
+GOALS = {
+    "f1": lambda tp, fp, fn, tn: 2 * tp / (2 * tp + fp + fn),
+    "accuracy": lambda tp, fp, fn, tn: (tp + tn) / (tp + fp + fn + tn),
+    "balanced_accuracy": lambda tp, fp, fn, tn: (tp / (tp + fn) + tn / (tn + fp)) / 2,
+    "youden": lambda tp, fp, fn, tn: tp / (tp + fn) + tn / (tn + fp) - 1,
+    "mcc": lambda tp, fp, fn, tn: (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)).sqrt(),
+}
+"""Metrics of decisions that thresholds may be tuned for."""
+_COSTS = ("false_positive", "false_negative")
+
+
+def goal_of(threshold: str, cost: str) -> Goal | None:
+    """Return what thresholds are to be tuned for; None where nothing is named.
+
+    Args:
+        threshold: One of `GOALS`, or nothing.
+        cost: What wrong decisions cost, as a mapping in YAML, or nothing.
+
+    Raises:
+        UserError: There is no such metric, both are given, or these are no costs.
+    """
+    if threshold and threshold not in GOALS:
+        raise UserError("not a metric of decisions", key="--threshold", received=threshold, choices=GOALS)
+    if not cost:
+        return Goal(threshold, GOALS[threshold]) if threshold else None
+    given = yaml_or_nothing(cost)
+    up, down = (float(given.get(name, -1)) if is_number(given.get(name)) else -1.0 for name in _COSTS)
+    if threshold or len(given) != 2 or min(up, down) < 0 or not up + down:
+        what, expected = "thresholds are tuned for one metric, or for costs", "'{false_positive: 1, false_negative: 5}'"
+        raise UserError(what, key="--cost", received=cost, expected=f"{expected}, without --threshold")
+    return Goal("cost", lambda tp, fp, fn, tn: (up * fp + down * fn) / (tp + fp + fn + tn), -1)
+
+
+def sides(chance: Tensor, targets: Tensor, task: str) -> tuple[Tensor, Tensor]:
+    """Return the probabilities that thresholds are for, `(N, K)`, and what is true: of labels, or the second class."""
+    truth, first = _as_table(targets, chance.shape[1], task) > 0.5, int(task == "multiclass")
+    return chance[:, first:], truth[:, first:]
+
+
 @dataclass
 class Calibration(AsTheyAre):
     """What was found for a run: how its outputs become probabilities, and what covers the truth.
@@ -160,12 +236,21 @@ class Calibration(AsTheyAre):
         curves: Makes logits of logits; None leaves them.
         coverage: Share of rows that sets or intervals cover; None makes none.
         quantile: The largest score in them.
+        thresholds: From which probability on there is a label, or the second of two classes; empty for the likeliest.
     """
 
     task: str
     curves: Curves | None = None
     coverage: float | None = None
     quantile: float = math.inf
+    thresholds: Sequence[float] = ()
+
+    def decided(self, chance: Tensor, task: str) -> Tensor:
+        """See `AsTheyAre.decided`."""
+        if not self.thresholds:
+            return super().decided(chance, task)
+        over = chance[:, -len(self.thresholds) :].double() > torch.tensor(self.thresholds, dtype=torch.float64)
+        return over[:, 0].long() if task == "multiclass" else over
 
     def outputs(self, outputs: Tensor) -> Tensor:
         """See `AsTheyAre.outputs`."""
@@ -210,11 +295,12 @@ def calibration_of(folder: Path, checkpoint: str = "best", members: Sequence[str
         if not found or found["result"] != result_mark(folder):
             return AsTheyAre()
         curves = Curves(found["task"], **found["curves"]) if found.get("curves") else None
+        thresholds = [float(value) for value in (found.get("thresholds") or {}).values()]
     except (TypeError, ValueError) as error:
         fix = f"lightkit calibrate {folder}, or remove the file"
         raise UserError("what it says of probabilities is damaged", key=str(folder), fix=fix, family="file") from error
     quantile = math.inf if found.get("quantile") is None else found["quantile"]
-    return Calibration(found["task"], curves, found.get("coverage"), quantile)
+    return Calibration(found["task"], curves, found.get("coverage"), quantile, thresholds)
 
 
 def result_mark(folder: Path) -> str:
@@ -224,24 +310,50 @@ def result_mark(folder: Path) -> str:
     return ""
 
 
-def measures(logits: Tensor, targets: Tensor, task: str) -> dict[str, float]:
-    """Return how far probabilities can be believed: expected calibration error, log loss, Brier score, accuracy."""
+def measures(
+    logits: Tensor, targets: Tensor, task: str, decided: Tensor | None = None, goal: Goal | None = None
+) -> dict[str, float]:
+    """Return how far probabilities can be believed: expected calibration error, log loss, Brier score, accuracy.
+
+    Args:
+        logits: `(N, C)`.
+        targets: `(N,)` classes, or `(N, C)` labels.
+        task: Kind of target.
+        decided: What was decided, see `AsTheyAre.decided`; None takes the likeliest.
+        goal: What decisions are measured by, too.
+    """
     chance = as_probabilities(logits, task)
     truth = _as_table(targets, chance.shape[1], task)
-    decided = chance.argmax(1) == targets.reshape(-1) if task == "multiclass" else (chance > 0.5) == (truth > 0.5)
-    return {
+    said = AsTheyAre().decided(chance, task) if decided is None else decided
+    found = {
         "ece": reliability(chance, targets, task).error,
         "log_loss": -float(log_likelihood(chance, targets, task).mean()),
         "brier": float((chance - truth).square().sum(1).mean()),
-        "accuracy": float(decided.double().mean()),
+        "accuracy": float((said == (targets.reshape(-1) if task == "multiclass" else truth > 0.5)).double().mean()),
     }
+    yes = sides(chance, targets, task)[1]
+    return found if goal is None else {**found, goal.name: goal.reached(said.reshape(yes.shape).bool(), yes)}
+
+
+def in_parts(count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the places of the other rows, and those of each of five random parts of rows."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    for part in order.tensor_split(_PARTS):
+        yield (~torch.isin(torch.arange(count), part)).nonzero()[:, 0], part
 
 
 def crossed(method: str, logits: Tensor, targets: Tensor, task: str) -> Tensor:
     """Return what the method makes of rows each of which had no part in its fitting, `(N, C)`."""
-    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
     found = torch.empty_like(logits)
-    for part in order.tensor_split(_PARTS):
-        kept = ~torch.isin(torch.arange(len(targets)), part)
+    for kept, part in in_parts(len(targets)):
         found[part] = Curves(task, **fit_curves(method, logits[kept], targets[kept], task))(logits[part])
+    return found
+
+
+def crossed_decisions(goal: Goal, chance: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Return decisions about rows each of which had no part in the choice of its thresholds."""
+    found = AsTheyAre().decided(chance, task)
+    for kept, part in in_parts(len(targets)):
+        own = Calibration(task, thresholds=goal.thresholds(*sides(chance[kept], targets[kept], task)))
+        found[part] = own.decided(chance[part], task)
     return found

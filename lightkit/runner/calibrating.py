@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -22,7 +22,7 @@ from lightkit.ensemble.oof import pooled
 from lightkit.loggers.files import write_json
 from lightkit.metrics.ensemble_figures import reliability as draw_reliability
 from lightkit.runner import calibrate as fitting
-from lightkit.runner.calibrate import FEWEST, METHODS, Calibration, Curves, measures, result_mark
+from lightkit.runner.calibrate import FEWEST, METHODS, Calibration, Curves, Goal, measures, result_mark, sides
 from lightkit.runner.evaluation import check_mean, predict_rows, rows_of
 from lightkit.runner.folds import first_fold, fold_predictions, trained_folds
 from lightkit.runner.run import Runner
@@ -56,6 +56,9 @@ class Calibrated:
         quantile: The largest score in them.
         covered: Share of the test rows that they cover.
         size: Mean number of classes in a set, or mean width of an interval, of the test rows.
+        goal: What thresholds were tuned for; None leaves decisions to the likeliest.
+        thresholds: The probability from which on there is a label, or the second of two classes, by its name.
+        reached: What the rows that decided reach by them, which is too good.
     """
 
     method: str
@@ -68,10 +71,19 @@ class Calibrated:
     quantile: float | None = None
     covered: float | None = None
     size: float | None = None
+    goal: str | None = None
+    thresholds: dict[str, float] = field(default_factory=dict)
+    reached: float | None = None
 
 
 def calibrate(
-    cfg: DictConfig, folder: Path, *, method: str = "temperature", split: str = "val", coverage: float | None = None
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    method: str = "temperature",
+    split: str = "val",
+    coverage: float | None = None,
+    goal: Goal | None = None,
 ) -> Calibrated:
     """Fit what makes the probabilities of a run believable, and what covers the truth; kept in its folder.
 
@@ -81,6 +93,7 @@ def calibrate(
         method: `temperature`, `vector`, `isotonic` or `none`.
         split: The rows to fit on.
         coverage: Share of rows that sets of classes, or intervals, are to cover; None makes none.
+        goal: What the thresholds of decisions are tuned for; None leaves decisions to the likeliest.
 
     Returns:
         What it came to. `calibration.json` and `figures/calibration` of the folder hold it.
@@ -90,17 +103,18 @@ def calibrate(
     """
     info, seen, tested = _rows(cfg, folder, split)
     task, method = info.task, NONE if info.task == "regression" else method
-    _check(method, task, coverage, len(seen.targets), split)
+    _check(method, task, coverage, goal, len(seen.targets), split)
     fitted = None if method == NONE else fitting.fit_curves(method, seen.logits, seen.targets, task)
     curves = None if fitted is None else Curves(task, **fitted)
     fair = seen.logits if curves is None else fitting.crossed(method, seen.logits, seen.targets, task)
     scores = fair if task == "regression" else as_probabilities(fair, task)
     quantile = None if coverage is None else fitting.conformal_quantile(scores, seen.targets, task, coverage)
     found = Calibration(task, curves, coverage, math.inf if quantile is None else quantile)
+    tuned = _tuned(found, seen, info, goal) if goal else {}
     covered, size = (None, None) if coverage is None or tested is None else _covered(found, tested)
     where, count = _OUT_OF_FOLD if folds_of(folder) else split, len(seen.targets)
-    measured = _measured(found, seen, fair, tested)
-    told = Calibrated(method, where, count, *measured, coverage, quantile, covered, size)
+    measured = _measured(found, seen, fair, tested, goal)
+    told = Calibrated(method, where, count, *measured, coverage, quantile, covered, size, **tuned)
     _draw(folder, info, (seen.logits, fair), seen.targets)
     finite = quantile if quantile is not None and math.isfinite(quantile) else None
     kept = {**asdict(told), "quantile": finite, "task": task, "result": result_mark(folder), "curves": fitted}
@@ -108,7 +122,25 @@ def calibrate(
     return told
 
 
-def _check(method: str, task: str, coverage: float | None, rows: int, split: str) -> None:
+def _tuned(found: Calibration, seen: HeldOut, info: DataInfo, goal: Goal) -> dict[str, Any]:
+    """Tune the thresholds of a calibration, and return what is told of them.
+
+    Raises:
+        UserError: There are no two sides to be parted.
+    """
+    task, chance = info.task, as_probabilities(found.outputs(seen.logits), info.task)
+    is_value = task == "regression" or (task == "multiclass" and chance.shape[1] > 2)
+    chance, truth = (chance, chance > math.inf) if is_value else sides(chance, seen.targets, task)
+    if bool((truth == truth[:1]).all(0).any()):
+        what, expected = "a threshold parts two classes, or the rows with a label from those without", "rows of both"
+        raise UserError(what, key="--threshold", expected=expected, received=task, family="data-setting")
+    found.thresholds = goal.thresholds(chance, truth)
+    names = (info.class_names or ("1",))[-truth.shape[1] :]
+    reached = goal.reached(chance.double() > torch.tensor(found.thresholds).double(), truth)
+    return {"goal": goal.name, "thresholds": dict(zip(names, found.thresholds)), "reached": reached}
+
+
+def _check(method: str, task: str, coverage: float | None, goal: Goal | None, rows: int, split: str) -> None:
     """Refuse what cannot be fitted, and what would change nothing.
 
     Raises:
@@ -116,7 +148,7 @@ def _check(method: str, task: str, coverage: float | None, rows: int, split: str
     """
     if method not in (*METHODS, NONE):
         raise UserError("no such method", key="--method", received=method, choices=(*METHODS, NONE))
-    if method == NONE and coverage is None:
+    if method == NONE and coverage is None and goal is None:
         fix = "--coverage 0.9" if task == "regression" else "--coverage 0.9, or another --method"
         what = "nothing would be done"
         raise UserError(what, key="--method", received=f"{method}, of {task}", fix=fix, family="contradiction")
@@ -130,16 +162,22 @@ def _check(method: str, task: str, coverage: float | None, rows: int, split: str
 
 
 def _measured(
-    found: Calibration, seen: HeldOut, fair: Tensor, tested: HeldOut | None
+    found: Calibration, seen: HeldOut, fair: Tensor, tested: HeldOut | None, goal: Goal | None
 ) -> tuple[dict[str, float], dict[str, float], dict[str, dict[str, float]]]:
     """Return the measures of the rows of the fit before and after, and those of the test rows; of values none."""
-    if found.task == "regression":
+    task = found.task
+    if task == "regression":
         return {}, {}, {}
-    before, after = (measures(logits, seen.targets, found.task) for logits in (seen.logits, fair))
+    decided = (
+        None if goal is None else fitting.crossed_decisions(goal, as_probabilities(fair, task), seen.targets, task)
+    )
+    before = measures(seen.logits, seen.targets, task, None, goal)
+    after = measures(fair, seen.targets, task, decided, goal)
     if tested is None:
         return before, after, {}
-    both = {"before": tested.logits, "after": found.outputs(tested.logits)}
-    return before, after, {name: measures(logits, tested.targets, found.task) for name, logits in both.items()}
+    logits = found.outputs(tested.logits)
+    of_test = measures(logits, tested.targets, task, found.decided(as_probabilities(logits, task), task), goal)
+    return before, after, {"before": measures(tested.logits, tested.targets, task, None, goal), "after": of_test}
 
 
 def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut, HeldOut | None]:

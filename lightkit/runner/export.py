@@ -161,6 +161,7 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "unit": info.target_scale,
         "classes": list(info.class_names),
         "words": list(reader.words),
+        "thresholds": list(getattr(model.after, "thresholds", ())),
         "input_shape": raw_shape(known),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "vocabulary": list(info.vocabulary),

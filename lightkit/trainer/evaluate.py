@@ -142,6 +142,10 @@ class AsTheyAre:
         """Return logits `(N, ...)` whose probabilities can be believed."""
         return outputs
 
+    def decided(self, chance: Tensor, task: str) -> Tensor:
+        """Return classes `(N,)`, or which labels there are, `(N, C)` bool, by their probabilities `(N, C)`."""
+        return chance.argmax(1) if task == "multiclass" else chance > 0.5
+
     def columns(self, values: Tensor, names: Sequence[str]) -> dict[str, list[Any]]:
         """Return more columns, of probabilities `(N, C)` of classes by these names, or of values in their unit."""
         del values, names
@@ -259,7 +263,8 @@ class Predictions:
         outputs = self.after.outputs(outputs) if task in ("binary", "multiclass", "multilabel") else outputs
         if task == "binary":
             probabilities = outputs.reshape(len(outputs)).sigmoid()
-            return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
+            yes = self.after.decided(probabilities[:, None], task)[:, 0].int()
+            return {"prediction": yes.tolist(), "p": probabilities.tolist()}
         if task == "language_modeling":
             return {"prediction": outputs.argmax(-1).tolist()}
         if task == "segmentation":
@@ -268,12 +273,9 @@ class Predictions:
         if task not in ("multiclass", "multilabel") or outputs.shape[1:] != (len(names),):  # embeddings are no classes
             more = self.after.columns(outputs, ()) if task == "regression" else {}
             return {"prediction": outputs.tolist(), **more}
-        if task == "multiclass":
-            probabilities = outputs.softmax(1)
-            chosen: list[Any] = [names[index] for index in probabilities.argmax(1).tolist()]
-        else:
-            probabilities = outputs.sigmoid()
-            chosen = (probabilities > 0.5).int().tolist()
+        probabilities = outputs.softmax(1) if task == "multiclass" else outputs.sigmoid()
+        chosen: list[Any] = self.after.decided(probabilities, task).int().tolist()
+        chosen = [names[index] for index in chosen] if task == "multiclass" else chosen
         columns = {f"p({name})": probabilities[:, i].tolist() for i, name in enumerate(names)}
         more = self.after.columns(probabilities, names) if task == "multiclass" else {}
         return {"prediction": chosen, **columns, **more}

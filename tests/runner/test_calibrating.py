@@ -15,11 +15,13 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, make_scorer, matthews_corrcoef
+from sklearn.model_selection import TunedThresholdClassifierCV
 
 import lightkit
 from lightkit.cli import main
 from lightkit.ensemble.combining import as_probabilities
-from lightkit.runner.calibrate import Curves, conformal_quantile, fit_curves, measures
+from lightkit.runner.calibrate import GOALS, Curves, conformal_quantile, fit_curves, goal_of, measures
 
 RUN = "outputs/run"
 QUICK = ("model.hidden=[8]", "trainer.epochs=4", "optim.lr=0.01", "logger.console.style=quiet", f"hydra.run.dir={RUN}")
@@ -162,3 +164,108 @@ def test_mistakes_are_told(digits: Path, cli: Callable[..., Any], words: tuple[s
     assert outcome.code == 2
     assert message in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def saved(truth: np.ndarray, said: np.ndarray) -> float:
+    """What decisions cost, with a minus, where it costs 1 to say yes wrongly and 5 to say no wrongly."""
+    return -float(((said > truth) + 5.0 * (said < truth)).mean())
+
+
+SCORES: dict[str, Callable[..., float]] = {
+    "f1": lambda truth, said: f1_score(truth, said, zero_division=0.0),
+    "accuracy": accuracy_score,
+    "balanced_accuracy": balanced_accuracy_score,
+    "youden": lambda truth, said: balanced_accuracy_score(truth, said, adjusted=True),
+    "mcc": matthews_corrcoef,
+    "": saved,
+}
+COST = "{false_positive: 1, false_negative: 5}"
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_thresholds_are_the_best_of_all(name: str) -> None:
+    assert {*SCORES} == {*GOALS, ""}
+    draw = np.random.default_rng(3)
+    chance = draw.uniform(size=400).round(2)  # many are equal
+    truth = draw.uniform(size=400) < chance**2
+    goal, score = goal_of(name, "" if name else COST), SCORES[name]
+    assert goal is not None
+    scores, labels = torch.from_numpy(chance)[:, None], torch.from_numpy(truth)[:, None]
+    (found,) = goal.thresholds(scores, labels)
+    best = max(score(truth, chance > cut) for cut in (-1.0, *np.unique(chance)))
+    assert score(truth, chance > found) == pytest.approx(best, abs=1e-6)
+    assert goal.sign * goal.reached(scores > found, labels) == pytest.approx(best, abs=1e-6)
+    both, cuts = np.stack([1 - chance, chance], 1), np.unique(chance)
+    how: dict[str, Any] = {"cv": "prefit", "refit": False, "thresholds": cuts}
+    theirs = TunedThresholdClassifierCV(FrozenEstimator(AsGiven(2)), scoring=make_scorer(score), **how)
+    assert score(truth, chance > found) >= theirs.fit(both, truth.astype(int)).best_score_ - 1e-6
+
+
+def test_thresholds_of_one_side_only_leave_the_other_out() -> None:
+    goal, scores = goal_of("accuracy", ""), torch.tensor([[0.0], [0.4], [1.0]])
+    assert goal is not None
+    never, always = (goal.thresholds(scores, torch.full((3, 1), side))[0] for side in (False, True))
+    assert ((scores > never).any(), (scores > always).all()) == (False, True)
+
+
+def predicted(cli: Callable[..., Any], *words: str) -> list[dict[str, str]]:
+    assert cli("predict", *words, "--output", "p.csv").code == 0
+    with Path("p.csv").open() as file:
+        return [*csv.DictReader(file)]
+
+
+def test_tuned_thresholds_decide_wherever_a_run_predicts(cli: Callable[..., Any]) -> None:
+    assert cli("train", "data=breast_cancer", *QUICK, "data.split.val=0.3").code == 0
+    told = cli("calibrate", RUN, "--threshold", "f1", "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    ((name, threshold),) = found["thresholds"].items()
+    for split, expected in (("val", found["reached"]), ("test", found["test"]["after"]["f1"])):
+        rows = predicted(cli, RUN, "--split", split)
+        chance, truth, said = zip(*((float(r["p(benign)"]), r["target"], r["prediction"]) for r in rows))
+        assert [one == name for one in said] == [one > threshold for one in chance]
+        assert f1_score(truth, said, pos_label=name) == pytest.approx(expected, abs=1e-6)
+        if split == "val":
+            marks = [one == name for one in truth]
+            assert max(f1_score(marks, np.array(chance) >= cut) for cut in chance) == pytest.approx(expected, abs=1e-6)
+    assert found["after"]["f1"] <= found["reached"] + 1e-6, "each row by thresholds that others chose"
+    model, x = lightkit.load(RUN), np.random.default_rng(0).uniform(0, 30, size=(40, 30)).astype(np.float32)
+    assert (model.predict(x) == np.where(model.predict_proba(x)[:, 1] > threshold, "benign", "malignant")).all()
+    shown = cli("calibrate", RUN, "--method", "none", "--cost", COST).out
+    assert ("decided for cost: benign above" in shown, "too good for other rows" in shown) == (True, True)
+    assert cli("export", RUN, "m.pt2").code == 0
+    assert "'thresholds': [0." in Path("predict_m_pt2.py").read_text()
+
+
+def test_each_label_has_a_threshold_and_folds_have_one_together(cli: Callable[..., Any]) -> None:
+    assert cli("train", "data=digits_multilabel", *QUICK, "trainer.epochs=1").code == 0
+    found = json.loads(cli("calibrate", RUN, "--threshold", "mcc", "--json").out)["thresholds"]
+    rows = predicted(cli, RUN)
+    said = np.array([json.loads(row["prediction"]) for row in rows])
+    chance = np.array([[float(row[f"p({name})"]) for name in found] for row in rows])
+    assert (len(found), (said == (chance > [*found.values()])).all()) == (8, True)
+    words = ("data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary", "cv=2")
+    assert cli("train", *words, *QUICK[:-1], "cv.engine=sequential", "hydra.run.dir=outputs/cv").code == 0
+    told = json.loads(cli("calibrate", "outputs/cv", "--threshold", "accuracy", "--json").out)
+    rows = predicted(cli, "outputs/cv")
+    hits = [float(row["target"]) == float(row["prediction"]) for row in rows]
+    assert (np.mean(hits), told["test"]) == (pytest.approx(told["reached"]), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--threshold", "auc"), "choices:  f1, accuracy, balanced_accuracy, youden, mcc"),
+        (("--threshold", "f1"), "a threshold parts two classes"),  # of ten digits
+        (("--threshold", "f1", "--cost", COST), "without --threshold"),
+        (("--cost", "{false_positive: -1, false_negative: 5}"), "thresholds are tuned for one metric, or for costs"),
+        (("--cost", "{false_positive: 0, false_negative: 0}"), "thresholds are tuned for one metric, or for costs"),
+        (("--cost", "[1"), "thresholds are tuned for one metric, or for costs"),
+    ],
+)
+def test_mistakes_of_thresholds_are_told(
+    digits: Path, cli: Callable[..., Any], words: tuple[str, ...], message: str
+) -> None:
+    with chdir(digits):
+        outcome = cli("calibrate", RUN, *words)
+    assert (outcome.code, message in outcome.err, "Traceback" in outcome.err) == (2, True, False), outcome.err
