@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6200,
+    "runner": 6300,
     "doctor": 4250,
     "cli": 4400,
     "data": 6600,

@@ -176,6 +176,14 @@ def test_make_train_installs_what_training_needs_and_make_test_the_rest(tmp_path
     assert [line for line in ran("test-fast") if "pip" in line] == []
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_repository_holds_nothing_that_somebody_has_tried() -> None:
+    known = ".ci .gitignore CHANGELOG.md LICENSE Makefile README.md benchmarks conf constraints.txt docs examples"
+    known += " experiments hatch_build.py lightkit mkdocs.yml outputs pyproject.toml templates tests"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name.partition("/")[0] for name in listed.splitlines()} <= {*known.split()}
+
+
 def test_an_extra_of_the_tests_is_one_of_the_package() -> None:
     named = re.search(r"^EXTRAS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert named is not None
