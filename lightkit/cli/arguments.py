@@ -28,6 +28,7 @@ COMMAND_GROUPS = {
         "resume": ("train.resume", "continue a run that was stopped, in its own folder"),
         "sweep": ("sweep.sweep", "show the state of a sweep, continue it, or stop it"),
         "ensemble": ("ensemble.ensemble", "combine finished runs into one model"),
+        "rerun": ("again.rerun", "repeat a run, and say whether it came out the same"),
         "verify-resume": ("train.verify_resume", "check that a killed and resumed run has the same bits"),
     },
     "While it runs": {
@@ -43,6 +44,7 @@ COMMAND_GROUPS = {
         "runs": ("runs.runs", "list the runs in outputs/"),
         "compare": ("compare.compare", "compare runs: means over seeds, tests, row by row"),
         "report": ("compare.write_report", "write a page that says whether to believe a result"),
+        "why": ("again.why", "say why two runs differ, and where their curves part"),
         "eval": ("evaluate.evaluate", "compute the metrics of a finished run on a split"),
         "predict": ("evaluate.predict", "write the predictions of a finished run as a CSV file"),
         "calibrate": ("calibrate.calibrate", "make the probabilities of a run believable, and sets that cover"),

@@ -108,8 +108,12 @@ class Trust:
 
     @classmethod
     def of_run(cls, run: Path, entries: Iterable[str] = ()) -> Trust:
-        """Return what a run may build that this project wrote: its modules, but for those in the folder of the run."""
-        return cls(tuple(entries), project_folders(), (run.resolve(),))
+        """Return what a run may build that this project wrote: its modules, but for those in the folder of the run.
+
+        These only where `rerun`, which knows that this project wrote the run, has named them.
+        """
+        roots = project_folders()
+        return cls(tuple(entries), roots, () if run.resolve() / run_files.CODE in roots else (run.resolve(),))
 
     def of_stranger(self, named: Iterable[str]) -> Trust:
         """Return what is left of it for a run from elsewhere: no module of the project, and what the user has named."""

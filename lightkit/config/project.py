@@ -139,6 +139,10 @@ def _holds_run(path: Path, _mtime: int, _size: int) -> bool:
     return {"data", "model"} <= keys and "defaults" not in keys
 
 
+CODE = "LIGHTKIT_CODE"
+"""Variable that names a folder of modules of the user's which go before those of the project: what a run has kept."""
+
+
 def make_importable(project: Path | None) -> None:
     """Let `_target_`s name modules of the project and of experiments, shipped or own.
 
@@ -150,6 +154,9 @@ def make_importable(project: Path | None) -> None:
     if experiments.is_dir() and experiments.parent != _PACKAGE:
         roots.append(experiments.parent)
     _ROOTS.update(dict.fromkeys(roots))
+    if (code := os.environ.get(CODE)) and code not in sys.path:  # before any other code of the same name
+        sys.path.insert(0, code)
+    _ROOTS.update({Path(code): None} if code else {})
     new = [str(root) for root in roots if str(root) not in sys.path]
     sys.path.extend(new)
     finder = _ExperimentsFinder.install() if experiments.parent == _PACKAGE and experiments.is_dir() else None

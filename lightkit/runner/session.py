@@ -42,7 +42,8 @@ from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
 from lightkit.runs.catalog import has_members
-from lightkit.runs.folder import RunFolder, changed_code, differences, own_modules
+from lightkit.runs.code import own_modules
+from lightkit.runs.folder import RunFolder, changed_code, differences
 from lightkit.runs.reading import read_config
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals

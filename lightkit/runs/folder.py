@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import shutil
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -20,7 +17,6 @@ from omegaconf import DictConfig
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.failures import is_own
 from lightkit.common.ledger import Ledger, audit
 from lightkit.common.names import folder_below
 from lightkit.common.reading import UnreadableError
@@ -31,12 +27,13 @@ from lightkit.loggers.files import write_json
 from lightkit.loggers.runlog import run_log
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import has_checkpoints, has_members
+from lightkit.runs.code import LIMIT, keep_code
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import TORN, checked_lines, read_facts, read_metrics, read_overrides
 from lightkit.runs.record import environment
 
 _LOG = logging.getLogger(__name__)
-_SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS)
+_SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.CODE)
 _SHOWN = 12
 """Packages that are named one by one where many have changed."""
 _REPLACED = (
@@ -149,8 +146,18 @@ class RunFolder:
             for name, content in {run_files.ENVIRONMENT: now, **self.found}.items():
                 write_json(self.path / name, content)
             self.is_recorded = True
+            self.keep_code()
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+    def keep_code(self) -> None:
+        """Keep the source of the modules that are imported by now, of several models once."""
+        if self.path.parent.name != run_files.MEMBERS:
+            root = project_root() or self.path
+            left = keep_code(self.path, root / run_files.OUTPUTS / run_files.CODE_STORE)
+            if left:
+                limit = f"{LIMIT / 2**20:.0f} MiB"
+                _LOG.warning("the code of %s is not kept: all modules are more than %s", ", ".join(left[:3]), limit)
 
     def keep(self, name: str, content: Callable[[], bytes]) -> None:
         """Write a file of the run as a whole.
@@ -209,7 +216,8 @@ class RunFolder:
         return found.rows
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Replace `result.json`."""
+        """Replace `result.json`; keep the code that has been imported since the run began."""
+        self.keep_code()
         write_json(self.path / run_files.RESULT, result)
 
 
@@ -276,27 +284,6 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _differing(rows: Iterable[tuple[str, Any, Any]]) -> list[str]:
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]
-
-
-_DIGITS = 16
-_PYTHON = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
-"""Where most modules lie: to look at each of their paths takes long."""
-
-
-def own_modules() -> dict[str, str]:
-    """Return the checksum of each imported module that is neither installed nor lightkit's, by its name.
-
-    A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
-    """
-    found = {}
-    for name, module in sorted(sys.modules.items()):
-        file, package = (getattr(one, "__file__", None) for one in (module, sys.modules.get(name.partition(".")[0])))
-        files = [one for one in (file, package) if isinstance(one, str)]
-        mine = all(not one.startswith(_PYTHON) and is_own(one) for one in files)
-        if mine and file in files and file.endswith(".py"):
-            with suppress(OSError):
-                found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:_DIGITS]
-    return found
 
 
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any], plain: Any) -> list[str]:

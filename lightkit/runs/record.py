@@ -158,12 +158,16 @@ PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble",
 """Packages that matter most, which `lightkit env` shows."""
 _INSTALLED = re.compile(r"(?P<name>[\w.]+?)-(?P<version>\d[^-]*)(-py[\d.]+)?\.(dist|egg)-info$")
 """Name of the folder in which an installed package says what it is."""
+_VARIABLES = re.compile(
+    "(CUDA|CUBLAS|CUDNN|NCCL|TORCH|PYTORCH|OMP|MKL|OPENBLAS|NVIDIA|SLURM_JOB|HF_HUB_OFF|HF_DATASETS_OFF)_.*|PYTHONHASHSEED"
+)
+"""Variables of the environment that may change what a run computes; others may hold secrets."""
 DIFF_LIMIT = 200_000
 """Characters of an uncommitted diff that are kept."""
 
 
 def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str, Any]:
-    """Gather what a run ran with, for later, without environment variables: they hold secrets.
+    """Gather what a run ran with, for later; of environment variables those that matter, as others hold secrets.
 
     Args:
         project: Folder whose git state is noted; None takes the working directory.
@@ -191,6 +195,7 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
         "python": platform.python_version(),
         "packages": installed(tuple(sys.path)),
         "gpus": gpus,
+        "variables": {name: text for name, text in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
         "git": git_state(Path(project) if project is not None else Path.cwd()),
     }
 

@@ -14,7 +14,8 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger
 from lightkit.config import compose
-from lightkit.runs.folder import RunFolder, changed_code, differences, own_modules, unwritable
+from lightkit.runs.code import own_modules
+from lightkit.runs.folder import RunFolder, changed_code, differences, unwritable
 from lightkit.runs.record import installed
 from tests.conftest import Outcome
 

@@ -1,0 +1,123 @@
+"""The modules of the user that a run has imported: their checksums, and their source as it was, in the run's folder.
+
+Equal files of several runs are one file on the disk, which all of their folders name (hard links to a store beside the
+runs); a folder that is copied elsewhere takes its files along.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+from lightkit.common import run_files
+from lightkit.common.failures import is_own
+from lightkit.processes.files import write_whole
+
+_DIGITS = 16
+_PYTHON = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+"""Where most modules lie: to look at each of their paths takes long."""
+LIMIT = 20 * 2**20
+"""Bytes of source that a run keeps at most."""
+
+
+def own_files() -> dict[str, Path]:
+    """Return the file of each imported module that is neither installed nor lightkit's, by its name.
+
+    A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
+    """
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        file, package = (getattr(one, "__file__", None) for one in (module, sys.modules.get(name.partition(".")[0])))
+        files = [one for one in (file, package) if isinstance(one, str)]
+        mine = all(not one.startswith(_PYTHON) and is_own(one) for one in files)
+        if mine and file in files and file.endswith(".py"):
+            found[name] = Path(file)
+    return found
+
+
+def own_modules() -> dict[str, str]:
+    """Return the checksum of each such module by its name."""
+    found = {}
+    for name, file in own_files().items():
+        with suppress(OSError):
+            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGITS]
+    return found
+
+
+def keep_code(folder: Path, store: Path) -> list[str]:
+    """Keep the source of these modules in the folder of a run, as `code/package/module.py`.
+
+    What an earlier part of the run has kept otherwise goes to `code/earlier/`, by its checksum.
+
+    Args:
+        folder: The run's.
+        store: Folder of the files that runs have in common.
+
+    Returns:
+        Names of the modules that are not kept, as all together would exceed `LIMIT`.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    size, left, home = 0, list[str](), folder / run_files.CODE
+    for name, file in own_files().items():
+        content = file.read_bytes() if file.is_file() else b""
+        size += len(content)
+        if size > LIMIT:
+            left.append(name)
+            continue
+        kept = home / name.replace(".", "/") / "__init__.py" if file.name == "__init__.py" else home / _path_of(name)
+        if kept.is_file() and kept.read_bytes() != content:
+            old = home / run_files.CODE_EARLIER / hashlib.sha256(kept.read_bytes()).hexdigest()[:_DIGITS] / kept.name
+            old.parent.mkdir(parents=True, exist_ok=True)
+            kept.replace(old)
+        if not kept.is_file():
+            _put(kept, content, store / hashlib.sha256(content).hexdigest())
+    return left
+
+
+def _path_of(name: str) -> str:
+    return f"{name.replace('.', '/')}.py"
+
+
+def _put(kept: Path, content: bytes, shared: Path) -> None:
+    """Make a file a second name of the shared one with the same content, or a file of its own where there is none."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        if not shared.is_file() or shared.read_bytes() != content:
+            write_whole(shared, content)
+            shared.chmod(0o444)  # or an edit in one folder would be one in all
+        os.link(shared, kept)
+    except OSError:  # another disk, or one without such links
+        write_whole(kept, content)
+
+
+def kept_code(folder: Path) -> dict[str, str]:
+    """Return the source that a run has kept, by the path of each file below its `code/`."""
+    home = folder / run_files.CODE
+    files = [file for file in sorted(home.rglob("*.py")) if file.is_file() and not file.is_symlink()]
+    own = [file for file in files if file.relative_to(home).parts[0] != run_files.CODE_EARLIER]
+    return {file.relative_to(home).as_posix(): file.read_text(encoding="utf-8", errors="replace") for file in own}
+
+
+def code_diff(first: dict[str, str], second: dict[str, str]) -> dict[str, str]:
+    """Return for each file that differs its unified diff; of one that only one run has, one line.
+
+    Args:
+        first: What `kept_code` gave.
+        second: The same of another run.
+    """
+    found = {}
+    for name in sorted({*first, *second}):
+        if name not in first or name not in second:
+            found[name] = f"only in the {'first' if name in first else 'second'} run"
+        elif first[name] != second[name]:
+            both = (first[name].splitlines(), second[name].splitlines())
+            found[name] = "\n".join(difflib.unified_diff(*both, f"a/{name}", f"b/{name}", lineterm="", n=1))
+    return found
