@@ -23,14 +23,20 @@ from lightkit.runs.index import all_records
 if TYPE_CHECKING:
     from lightkit.detached.folders import ListedRun
 
-COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "folder")
+COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "tags", "folder")
+ACTIONS = ("tag", "note", "rm", "du", "archive", "import")
+"""What can be done with runs, each a function of `lightkit.cli.care`."""
 OF_PS = ("run", "state", "step", "left", "started", "process", "folder")
 _AROUND = 10
 """Lines of a terminal that a table which is drawn again and again leaves to what stands around it."""
 
 
 def runs(args: list[str]) -> int:
-    """List the runs."""
+    """List the runs, or do something with them."""
+    if args and args[0] in ACTIONS:
+        from lightkit.cli import care
+
+        return int(getattr(care, f"{args[0]}_runs")(args[1:]))
     options = Parser("runs", dashed=("--sort",), status="", limit="20").read(args)
     expected = "a whole number, 0 for all"
     limit = whole_number("--limit", options.limit, what="not a number of runs", expected=expected)
@@ -48,7 +54,7 @@ def runs(args: list[str]) -> int:
     rows = list[dict[str, Any]]()
     for run in chosen:
         place = str(run.folder.relative_to(root))
-        cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, run.members, place)
+        cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, run.members, run.tags, place)
         row = dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))
         rows.append(row | {key: look_up(run, key) for key in more} | {"damage": list(run.damage)})
     if rows or options.json:
@@ -64,7 +70,7 @@ def runs(args: list[str]) -> int:
 
 def _table(rows: Sequence[dict[str, Any]], more: Sequence[str]) -> Iterator[str]:
     """Yield the table; below it, on standard error, which runs are damaged."""
-    heads = [name for name in COLUMNS[:-1] if name != "members" or any(row[name] for row in rows)]
+    heads = [name for name in COLUMNS[:-1] if name not in ("members", "tags") or any(row[name] for row in rows)]
     heads += [*more, COLUMNS[-1]]
     texts = [[_cell(name, row[name], more) for name in heads] for row in rows]
     numeric = {name for name in more if all(isinstance(row[name], int | float | None) for row in rows)}

@@ -101,7 +101,8 @@ def _changed(first: KeptRows, second: KeptRows) -> str:
     marks = [part.marks.tolist() for part in (first, second) if part.marks is not None]
     if len(marks[0]) == len(marks[1]):
         rows = [row for row, pair in enumerate(zip(*marks)) if pair[0] != pair[1]]
-        return f": {counted(len(rows), 'row')} changed ({', '.join(map(str, rows[:_SHOWN]))}{', …'[: 3 * (len(rows) > _SHOWN)]})"
+        more = ", …" if len(rows) > _SHOWN else ""
+        return f": {counted(len(rows), 'row')} changed ({', '.join(map(str, rows[:_SHOWN]))}{more})"
     gone, new = (len({*a} - {*b}) for a, b in (marks, marks[::-1]))
     return f": {counted(gone, 'row')} removed, {counted(new, 'row')} added"
 

@@ -14,7 +14,7 @@ from lightkit.common.patterns import Pattern
 from lightkit.runs.record import RunRecord
 
 STATUSES = ("running", "finished", "paused", "pruned", "interrupted", "failed", "unfinished", "damaged")
-COLUMNS = ("name", "folder", "status", "seed", "epochs", "best", "metric", "started")
+COLUMNS = ("name", "folder", "status", "seed", "epochs", "best", "metric", "started", "tags", "note")
 """What a run can be asked for besides its keys and metrics."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
@@ -69,7 +69,7 @@ class Condition:
         value = look_up(record, self.key)
         if not has(record, self.key) or (value is None and self.key in COLUMNS):
             return False
-        texts = [_text(value)]
+        texts = [_text(value)] if self.key != "tags" else record.tags.split(",")
         if _leaf(record, self.key).endswith(_TARGET):
             texts.append(texts[0].rpartition(".")[2])
         if self.sign == "~":

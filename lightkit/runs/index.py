@@ -21,11 +21,11 @@ from lightkit.common import run_files
 from lightkit.common.ranking import improves
 from lightkit.common.reading import OBJECT, TEXT, TEXTS, Shape, UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
-from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, row_of, run_folders
+from lightkit.runs.reading import read_config, read_facts, read_labels, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
-_VERSION = 2
-_FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT)
+_VERSION = 3
+_FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT, run_files.LABELS)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
 _ENTRY: Shape = {
@@ -36,6 +36,7 @@ _ENTRY: Shape = {
     "overrides": TEXTS,
     "noted": TEXT,
     "data": TEXT,
+    "labels": OBJECT,
     "damage": TEXTS,
 }
 """What is kept of a run."""
@@ -181,12 +182,13 @@ def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, 
         "overrides": read_overrides(folder, damage),
         "noted": facts.get("time") or "",
         "data": facts.get("data") or "",
+        "labels": read_labels(folder, damage),
         "damage": damage,
     }
 
 
 def _record(folder: Path, sections: Mapping[str, Section], entry: Mapping[str, Any]) -> RunRecord:
-    rest: dict[str, Any] = {name: entry[name] for name in ("result", "progress", "noted", "data")}
+    rest: dict[str, Any] = {name: entry[name] for name in ("result", "progress", "noted", "data", "labels")}
     rest |= {name: tuple(entry[name]) for name in ("overrides", "damage")}
     return RunRecord(folder=folder, sections=tuple(sections[mark] for mark in entry["sections"]), **rest)
 

@@ -69,9 +69,20 @@ _FACTS: Shape = {
     "total_steps": WHOLE,
     "git": OBJECT,
 }
+_LABELS: Shape = {"tags": TEXTS, "note": TEXT}
 _ENSEMBLE: Shape = {"method": TEXT, "members": OBJECTS, "settings": OBJECT, "rows": _VALUES}
 _HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, run_files.FOUND_RUNS)
 _OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
+_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, run_files.BIN, run_files.UNPACKED, run_files.CODE_STORE)
+_OWN = (
+    *_HIDDEN,
+    run_files.CHECKPOINTS,
+    run_files.FIGURES,
+    run_files.PROFILE,
+    run_files.MEMBERS,
+    run_files.TOGETHER,
+    run_files.CODE,
+)
 """Folders in that of a run in which there are no others."""
 
 
@@ -172,6 +183,11 @@ def read_facts(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
 def read_result(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
     """Return the content of `result.json`; empty where it cannot be read, as before a run has ended."""
     return read_json(folder / run_files.RESULT, _RESULT, damage)
+
+
+def read_labels(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
+    """Read the tags and the note of a run; see `read_result`."""
+    return read_json(folder / run_files.LABELS, _LABELS, damage)
 
 
 def read_ensemble_plan(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
@@ -52,6 +52,7 @@ class RunRecord:
         overrides: What was typed on the command line.
         noted: When it began, as it wrote that down.
         data: Fingerprint of its data set.
+        labels: Its tags and its note.
         damage: What cannot be read of it: each time the name of the file, and what is wrong.
     """
 
@@ -62,6 +63,7 @@ class RunRecord:
     overrides: tuple[str, ...]
     noted: str
     data: str
+    labels: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
 
     @cached_property
@@ -108,6 +110,16 @@ class RunRecord:
         """Its seed."""
         seed = self.keys.get("seed")
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    @property
+    def tags(self) -> str:
+        """Its tags, joined by commas; empty for none."""
+        return ",".join(self.labels.get("tags") or ())
+
+    @property
+    def note(self) -> str:
+        """What somebody has noted about it."""
+        return str(self.labels.get("note") or "")
 
     @property
     def metric(self) -> str:

@@ -1,0 +1,134 @@
+"""`lightkit runs tag`, `note`, `rm`, `du`, `archive` and `import`: what becomes of runs afterwards."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, report, say, table
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.text import counted
+from lightkit.runs import care
+from lightkit.runs.archive import archive, unpack
+from lightkit.runs.catalog import find_run, path_from, project, runs_of
+from lightkit.runs.filters import Condition, matching, read_statuses
+from lightkit.runs.index import RunIndex, all_records
+
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def tag_runs(args: list[str]) -> int:
+    """Give runs a tag, or take it away."""
+    options = Parser("runs tag", "tag", "runs*", status="").read(args)
+    chosen = _chosen(options, project())
+    care.tag(chosen, options.tag, remove=options.remove)
+    say(f"{options.tag} {'taken from' if options.remove else 'given to'} {counted(len(chosen), 'run')}")
+    return 0
+
+
+def note_runs(args: list[str]) -> int:
+    """Write down something about a run."""
+    options = Parser("runs note", "run", "text").read(args)
+    care.note(find_run(options.run, project()), options.text)
+    return 0
+
+
+def rm_runs(args: list[str]) -> int:
+    """Put runs into the bin of the project, or empty it."""
+    options, root = Parser("runs rm", "runs*", status="").read(args), project()
+    if options.empty_bin:
+        say(f"{_size(care.empty_bin(root))} are free again")
+        return 0
+    going = care.removable(_chosen(options, root), root)
+    say(table(["size", "folder"], [(_size(care.size_of(one)), path_from(root, one)) for one in going], right=[0]))
+    if not options.yes and not _agreed(f"move {counted(len(going), 'folder')} to the bin? [y/N] "):
+        return 1
+    place = care.put_aside(going, root)
+    say(f"moved to {path_from(root, place)}; `lightkit runs rm --empty-bin` deletes what is in the bin")
+    return 0
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        fix = "--yes, if you know what goes"
+        raise UserError("nobody can be asked here", key="lightkit runs rm", fix=fix, family="wrong-command")
+    sys.stdout.write(question)
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def du_runs(args: list[str]) -> int:
+    """Say what runs take on the disk."""
+    options, root = Parser("runs du", "runs*", status="").read(args), project()
+    seen, rows = set[tuple[int, int]](), list[dict[str, object]]()
+    for folder in _chosen(options, root, everything=True):
+        ckpts = care.size_of(folder / run_files.CHECKPOINTS, seen)
+        members, rest = care.size_of(folder / run_files.MEMBERS, seen), care.size_of(folder, seen)
+        sizes = {"bytes": ckpts + members + rest, "checkpoints": ckpts, "members": members}
+        rows.append({**sizes, "folder": path_from(root, folder)})
+    rows.sort(key=lambda row: -int(str(row["bytes"])))
+    aside = {
+        name: care.size_of(root / run_files.OUTPUTS / name, seen) for name in (run_files.BIN, run_files.CODE_STORE)
+    }
+
+    def lines() -> Iterator[str]:
+        cells = [
+            [_size(int(str(value))) if name != "folder" else str(value) for name, value in row.items()] for row in rows
+        ]
+        yield table(["size", "checkpoints", "members", "folder"], cells, right=[0, 1, 2], cut=[3])
+        total = sum(int(str(row["bytes"])) for row in rows)
+        yield f"\n{_size(total)} in {counted(len(rows), 'run')}; the bin has {_size(aside[run_files.BIN])}"
+
+    return report(options, {"runs": rows, "bin": aside[run_files.BIN], "code": aside[run_files.CODE_STORE]}, lines)
+
+
+def archive_runs(args: list[str]) -> int:
+    """Write runs into one file."""
+    options, root = Parser("runs archive", "file", "runs+", status="").read(args), project()
+    path = Path(options.file)
+    count = archive(_chosen(options, root), path, root, overwrite=options.overwrite)
+    say(f"{path} has {counted(count, 'file')}, {_size(path.stat().st_size)}: `lightkit runs import {path.name}`")
+    return 0
+
+
+def import_runs(args: list[str]) -> int:
+    """Unpack an archive of runs."""
+    options, root = Parser("runs import", "file").read(args), project()
+    if not Path(options.file).is_file():
+        raise UserError("no such file", key="lightkit runs import", received=options.file, family="file")
+    for folder in unpack(Path(options.file), root):
+        say(path_from(root, folder))
+    complain("a run from elsewhere builds what is yours, or what it names, only where you say so: trust=[PACKAGE]")
+    return 0
+
+
+def _chosen(options: Namespace, root: Path, *, everything: bool = False) -> list[Path]:
+    """Return the runs that are named, and fulfil the conditions.
+
+    Args:
+        options: Names and conditions.
+        root: The project.
+        everything: Whether no name and no condition mean all runs.
+
+    Raises:
+        UserError: There are none, or nothing was said.
+    """
+    named, conditions = list(options.runs), [Condition.parse(text) for text in options.where]
+    statuses = read_statuses(options.status or "")
+    if not (named or conditions or statuses or everything):
+        raise UserError("which runs?", key="lightkit runs", expected="names of runs, --where or --status")
+    folders: Sequence[Path] = [one for text in named for one in runs_of(text, root) or [find_run(text, root)]]
+    records = RunIndex(root).records(dict.fromkeys(folders)) if named else all_records(root)
+    found = matching(records, statuses=statuses, conditions=conditions)
+    if not found and not everything:
+        raise UserError("no run is like that", key="lightkit runs", family="no-such-run")
+    return [record.folder for record in found]
+
+
+def _size(number: int) -> str:
+    unit, name = next(((unit, name) for unit, name in _UNITS if number >= unit), _UNITS[-1])
+    return f"{number / unit:.1f} {name}" if unit > 1 else f"{number} B"

@@ -1,0 +1,173 @@
+"""What becomes of runs afterwards: tags and notes, a bin for those that are no longer wanted, and what they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.names import name_problem
+from lightkit.loggers.files import write_json
+from lightkit.runs.catalog import all_runs, path_from
+from lightkit.runs.folder import unwritable
+from lightkit.runs.index import RunIndex
+from lightkit.runs.lock import lock_holder
+from lightkit.runs.reading import read_labels, run_folders
+
+_MOST_NOTE = 2000
+
+
+def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> None:
+    """Give runs a tag, or take it from them.
+
+    Raises:
+        UserError: It is no name, or a folder cannot be written.
+    """
+    problem = name_problem(name) or ("a tag has no comma and no space" if {",", " "} & {*name} else None)
+    if problem:
+        raise UserError("not a tag", key="lightkit runs tag", received=name, expected=problem)
+    for folder in folders:
+        known = read_labels(folder)
+        tags = [one for one in known.get("tags") or () if one != name] + ([] if remove else [name])
+        _label(folder, {**known, "tags": tags})
+
+
+def note(folder: Path, text: str) -> None:
+    """Write down something about a run; an empty text deletes the note.
+
+    Raises:
+        UserError: It is too long, holds what no terminal should show, or the folder cannot be written.
+    """
+    if len(text) > _MOST_NOTE or not text.replace("\n", "").isprintable():
+        expected = f"at most {_MOST_NOTE:,} characters that can be printed"
+        raise UserError("not a note", key="lightkit runs note", received=text[:40], expected=expected)
+    _label(folder, {**read_labels(folder), "note": text})
+
+
+def _label(folder: Path, labels: dict[str, Any]) -> None:
+    try:
+        write_json(folder / run_files.LABELS, labels)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def removable(folders: Sequence[Path], root: Path) -> list[Path]:
+    """Return what has to go with runs: the folder of each, or of the sweep whose jobs are all among them.
+
+    Args:
+        folders: Theirs.
+        root: The project.
+
+    Raises:
+        UserError: One runs, is a part of something larger that stays, lies elsewhere, or others build on it.
+    """
+    home, errors = (root / run_files.OUTPUTS).resolve(), list[str]()
+    going = dict.fromkeys(_whole(folder.resolve(), folders) for folder in folders)
+    for folder in going:
+        inside = [one for one in (folder, *run_folders(folder)) if lock_holder(one) is not None]
+        if home not in folder.parents:
+            errors.append(f"{folder}: lies outside of {home}")
+        elif inside:
+            errors.append(f"{path_from(root, inside[0])}: it runs")
+        elif part := next((one for one in folder.parents if home in one.parents and _is_whole(one)), None):
+            errors.append(f"{path_from(root, folder)}: a part of {path_from(root, part)}, which needs it")
+    users = _users([*going], root)
+    errors += [f"{path_from(root, one)}: {path_from(root, user)} builds on it" for one, user in users]
+    if errors:
+        fix = "stop them, or name those that build on them as well"
+        raise UserError("cannot be removed: " + "; ".join(errors), key="lightkit runs rm", fix=fix, family="file")
+    return [*going]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a folder is that of a run or of a sweep."""
+    return any((folder / name).is_file() for name in (run_files.CONFIG, run_files.SWEEP_JOURNAL))
+
+
+def _whole(folder: Path, chosen: Sequence[Path]) -> Path:
+    """Return the sweep of a job, where all of its jobs are chosen, or the folder itself."""
+    sweep = next((one for one in folder.parents if (one / run_files.SWEEP_JOURNAL).is_file()), None)
+    wanted = {one.resolve() for one in chosen}
+    return sweep if sweep is not None and {*run_folders(sweep)} <= wanted else folder
+
+
+def _users(going: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
+    """Return the runs that build on those that are to go (as base, teacher, member), with what they build on."""
+    stays = [one for one in all_runs(root) if not any(one.is_relative_to(folder) for folder in going)]
+    found = list[tuple[Path, Path]]()
+    for record in RunIndex(root).records(stays):
+        texts = [value for value in record.keys.values() if isinstance(value, str) and os.sep in value]
+        texts += _sources(record.folder)
+        places = [(root / text).resolve() for text in texts if len(text) < 1000]
+        found += [(one, record.folder) for one in going if any(place.is_relative_to(one) for place in places)]
+    return found
+
+
+def _sources(folder: Path) -> list[str]:
+    """Return the texts in the file of an ensemble, which name the runs that it was made of."""
+    try:
+        content = json.loads((folder / run_files.ENSEMBLE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    waiting, found = [content], list[str]()
+    while waiting:
+        one = waiting.pop()
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+        found += [one] if isinstance(one, str) and os.sep in one else []
+    return found
+
+
+def put_aside(folders: Sequence[Path], root: Path) -> Path:
+    """Move folders to the bin of the project; returns the folder there, in which each has the path that it had.
+
+    Raises:
+        UserError: One cannot be moved; those before it have been.
+    """
+    home = root / run_files.OUTPUTS
+    place = home / run_files.BIN / time.strftime("%Y-%m-%d_%H-%M-%S")
+    for folder in folders:
+        target = place / folder.relative_to(home.resolve())
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(target)  # at once: a kill leaves it here or there
+        except OSError as error:
+            raise unwritable(folder, error) from error
+    return place
+
+
+def empty_bin(root: Path) -> int:
+    """Delete what is in the bin, and code that no run has any more; returns the bytes that are free again."""
+    home = root / run_files.OUTPUTS
+    freed = size_of(home / run_files.BIN)
+    shutil.rmtree(home / run_files.BIN, ignore_errors=True)
+    for file in (home / run_files.CODE_STORE).glob("*"):
+        if file.stat().st_nlink == 1:
+            freed += file.stat().st_size
+            file.unlink()
+    return freed
+
+
+def size_of(folder: Path, seen: set[tuple[int, int]] | None = None) -> int:
+    """Return the bytes of all files below a folder; a file with several names counts once.
+
+    Args:
+        folder: The folder.
+        seen: Files that count no more; gets those that did.
+    """
+    seen, size = set() if seen is None else seen, 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                facts = os.lstat(f"{place}/{name}")
+            except OSError:
+                continue
+            mark = (facts.st_dev, facts.st_ino)
+            size += 0 if mark in seen else facts.st_size
+            seen.add(mark)
+    return size

@@ -1,0 +1,104 @@
+"""Archives of runs: what is packed comes back, and what could harm does not."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.runs.archive import archive, unpack
+
+RUN = "runs/2026-01-31/12-00-00-a"
+
+
+def make_run(root: Path, place: str = RUN) -> Path:
+    folder = root / "outputs" / place
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text("data: {}\nmodel: {}\n")
+    (folder / "checkpoints" / "step-1.pt").write_bytes(bytes(range(256)) * 9)
+    (folder / ".mark.abc").write_text("signature")
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+def packed(path: Path, files: dict[str, bytes], folders: list[str] | None = None, **changes: Any) -> Path:
+    """Write an archive as somebody might who means harm."""
+    listed = {name: [len(content), hashlib.sha256(content).hexdigest()] for name, content in files.items()}
+    head = json.dumps({"lightkit": 1, "folders": folders or [RUN], "files": {**listed, **changes.get("listed", {})}})
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in {"lightkit-archive.json": head.encode(), **files}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            if name in changes.get("links", ()):
+                entry.type, entry.size, entry.linkname = tarfile.SYMTYPE, 0, "/etc/passwd"
+            tar.addfile(entry, io.BytesIO(content))
+        for name, content in changes.get("more", {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+def test_what_is_packed_comes_back(tmp_path: Path, ending: str) -> None:
+    folder, other = make_run(tmp_path / "one"), tmp_path / "other"
+    assert archive([folder], path := tmp_path / f"a.{ending}", tmp_path / "one") == 2
+    (found,) = unpack(path, other)
+    assert found == other / "outputs" / RUN
+    names = sorted(file.relative_to(found).as_posix() for file in found.rglob("*") if not file.is_dir())
+    assert names == ["checkpoints/step-1.pt", "config.yaml"], "neither links nor signatures go along"
+    for name in names:
+        assert (found / name).read_bytes() == (folder / name).read_bytes()
+    with pytest.raises(UserError, match="a run is there"):
+        unpack(path, other)
+    with pytest.raises(UserError, match="the file is there"):
+        archive([folder], path, tmp_path / "one")
+    assert not (other / "outputs" / ".unpacked").exists()
+
+
+HARMFUL: dict[str, Callable[[Path], Path]] = {
+    "above": lambda path: packed(path, {f"{RUN}/../../../../evil": b"x"}),
+    "absolute": lambda path: packed(path, {"/etc/evil": b"x"}),
+    "other folder": lambda path: packed(path, {"runs/other/evil": b"x"}),
+    "folder above": lambda path: packed(path, {"../a/evil": b"x"}, ["../a"]),
+    "folder elsewhere": lambda path: packed(path, {"find/a/evil": b"x"}, ["find/a"]),
+    "hidden folder": lambda path: packed(path, {"runs/.bin/evil": b"x"}, ["runs/.bin"]),
+    "whole of runs": lambda path: packed(path, {"runs/a/b": b"x"}, ["runs", "runs/a"]),
+    "link": lambda path: packed(path, {f"{RUN}/config.yaml": b""}, links=[f"{RUN}/config.yaml"]),
+    "signature": lambda path: packed(path, {f"{RUN}/.mark.ab": b"x"}),
+    "lock": lambda path: packed(path, {f"{RUN}/.lock": b"x"}),
+    "escape": lambda path: packed(path, {f"{RUN}/\x1b[2Jevil": b"x"}),
+    "twice for some disks": lambda path: packed(path, {f"{RUN}/A": b"x", f"{RUN}/a": b"y"}),
+    "not listed": lambda path: packed(path, {f"{RUN}/a": b"x"}, more={f"{RUN}/b": b"y"}),
+    "listed, not there": lambda path: packed(path, {f"{RUN}/a": b"x"}, listed={f"{RUN}/b": [1, "0"]}),
+    "another content": lambda path: packed(path, {f"{RUN}/a": b"x"}, listed={f"{RUN}/a": [1, "0" * 64]}),
+    "another size": lambda path: packed(path, {f"{RUN}/a": b"x"}, listed={f"{RUN}/a": [10**12, "0" * 64]}),
+    "no facts": lambda path: packed(path, {f"{RUN}/a": b"x"}, listed={f"{RUN}/a": "much"}),
+}
+
+
+@pytest.mark.parametrize("case", HARMFUL)
+def test_what_could_harm_is_refused_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+    path = HARMFUL[case](tmp_path / "bad.tar.gz")
+    with pytest.raises(UserError, match="no archive that can be unpacked|the name of a folder") as caught:
+        unpack(path, tmp_path / "project")
+    assert "\x1b" not in str(caught.value)
+    left = [file for file in (tmp_path / "project").rglob("*") if not file.is_dir()]
+    assert left == []
+    assert {one.name for one in tmp_path.iterdir()} == {"bad.tar.gz", "project"}
+
+
+def test_a_file_that_is_no_archive_or_ends_early_is_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    archive([folder], path := tmp_path / "a.tar.gz", tmp_path)
+    for content in (b"", b"no archive", path.read_bytes()[:200], path.read_bytes()[:-30]):
+        (tmp_path / "torn.tar.gz").write_bytes(content)
+        with pytest.raises(UserError, match="no archive that can be unpacked"):
+            unpack(tmp_path / "torn.tar.gz", tmp_path / "project")
