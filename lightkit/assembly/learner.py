@@ -173,6 +173,8 @@ def build_learner(
             monitor=cfg.metrics.monitor,
             mode=mode,
             histograms=cfg.logger.tensorboard.get("histograms"),
+            ranks=engine.ranks,
+            every=timetable.log_steps,
         ),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )

@@ -201,17 +201,25 @@ def texts_of_engines(sweep: SweepConfig, report: Report) -> None:
             report.add(("sweep", part, name), what, expected="plain text in one line", **facts)
 
 
+def time_of_training(trainer: TrainerConfig, report: Report) -> None:
+    """Refuse a limit of training that is no length of time."""
+    _duration(trainer.max_time, ("trainer", "max_time"), report)
+
+
+def _duration(value: Any, key: tuple[str, ...], report: Report) -> None:
+    """Refuse what is neither null nor a length of time."""
+    try:
+        if value is not None:
+            read_duration(value)
+    except ValueError as error:
+        facts = {"expected": f"{EXPECTED_TIME}, or null", "received": value, "family": "wrong-value"}
+        report.add(key, str(error), **facts)
+
+
 def times_of_sweep(sweep: SweepConfig, report: Report) -> None:
     """Refuse limits of a sweep that are no lengths of time."""
     for name in ("time_limit", "stall_limit", "budget"):
-        value = getattr(sweep, name)
-        if value is None:
-            continue
-        try:
-            read_duration(value)
-        except ValueError as error:
-            facts = {"expected": f"{EXPECTED_TIME}, or null", "received": value, "family": "wrong-value"}
-            report.add(("sweep", name), str(error), **facts)
+        _duration(getattr(sweep, name), ("sweep", name), report)
 
 
 def replicates_of_sweep(sweep: SweepConfig, data: DataConfig, report: Report) -> None:

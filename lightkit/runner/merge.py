@@ -16,7 +16,8 @@ from lightkit.config.policy import user_only_keys
 FREE = (
     "name", "profile", "extra*", "resume*", *(f"{dotted(key)}*" for key in user_only_keys()),
     "device.*", "logger.*", "checkpoint.*", "metrics.figures*",
-    "trainer.epochs", "trainer.steps", "trainer.stop_at", "trainer.validate_*", "trainer.early_stopping.*",
+    "trainer.epochs", "trainer.steps", "trainer.stop_at", "trainer.max_time", "trainer.validate_*",
+    "trainer.early_stopping.*",
     "trainer.find_batch_size", "trainer.callbacks*", "trainer.nonfinite.*", "trainer.watch.*", "trainer.test",
     "data.batch_size", "data.eval_batch_size", "data.num_workers", "data.pin_memory", "data.persistent_workers",
     "data.prefetch_factor", "data.timeout_seconds", "data.cache",

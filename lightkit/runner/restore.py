@@ -32,7 +32,7 @@ from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Ema, State
 from lightkit.trainer.guard import KEPT
 
-_STOPPING = ("trainer.early_stopping", "trainer.callbacks")
+_STOPPING = ("trainer.early_stopping", "trainer.max_time", "trainer.callbacks")
 _REMAKING = (*_STOPPING, "data.batch_size")
 """What may change between two parts of a run, but not between a state to roll back to and the rest of the run."""
 _LENGTHS = ("trainer.epochs", "trainer.steps", "data.batch_size")

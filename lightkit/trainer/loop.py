@@ -24,6 +24,7 @@ from lightkit.trainer.rescue import COMPUTING, Rescue, is_beyond_rescue
 from lightkit.trainer.services import Services, Validator
 from lightkit.trainer.state import State
 from lightkit.trainer.step import Stepper, make_stepper
+from lightkit.trainer.timed import passed
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Trainer:
         self._rescue, self.rescued = Rescue(learner), False
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
-        self._saved_step = -1
+        self._saved_step, self._saved_at = -1, perf_counter()
 
     @property
     def finished(self) -> bool:
@@ -334,9 +335,17 @@ class Trainer:
         self._rescue.end()
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
-        if improved or self.paused or self.timetable.saves_after_step(self.state.step):
+        if improved or self.paused or self.timetable.saves_after_step(self.state.step) or self._minutes_are_over():
             self._save()
         self._poll()
+
+    def _minutes_are_over(self) -> bool:
+        """Tell whether the last checkpoint, or the start, is as long ago as is asked for."""
+        minutes, ranks = self.timetable.save_minutes, self.engine.ranks
+        if minutes is None:
+            return False
+        own = perf_counter() - self._saved_at >= 60 * minutes
+        return passed(own, self.state.step, ranks.agree if ranks.size > 1 else None, self.timetable.log_steps)
 
     def _validation_due(self) -> bool:
         return self.timetable.validates_after_step(self.state.step) and self.state.validated_step != self.state.step
@@ -412,6 +421,7 @@ class Trainer:
                 self._refuse()
             self.guard.check_weights(self.learner)
             began, self._saved_step = perf_counter(), state.step
+            self._saved_at = began
             state.scaler_skipped = self.engine.skipped()
             measured = state.closed_step if self.monitor.startswith("train/") else state.validated_step
             path = self.services.save(state.last.get(self.monitor) if measured == state.step else None)

@@ -94,6 +94,7 @@ class Timetable:
         validate_unit: What `validate_every` counts, `epoch` or `step`.
         save_epochs: Epochs between two checkpoints; None saves at the end only.
         save_steps: Steps between two checkpoints in an epoch.
+        save_minutes: Minutes after which a checkpoint in an epoch is due; None for none.
         log_steps: Steps between two logged training values.
         extra_steps: Steps the run has taken more than its epochs would at this batch size; fewer where negative.
         stop_at: Where this part of the run ends, to go on later; None takes it to its end. Nothing else depends on it.
@@ -108,6 +109,7 @@ class Timetable:
     validate_unit: str = "epoch"
     save_epochs: int | None = 1
     save_steps: int | None = None
+    save_minutes: float | None = None
     log_steps: int = 50
     extra_steps: int = 0
     stop_at: Length | None = None

@@ -48,8 +48,8 @@ def packed(path: Path, files: dict[str, bytes], folders: list[str] | None = None
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz"])
 def test_what_is_packed_comes_back(tmp_path: Path, ending: str) -> None:
-    folder, other = make_run(tmp_path / "one"), tmp_path / "other"
-    assert archive([folder], path := tmp_path / f"a.{ending}", tmp_path / "one") == 2
+    folder, other, path = make_run(tmp_path / "one"), tmp_path / "other", tmp_path / f"a.{ending}"
+    assert archive([folder], path, tmp_path / "one") == 2
     (found,) = unpack(path, other)
     assert found == other / "outputs" / RUN
     names = sorted(file.relative_to(found).as_posix() for file in found.rglob("*") if not file.is_dir())

@@ -108,6 +108,11 @@ class TrainerConfig:
     """Pause the run after this many epochs, or after `300 steps`; null trains to the end. The run saves a checkpoint,
     and `lightkit resume` continues it with another `stop_at`. Nothing else depends on this key, so the result has the
     same bits as without a pause. The final test runs only at the end."""
+    max_time: Optional[Union[float, str]] = None
+    """End training after this time, such as `90m` or `3h`: seconds, or a text with d, h, m and s; null sets no limit.
+    All parts of a resumed run count; validations count, the final test and what comes before the first step do not.
+    The run ends as by early stopping: validated, tested, finished. Of an ensemble or of folds each model has this
+    time."""
     accumulate: int = number(1, low=1)
     """Number of batches whose gradients are added up for one optimizer step. The last step of an epoch may have
     fewer."""
@@ -165,6 +170,9 @@ class CheckpointConfig:
     """Number of epochs between two checkpoints; null saves only at the end."""
     every_steps: Optional[int] = number(None, low=1)
     """Number of optimizer steps between two additional checkpoints."""
+    every_minutes: Optional[float] = number(None, above=0)
+    """Minutes after which an additional checkpoint is saved, at the end of the optimizer step; null saves none by the
+    clock."""
     keep_last: int = number(2, low=1)
     """Number of newest checkpoints to keep; an older one replaces the newest if that is damaged."""
     keep_best: int = number(1, low=0)
