@@ -1,0 +1,86 @@
+"""Repeating a run, and why two runs differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, in_features: int, num_classes: int):
+        super().__init__(nn.Linear(in_features, 4), nn.ReLU(), nn.Linear(4, num_classes))
+"""
+QUICK = ("data=wine", "model=custom", "model._target_=own_net.Net", "trainer.epochs=1", "logger.console.style=quiet")
+
+
+@pytest.fixture
+def trained(cli: Cli, project: Path) -> Path:
+    (project / "own_net.py").write_text(NET)
+    assert cli("train", *QUICK, "name=a").code == 0
+    (folder,) = (project / "outputs" / "runs").glob("*/*-a")
+    return folder
+
+
+def test_a_run_is_repeated_with_the_code_that_it_kept(cli: Cli, project: Path, trained: Path) -> None:
+    assert (trained / "code" / "own_net.py").read_text() == NET
+    (project / "own_net.py").write_text(NET.replace("4", "6"))
+    done = cli("rerun", "a", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["outcome"], found["largest"]) == (0, "bits", 0.0)
+    assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
+    done = cli("rerun", "a", "--current-code")
+    assert (done.code, "NOT the same" in done.out, "own_net.py" in done.out) == (1, True, True)
+
+
+def test_a_received_run_brings_no_code_that_is_used(cli: Cli, project: Path, trained: Path) -> None:
+    other = project / "outputs" / "runs" / "received"
+    shutil.copytree(trained, other)
+    for mark in other.glob(".mark*"):
+        mark.unlink()
+    done = cli("rerun", str(other))
+    assert done.code == 2
+    assert "is not among what may be built" in done.err or "trust" in done.err
+
+
+def test_only_what_has_finished_is_repeated_and_mistakes_come_first(cli: Cli, project: Path, trained: Path) -> None:
+    assert cli("rerun", "a", "optim.lrr=1").code == 2
+    (trained / "result.json").unlink()
+    assert "lightkit resume" in cli("rerun", "a").err
+    assert len([*(project / "outputs" / "runs").glob("*/*")]) == 1
+
+
+def test_why_names_every_planted_cause(cli: Cli, project: Path, trained: Path) -> None:
+    (project / "own_net.py").write_text(NET.replace("nn.ReLU", "nn.Tanh"))
+    assert cli("train", *QUICK, "name=b", "data.split.seed=3", "optim.lr=0.02").code == 0
+    found = json.loads(cli("why", "a", "b", "--json").out)
+    causes = {cause["what"].partition(":")[0] for cause in found["causes"]}
+    assert {"optim.lr", "data.split.seed"} <= causes
+    kinds = {cause["kind"] for cause in found["causes"]}
+    assert {"configuration", "data"} <= kinds
+    assert found["parting"]["step"] >= 1
+    text = cli("why", "a", "b").out
+    assert "the curves part at step" in text
+    assert cli("why", "a", "a").code == 2
+
+
+def test_why_reads_code_rows_versions_and_variables(cli: Cli, project: Path, trained: Path) -> None:
+    other = trained.with_name("00-00-00-b")
+    shutil.copytree(trained, other)
+    assert "the runs are the same in all that is known of them" in cli("why", "a", "b").out
+    (other / "code" / "own_net.py").unlink()
+    (other / "code" / "own_net.py").write_text(NET.replace("ReLU", "Tanh"))
+    facts = json.loads((other / "environment.json").read_text())
+    facts["packages"]["torch"], facts["variables"] = "1.0", {"OMP_NUM_THREADS": "77"}
+    (other / "environment.json").write_text(json.dumps(facts))
+    text = cli("why", "a", "b").out
+    assert "+        super().__init__(nn.Linear(in_features, 4), nn.Tanh()" in text
+    assert "torch: " in text
+    assert "OMP_NUM_THREADS: " in text
+    assert "what both have logged is the same" in text
