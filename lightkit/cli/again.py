@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -69,7 +68,7 @@ def rerun(args: list[str]) -> int:
     new = placement.new_run_folder(root, f"{composed.cfg.name}-again")
     command = lightkit_command("train", "--from", str(folder), *options.overrides, f"hydra.run.dir='{new}'")
     variables = {**os.environ, "PYTHONPATH": lightkit_path(), **({CODE: str(kept.resolve())} if is_kept else {})}
-    code = Child(command, variables=variables, output=sys.stderr if options.json else None, own_session=False).wait()
+    code = Child(command, variables=variables, output=2 if options.json else None, own_session=False).wait()
     if code:
         placement.discard_if_empty(new, root)
         return of_process(code)

@@ -90,21 +90,20 @@ def rows_kept(folder: Path) -> KeptRows | None:
 
 def _changed(first: KeptRows, second: KeptRows) -> str:
     """Say how many rows were added, removed and changed, as far as what is kept of them tells."""
-    names = (first.names, second.names)
-    if names[0] is not None and names[1] is not None:
-        gone, new = (sorted({*a} - {*b}) for a, b in (names, names[::-1]))
-        parts = [f"{counted(len(found), 'row')} {what} ({', '.join(found[:3])})" for found, what in
-                 ((gone, "removed"), (new, "added")) if found]  # fmt: skip
+    if first.names is not None and second.names is not None:
+        gone, new = sorted({*first.names} - {*second.names}), sorted({*second.names} - {*first.names})
+        both = ((gone, "removed"), (new, "added"))
+        parts = [f"{counted(len(found), 'row')} {what} ({', '.join(found[:3])})" for found, what in both if found]
         return f": {'; '.join(parts) or 'the same rows with another content'}"
     if first.marks is None or second.marks is None:
         return f": {len(first):,} and {len(second):,} rows"
     marks = [part.marks.tolist() for part in (first, second) if part.marks is not None]
     if len(marks[0]) == len(marks[1]):
         rows = [row for row, pair in enumerate(zip(*marks)) if pair[0] != pair[1]]
-        more = ", …" if len(rows) > _SHOWN else ""
-        return f": {counted(len(rows), 'row')} changed ({', '.join(map(str, rows[:_SHOWN]))}{more})"
-    gone, new = (len({*a} - {*b}) for a, b in (marks, marks[::-1]))
-    return f": {counted(gone, 'row')} removed, {counted(new, 'row')} added"
+        etc = ", …" if len(rows) > _SHOWN else ""
+        return f": {counted(len(rows), 'row')} changed ({', '.join(map(str, rows[:_SHOWN]))}{etc})"
+    lost, more = (len({*a} - {*b}) for a, b in (marks, marks[::-1]))
+    return f": {counted(lost, 'row')} removed, {counted(more, 'row')} added"
 
 
 def _of_rest(one: Path, other: Path) -> Iterator[Cause]:

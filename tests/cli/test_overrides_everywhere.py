@@ -29,9 +29,10 @@ CALLS = {
     "show": (("show", "results", "a"), ("show", "data", *_SHORT)),
     "doctor": (("doctor", *_SHORT),),
     "find": (("find", "workers", *_SHORT), ("find", "lr", "--from", "a")),
+    "rerun": (("rerun", "a"),),
     "verify-resume": (("verify-resume", *_SHORT),),
 }
-SLOW = ("show", "export", "doctor", "find", "verify-resume")
+SLOW = ("show", "export", "doctor", "find", "verify-resume", "rerun")
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def test_page(page: str, check: CheckPage) -> None:
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/guides/again.md",
         "docs/guides/security.md",
         "docs/guides/sklearn.md",
         "docs/guides/board.md",
