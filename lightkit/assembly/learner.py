@@ -50,6 +50,7 @@ from lightkit.trainer.learner import Learner, Shared
 from lightkit.trainer.state import State, Timetable
 from lightkit.trainer.step import check_closure, check_parts
 from lightkit.trainer.tasks import Distillation, Supervised, Task, Weighted
+from lightkit.trainer.timed import time_limit
 
 
 def build_shared(
@@ -173,9 +174,8 @@ def build_learner(
             monitor=cfg.metrics.monitor,
             mode=mode,
             histograms=cfg.logger.tensorboard.get("histograms"),
-            ranks=engine.ranks,
-            every=timetable.log_steps,
-        ),
+        )
+        | time_limit(cfg.trainer.get("max_time"), engine.ranks, timetable.log_steps),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )
 

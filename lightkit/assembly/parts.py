@@ -22,7 +22,7 @@ from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
-from lightkit.common.lengths import read_duration, read_length
+from lightkit.common.lengths import read_length
 from lightkit.common.names import SPLIT_NAMES
 from lightkit.common.strategies import ELSEWHERE
 from lightkit.common.text import counted
@@ -48,7 +48,6 @@ from lightkit.trainer.overfit import KEY as OVERFIT
 from lightkit.trainer.overfit import Overfit
 from lightkit.trainer.state import Timetable
 from lightkit.trainer.tasks import Criterion, Supervised
-from lightkit.trainer.timed import TIME_LIMIT, TimeLimit
 
 
 def role_of(cfg: DictConfig) -> MemberConfig:
@@ -92,9 +91,8 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
             parallel=parallel,
             parallel_options=options,
             seed=cfg.seed,
-            clip_norm=cfg.trainer.clip_norm,
-            clip_value=cfg.trainer.clip_value,
             clip_type=float(cfg.trainer.clip_type),
+            **{name: cfg.trainer[name] for name in ("clip_norm", "clip_value")},
             **shared,
         )
 
@@ -240,21 +238,12 @@ def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: boo
 
 
 def build_callbacks(
-    trainer: DictConfig,
-    *,
-    monitor: str,
-    mode: str,
-    histograms: int | None = None,
-    ranks: Ranks | None = None,
-    every: int = 1,
+    trainer: DictConfig, *, monitor: str, mode: str, histograms: int | None = None
 ) -> dict[str, Callback]:
     """Build early stopping and histograms where asked for, the user's callbacks in order, and what keeps states."""
     stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None or stopping.get("target") is not None:
         callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
-    if (limit := trainer.get("max_time")) is not None:
-        agree = ranks.agree if ranks is not None and ranks.size > 1 else None
-        callbacks[TIME_LIMIT] = TimeLimit(read_duration(limit), str(limit), agree=agree, every=every)
     if histograms:
         callbacks[HISTOGRAMS] = Histograms(histograms)
     for name, node in trainer.callbacks.items():

@@ -17,14 +17,12 @@ from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
-OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "ckpt", "report")
-OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "rerun", "why", "ckpt")
+OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "rerun", "why", "ckpt", "report")
 WATCHED = ("attach", "logs", "stop", "wait")
 """Commands that take runs and sweeps, also such as have only begun."""
 OVERRIDDEN = (
     "train", "find", "plan", "doctor", "summary", "graph", "params", "config", "verify-resume", "eval", "predict",
-    "calibrate", "export", "resume", "report",
-    "calibrate", "export", "resume", "rerun",
+    "calibrate", "export", "resume", "report", "rerun",
 )  # fmt: skip
 VALUES = {
     "--split": ("val", "test", "train"),

@@ -71,9 +71,8 @@ _FACTS: Shape = {
 }
 _LABELS: Shape = {"tags": TEXTS, "note": TEXT}
 _ENSEMBLE: Shape = {"method": TEXT, "members": OBJECTS, "settings": OBJECT, "rows": _VALUES}
-_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, run_files.FOUND_RUNS)
-_OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
-_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, run_files.BIN, run_files.UNPACKED, run_files.CODE_STORE)
+_ASIDE = (run_files.FOUND_RUNS, run_files.BIN, run_files.UNPACKED, run_files.CODE_STORE)
+_HIDDEN = (".hydra", run_files.SWEEP_TOGETHER, *_ASIDE)
 _OWN = (
     *_HIDDEN,
     run_files.CHECKPOINTS,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from lightkit.common.lengths import read_duration
 from lightkit.trainer.callbacks import Callback, Training
 
 TIME_LIMIT = "time_limit"
@@ -50,6 +51,20 @@ class TimeLimit(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting where the checkpoint stood."""
         self._before = float(state["seconds"])
+
+
+def time_limit(limit: float | str | None, ranks: Any, every: int) -> dict[str, Callback]:
+    """Return the callback by its name that ends training after a time; nothing without a limit.
+
+    Args:
+        limit: As it was typed.
+        ranks: The processes that train together.
+        every: See `TimeLimit`.
+    """
+    if limit is None:
+        return {}
+    agree = ranks.agree if ranks.size > 1 else None
+    return {TIME_LIMIT: TimeLimit(read_duration(limit), str(limit), agree=agree, every=every)}
 
 
 def passed(own: bool, step: int, agree: Callable[[bool], bool] | None, every: int) -> bool:
