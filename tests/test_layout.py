@@ -91,7 +91,6 @@ BUDGETS = {
     "checkpoint": 2300,
     "assembly": 2050,
     "device": 1700,
-    "common": 1660,
     "common": 1700,
     "metrics": 1700,
     "diagnostics": 1500,
