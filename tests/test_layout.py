@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6300,
+    "runner": 6400,
     "doctor": 4250,
     "cli": 4550,
     "data": 6600,

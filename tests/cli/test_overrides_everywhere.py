@@ -17,7 +17,7 @@ CALLS = {
     "eval": (("eval", "a"),),
     "predict": (("predict", "a"),),
     "params": (("params", "a"),),
-    "calibrate": (("calibrate", "a"),),
+    "calibrate": (("calibrate", "a", "--split", "test"),),
     "report": (("report", "a", "--seconds", "0"),),
     "ensemble": (("ensemble", "a", "b"),),
     "compare": (("compare", "a", "b", "--rows", "test"),),
