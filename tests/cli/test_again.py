@@ -31,7 +31,7 @@ def trained(cli: Cli, project: Path) -> Path:
 def test_a_run_is_repeated_with_the_code_that_it_kept(cli: Cli, project: Path, trained: Path) -> None:
     assert (trained / "code" / "own_net.py").read_text() == NET
     (project / "own_net.py").write_text(NET.replace("4", "6"))
-    done = cli("rerun", "a", "--json")
+    done = cli("rerun", "a", "name=b", "--json")  # another name is no other result
     found = json.loads(done.out)
     assert (done.code, found["outcome"], found["largest"]) == (0, "bits", 0.0)
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
