@@ -67,7 +67,9 @@ def _left_behind(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the values in the files of a run, by what they are and by a key."""
     rows = enumerate(read_metrics(folder), 1)
     logged = dict(pair for number, row in rows for pair in flatten(row, f"row {number} (step {row['step']})"))
-    result = {key: value for key, value in read_result(folder).items() if key != "name"}  # what it is called is no value
+    result = {
+        key: value for key, value in read_result(folder).items() if key != "name"
+    }  # what it is called is no value
     ends = {run_files.METRICS: logged, run_files.RESULT: dict(flatten(result, "result"))}
     if not (folder / run_files.MEMBERS).is_dir():
         newest = CheckpointStore(folder / run_files.CHECKPOINTS).load_newest()
