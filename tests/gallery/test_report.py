@@ -69,6 +69,7 @@ def test_a_cross_validation_has_the_intervals_that_it_noted(project: Path, page:
     assert "mean of 3 folds" in box
     assert "(--seconds 0)" in box
     assert "test 60 (of the first fold)" in html.unescape(text)
+    assert "few test rows" not in box  # 60 are those of one fold: all rows were tested
 
 
 @pytest.mark.parametrize(

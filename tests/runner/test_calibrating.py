@@ -258,9 +258,10 @@ def test_each_label_has_a_threshold_and_folds_have_one_together(cli: Callable[..
         (("--threshold", "auc"), "choices:  f1, accuracy, balanced_accuracy, youden, mcc"),
         (("--threshold", "f1"), "a threshold parts two classes"),  # of ten digits
         (("--threshold", "f1", "--cost", COST), "without --threshold"),
-        (("--cost", "{false_positive: -1, false_negative: 5}"), "thresholds are tuned for one metric, or for costs"),
-        (("--cost", "{false_positive: 0, false_negative: 0}"), "thresholds are tuned for one metric, or for costs"),
-        (("--cost", "[1"), "thresholds are tuned for one metric, or for costs"),
+        (("--cost", "{false_positive: -1, false_negative: 5}"), "0 or more, not both 0"),
+        (("--cost", "{false_positive: 0, false_negative: 0}"), "0 or more, not both 0"),
+        (("--cost", "{false_positive:1,false_negative:5}"), "with a space after each colon"),
+        (("--cost", "[1"), "0 or more, not both 0"),
     ],
 )
 def test_mistakes_of_thresholds_are_told(
