@@ -216,9 +216,9 @@ def goal_of(threshold: str, cost: str) -> Goal | None:
     given = yaml_or_nothing(cost)
     up, down = (float(given.get(name, -1)) if is_number(given.get(name)) else -1.0 for name in _COSTS)
     if threshold or len(given) != 2 or min(up, down) < 0 or not up + down:
-        what = "thresholds are tuned for one metric, or for costs" if threshold else "not the costs of both mistakes"
-        rule = "without --threshold" if threshold else "0 or more, not both 0, with a space after each colon"
-        raise UserError(what, key="--cost", received=cost, expected=f"'{{false_positive: 1, false_negative: 5}}', {rule}")
+        what, form = "thresholds are tuned for one metric, or for costs", "'{false_positive: 1, false_negative: 5}'"
+        rule = "without --threshold; 0 or more, not both 0, with a space after each colon"
+        raise UserError(what, key="--cost", received=cost, expected=f"{form}, {rule}")
     return Goal("cost", lambda tp, fp, fn, tn: (up * fp + down * fn) / (tp + fp + fn + tn), -1)
 
 
