@@ -112,8 +112,6 @@ class SupervisedContrastive(nn.Module):
 
     compares_samples = True
     """Its value for a batch is no mean of values for each sample."""
-    embeds = True
-    """It learns embeddings: the numbers of an output mean something by their distances from others alone."""
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """One page by which a reader knows whether to believe a run, a cross-validation, an ensemble or a sweep.
 
 Simple models learn from the training rows of the run, and are measured on its test rows by its metrics. The words of
-the page are in `report.html`.
+the page are in `report_page.html`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SIMPLE = {
 """Simple models by name, for classes or labels, and for values; the first needs no inputs."""
 _PACE, _WIDEST = 1_000_000, 30_000
 """Inputs times outputs of all rows that these can learn in a second; those of one row that are too many."""
-_TEMPLATE, _FIGURES, _LOG_CHARACTERS = Path(__file__).with_name("report.html"), 24, 200_000
+_TEMPLATE, _FIGURES, _LOG_CHARACTERS = Path(__file__).with_name("report_page.html"), 24, 200_000
 
 
 def report_page(record: RunRecord, comparison: RunComparison | None, **shown: Any) -> str:

@@ -49,14 +49,14 @@ def own_modules() -> dict[str, str]:
     return found
 
 
-def keep_code(folder: Path, store: Path) -> list[str]:
+def keep_code(folder: Path, store: Path | None) -> list[str]:
     """Keep the source of these modules in the folder of a run, as `code/package/module.py`.
 
     What an earlier part of the run has kept otherwise goes to `code/earlier/`, by its checksum.
 
     Args:
         folder: The run's.
-        store: Folder of the files that runs have in common.
+        store: Folder of the files that runs have in common; None where the run is on its own.
 
     Returns:
         Names of the modules that are not kept, as all together would exceed `LIMIT`.
@@ -77,7 +77,7 @@ def keep_code(folder: Path, store: Path) -> list[str]:
             old.parent.mkdir(parents=True, exist_ok=True)
             kept.replace(old)
         if not kept.is_file():
-            _put(kept, content, store / hashlib.sha256(content).hexdigest())
+            _put(kept, content, store and store / hashlib.sha256(content).hexdigest())
     return left
 
 
@@ -85,9 +85,11 @@ def _path_of(name: str) -> str:
     return f"{name.replace('.', '/')}.py"
 
 
-def _put(kept: Path, content: bytes, shared: Path) -> None:
+def _put(kept: Path, content: bytes, shared: Path | None) -> None:
     """Make a file a second name of the shared one with the same content, or a file of its own where there is none."""
     kept.parent.mkdir(parents=True, exist_ok=True)
+    if shared is None:
+        return write_whole(kept, content)
     try:
         shared.parent.mkdir(parents=True, exist_ok=True)
         if not shared.is_file() or shared.read_bytes() != content:

@@ -151,13 +151,18 @@ class RunFolder:
             raise unwritable(self.path, error) from error
 
     def keep_code(self) -> None:
-        """Keep the source of the modules that are imported by now, of several models once."""
-        if self.path.parent.name != run_files.MEMBERS:
-            root = project_root() or self.path
-            left = keep_code(self.path, root / run_files.OUTPUTS / run_files.CODE_STORE)
-            if left:
-                limit = f"{LIMIT / 2**20:.0f} MiB"
-                _LOG.warning("the code of %s is not kept: all modules are more than %s", ", ".join(left[:3]), limit)
+        """Keep the source of the modules that are imported by now, of several models once; a full disk is a warning."""
+        if self.path.parent.name == run_files.MEMBERS:
+            return
+        home = (project_root() or self.path) / run_files.OUTPUTS
+        try:
+            left = keep_code(self.path, home / run_files.CODE_STORE if home in self.path.absolute().parents else None)
+        except OSError as error:
+            _LOG.warning("the code cannot be kept: %s", error.strerror)
+            return
+        if left:
+            limit = f"{LIMIT / 2**20:.0f} MiB"
+            _LOG.warning("the code of %s is not kept: all modules are more than %s", ", ".join(left[:3]), limit)
 
     def keep(self, name: str, content: Callable[[], bytes]) -> None:
         """Write a file of the run as a whole.

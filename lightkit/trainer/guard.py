@@ -313,7 +313,9 @@ def first_bad(learner: Learner, batch: Any, position: int) -> tuple[str, str | N
     for index, tensor in enumerate(tensors(batch)):
         most = tensor.abs().max() if tensor.is_floating_point() and tensor.numel() else torch.zeros(())
         if not most <= _LARGEST:
-            held = f"holds {most:g}, whose square is beyond single precision" if most.isfinite() else "is not finite"
+            if not most.isfinite():
+                return f"; tensor {index} of the batch is not finite", None
+            held = f"holds {most:g}, whose square is beyond single precision"
             return f"; tensor {index} of the batch {held}", "data.normalize=standard, or other numbers in the data"
         if ignored is not None and not tensor.is_floating_point() and (tensor == ignored).all():
             skip = "another ignore_index; trainer.nonfinite.action=skip leaves such batches out"

@@ -63,10 +63,10 @@ def test_rm_moves_to_the_bin_and_the_bin_can_be_emptied(cli: Cli, runs: list[Pat
     assert (done.code, "nobody can be asked here" in done.err, runs[0].exists()) == (2, True, True)
     assert cli("runs", "rm", "--yes", "a", "b").code == 0
     assert names(cli) == ["c"]
-    (place,) = (project / "outputs" / ".bin").iterdir()
+    (place,) = (project / "outputs" / ".removed").iterdir()
     assert (place / "runs/2026-01-31/00-00-00-a/checkpoints/step-00000001.pt").is_file()
     assert "KiB are free again" in cli("runs", "rm", "--empty-bin").out
-    assert not (project / "outputs" / ".bin").exists()
+    assert not (project / "outputs" / ".removed").exists()
     assert cli("runs", "rm").code == 2
     assert cli("runs", "rm", "--yes", "--status", "failed").code == 2
 

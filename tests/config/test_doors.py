@@ -159,7 +159,7 @@ def test_a_finder_of_the_project(cli: Cli, own: Callable[[str], None]) -> None:
     assert "suggested: model.hidden=[15]" in done.out
     wrong = cli("find", "widht", "data=wine")
     assert wrong.code == 2
-    assert "lr, batch, workers, width (nearest: width)" in wrong.err
+    assert "lr, batch, workers, rows, width (nearest: width)" in wrong.err
     assert "this is for lightkit find lr" in cli("find", "workers", "--low", "1").err
 
 

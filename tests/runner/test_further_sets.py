@@ -60,8 +60,6 @@ def test_an_ensemble_is_measured_on_further_sets(tables: Path, cli: Cli) -> None
     assert found["shifted/accuracy"] == lightkit.load("run").evaluate("shifted")["accuracy"]
     done = cli("train", *TABLE, MORE, "ensemble=stacking", "metrics.monitor=shifted/accuracy")
     assert "metrics.monitor: a meta-model learns from predictions" in done.err
-    done = cli("train", *TABLE, "ensemble=voting", "loss=supervised_contrastive", "metrics=none")
-    assert "ensemble: the members give embeddings" in done.err
 
 
 def test_a_further_set_is_prepared_as_the_training_rows_were(tables: Path) -> None:

@@ -15,7 +15,7 @@ from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.ensemble import is_of_finished_runs
 from lightkit.assembly.member import Features, own_rows
 from lightkit.assembly.network import build_network
-from lightkit.assembly.parts import build_loss, role_of
+from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError
@@ -66,9 +66,6 @@ def build_plan(run: Session, shared: Shared, finished: FinishedRuns | None = Non
         finished = reopened(run, shared, method)
     members = finished or Members(run, shared)
     facts, monitor = members.checked(method, facts_of(run.cfg, shared)), run.cfg.metrics.monitor
-    if getattr(build_loss(run.cfg.loss, shared.data.info, shared.engine), "embeds", False):
-        what = "the members give embeddings, whose numbers mean something else in each, so that they have no mean"
-        raise UserError(what, key="ensemble", received=type(method).__name__, fix="ensemble=none", family="ensemble")
     if not method.votes and monitor.partition("/")[0] in shared.data.more:
         what, fix = "a meta-model learns from predictions, not on the sets of data.more", "metrics.monitor=val/loss"
         raise UserError(what, key="metrics.monitor", received=monitor, fix=fix, family="ensemble")
