@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.text import counted
 from lightkit.runs import care
 from lightkit.runs.archive import archive, unpack
-from lightkit.runs.catalog import find_run, path_from, project, runs_of
+from lightkit.runs.catalog import find_run, path_from, places_of, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, all_records
 
@@ -121,12 +121,19 @@ def _chosen(options: Namespace, root: Path, *, everything: bool = False) -> list
     statuses = read_statuses(options.status or "")
     if not (named or conditions or statuses or everything):
         raise UserError("which runs?", key="lightkit runs", expected="names of runs, --where or --status")
-    folders: Sequence[Path] = [one for text in named for one in runs_of(text, root) or [find_run(text, root)]]
+    folders: Sequence[Path] = [one for text in named for one in _runs_of(text, root)]
     records = RunIndex(root).records(dict.fromkeys(folders)) if named else all_records(root)
     found = matching(records, statuses=statuses, conditions=conditions)
     if not found and not everything:
         raise UserError("no run is like that", key="lightkit runs", family="no-such-run")
     return [record.folder for record in found]
+
+
+def _runs_of(text: str, root: Path) -> list[Path]:
+    """Return the runs that a name means; only below `outputs/` all in a folder, as another may be that of everything."""
+    home = (root / run_files.OUTPUTS).resolve()
+    inside = [place for place in places_of(text, root) if home in (place.resolve(), *place.resolve().parents)]
+    return (runs_of(text, root) if any(place.is_dir() for place in inside) else []) or [find_run(text, root)]
 
 
 def _size(number: int) -> str:

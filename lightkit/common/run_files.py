@@ -15,7 +15,7 @@ SWEEPS = "sweeps"
 
 FOUND = "find"
 """Folder in `OUTPUTS` for the pictures of `lightkit find`."""
-FOUND_RUNS = ".runs"
+FOUND_RUNS = ".found"
 """Folder in `FOUND` for the runs of `lightkit find rows`, which are no runs of the user's and are listed nowhere."""
 
 INDEX = ".index.json"

@@ -29,7 +29,9 @@ def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> None:
     Raises:
         UserError: It is no name, or a folder cannot be written.
     """
-    problem = name_problem(name) or ("a tag has no comma and no space" if {",", " "} & {*name} else None)
+    problem = name_problem(name) or (
+        "a tag has no comma, no space and no sign of a condition" if {*", =<>~!"} & {*name} else None
+    )
     if problem:
         raise UserError("not a tag", key="lightkit runs tag", received=name, expected=problem)
     for folder in folders:

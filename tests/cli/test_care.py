@@ -45,7 +45,7 @@ def test_tags_and_notes_are_shown_found_and_taken_away(cli: Cli, runs: list[Path
     assert json.loads((runs[2] / "labels.json").read_text()) == {"tags": ["best"]}
 
 
-@pytest.mark.parametrize("name", ["a,b", "a b", "../a", "\x1b[2J", ""])
+@pytest.mark.parametrize("name", ["a,b", "a b", "=x", "../a", "\x1b[2J", ""])
 def test_what_is_no_tag_is_refused(cli: Cli, runs: list[Path], name: str) -> None:
     done = cli("runs", "tag", name, "a")
     assert (done.code, "not a tag" in done.err, "\x1b" in done.err) == (2, True, False)
@@ -68,6 +68,7 @@ def test_rm_moves_to_the_bin_and_the_bin_can_be_emptied(cli: Cli, runs: list[Pat
     assert "KiB are free again" in cli("runs", "rm", "--empty-bin").out
     assert not (project / "outputs" / ".removed").exists()
     assert cli("runs", "rm").code == 2
+    assert "no run here" in cli("runs", "rm", "--yes", str(project.parent)).err, "and it is not looked through"
     assert cli("runs", "rm", "--yes", "--status", "failed").code == 2
 
 

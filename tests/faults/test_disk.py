@@ -78,7 +78,7 @@ def test_a_limit_for_files_smaller_than_a_checkpoint(ran: Run, project: Path) ->
 
 @pytest.mark.thorough
 def test_a_limit_for_files_that_the_metrics_meet(ran: Run, project: Path) -> None:
-    process = ran(*TRAIN, "checkpoint=none", "trainer.epochs=9", file_limit=6_000)
+    process = ran(*TRAIN, "checkpoint=none", "trainer.epochs=19", file_limit=9_000)
     assert process.code == 1, process.out + process.err
     assert "cannot write: a file would be larger than the limit for files" in process.err
     assert "Traceback" not in process.err
