@@ -130,7 +130,7 @@ def _chosen(options: Namespace, root: Path, *, everything: bool = False) -> list
 
 
 def _runs_of(text: str, root: Path) -> list[Path]:
-    """Return the runs that a name means; only below `outputs/` all in a folder, as another may be that of everything."""
+    """Return the runs that a name means: all in a folder only where it is below `outputs/`."""
     home = (root / run_files.OUTPUTS).resolve()
     inside = [place for place in places_of(text, root) if home in (place.resolve(), *place.resolve().parents)]
     return (runs_of(text, root) if any(place.is_dir() for place in inside) else []) or [find_run(text, root)]
