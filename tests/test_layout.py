@@ -95,7 +95,7 @@ BUDGETS = {
     "metrics": 1700,
     "diagnostics": 1500,
     "loggers": 1900,
-    "runs": 1700,
+    "runs": 1750,
     "optim": 1250,
     "detached": 900,
     "compare": 1000,
