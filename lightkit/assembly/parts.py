@@ -143,7 +143,7 @@ def build_splits(
     length = cfg.trainer.steps or (cfg.trainer.get("epoch_steps") or 0) * (cfg.trainer.epochs or 0)
     with keys_under("data.dataset"):
         source = as_source(dataset, length * cfg.trainer.accumulate * cfg.data.batch_size)
-    source = keep_samples(source, options.pop("cache", None), to_plain(cfg.data.dataset))
+    source = keep_samples(source, options.pop("cache", None), to_plain(cfg.data.dataset), options["augment"])
     if folder is not None:
         check_same_classes(folder, source.info, override)
     known = known_rows(cfg.data, source, folder or within, override)

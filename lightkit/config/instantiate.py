@@ -20,6 +20,7 @@ from lightkit.config.arguments import HYDRA_KEYS, called_later
 from lightkit.config.fields import class_at, field_types
 from lightkit.config.judging import Violation, paths_in, verify, violations
 from lightkit.config.loader import locate
+from lightkit.config.missing import package_of
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.policy import Trust
 from lightkit.config.project import project_folders
@@ -275,4 +276,6 @@ def _as_user_error(cause: Exception, target: str, key: str) -> UserError:
         raise cause
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
+    if isinstance(cause, ModuleNotFoundError) and (package := package_of(str(cause.name))):
+        return UserError(what, key=key, fix=f"pip install {package}", family="package-missing")
     return UserError(what, key=key, origin=user_frame(cause), fix=DEBUG, family="wrong-arguments")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,9 @@ from lightkit.common.modules import mapped, shape_of
 from lightkit.common.randomness import mix
 from lightkit.data.batch_memory import BatchMemory
 from lightkit.data.collates import IN_OWN_MEMORY, WITH_DATACLASSES, one_structure, unlike
+from lightkit.data.placed import changed_by
 from lightkit.data.prepare import Prepare
-from lightkit.data.sources import SampleData, read_sample, seed_generators
+from lightkit.data.sources import SampleData, own_method, read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
 
 PIECE_BYTES = 4 << 20
@@ -56,9 +58,11 @@ class Fetch:
         board: Board,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
+        self.base, self.seed, self.board = base, seed, board
+        self.read_whole = own_method(base.base if isinstance(base, SampleData) else base, "read_whole")
+        self.cut, self.prepare = ([], prepare) if self.read_whole is None else prepare.apart()
         self.draws = getattr(base, "draws", True)
-        self.many = None if self.draws else _many(base.base if type(base) is SampleData else base)
+        self.many = None if self.draws else own_method(base.base if type(base) is SampleData else base, "__getitems__")
         self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = collate or getattr(base, "collate_fn", None)
         self._collate_name = "collate_fn of the data set" if collate is None else "data.collate"
@@ -152,7 +156,7 @@ class Fetch:
 
     def _samples(self, job: ReadJob, places: range) -> Any:
         """Read the samples at some places of a job; at once where the data set draws nothing and can."""
-        if self.many is not None and places:
+        if self.many is not None and not self.cut and places:
             self.board.note(job.rows[places.start], job.first)
             with suppress(Exception):  # one by one it shows which row is at fault
                 return self.many(job.rows[places.start : places.stop])
@@ -163,14 +167,11 @@ class Fetch:
         self.board.note(row, job.first)
         if self.draws:
             seed_generators(mix(self.seed, "sample", job.epoch, job.first + at))
-        return read_sample(self.base, row)
-
-
-def _many(base: Any) -> Callable[[list[int]], Any] | None:
-    """Return the method of a data set that reads a list of rows, unless a subclass has changed how one is read."""
-    names = ("__getitem__", "__getitems__")
-    kinds = [kind for kind in type(base).__mro__ if any(name in vars(kind) for name in names)]
-    return base.__getitems__ if kinds and names[1] in vars(kinds[0]) else None
+        if not self.cut or self.read_whole is None:
+            return read_sample(self.base, row)
+        ((transform, key),) = self.cut[0].steps
+        seed_generators(mix(mix(self.seed, "sample", job.epoch), key, job.first + at))  # as `PerSample` does
+        return read_sample(self.base, row, partial(self.read_whole, change=partial(changed_by, transform, key=key)))
 
 
 def _layout(sample: Any) -> tuple[Any, ...] | None:

@@ -25,7 +25,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.hub import installed
 from lightkit.data.class_folders import SUFFIXES, class_files, find_splits, image_files
-from lightkit.data.pixels import image_to_tensor
+from lightkit.data.pixels import Change, image_to_tensor
 from lightkit.data.reader import Faults, NewRows, Reader, called
 from lightkit.data.tensors import DataInfo, fingerprint
 
@@ -128,6 +128,10 @@ class ImageFolder(ImageFiles):
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
         return self.reader.image(self.files[row]), self._numbers[row]
 
+    def read_whole(self, row: int, change: Change) -> tuple[Tensor, int]:
+        """Read a sample whose picture is changed in place of being cut and scaled, see `image_to_tensor`."""
+        return read_image(self.files[row], size=None, channels=self.channels, change=change), self._numbers[row]
+
 
 def existing(root: str, argument: str = "root") -> Path:
     """Return the path of a folder.
@@ -153,7 +157,9 @@ def check_image_size(size: int, channels: int) -> None:
         raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 
 
-def read_image(file: Path | IO[bytes], *, size: int | None, channels: int, draft: bool = False) -> Tensor:
+def read_image(
+    file: Path | IO[bytes], *, size: int | None, channels: int, draft: bool = False, change: Change = None
+) -> Tensor:
     """Read an image file as `(channels, size, size)` in [0, 1].
 
     Args:
@@ -161,9 +167,10 @@ def read_image(file: Path | IO[bytes], *, size: int | None, channels: int, draft
         size: Pixels a side; None keeps its own.
         channels: 3 for colour, 1 for grey.
         draft: Decode JPEG files of at least twice the size at a half, a quarter or an eighth of it.
+        change: Changes its levels, see `image_to_tensor`.
 
     Raises:
-        UserError: The file is damaged or no image, or Pillow is not installed.
+        UserError: The file is damaged or no image, the change fails, or Pillow is not installed.
     """
     need_pillow()
     from PIL import Image
@@ -172,7 +179,9 @@ def read_image(file: Path | IO[bytes], *, size: int | None, channels: int, draft
         with Image.open(file) as image:
             if draft and size is not None and min(image.size) >= 2 * size:
                 image.draft(None, (size, size))
-            return image_to_tensor(image, size=size, channels=channels)
+            return image_to_tensor(image, size=size, channels=channels, change=change)
+    except UserError:
+        raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what, fix, family = f"the image cannot be read: {error}", "replace or delete the file", "data-unreadable"
         raise UserError(what, argument="root", received=str(file), fix=fix, family=family) from error

@@ -75,7 +75,10 @@ class Loader:
             expected = f"at most {self.num_samples}, the rows of this split"
             raise UserError(what, argument="batch_size", expected=expected, received=self.batch_size, fix=fix)
         whole = isinstance(source, Taker) and options.collate is None
-        self._early = replace(self.prepare, augment=()) if options.augment_on_device else self.prepare
+        self._early, self._late = self.prepare, Prepare()
+        if options.augment_on_device:
+            early, late = self.prepare.apart()
+            self._early, self._late = replace(self.prepare, augment=early), replace(late, normalizer=None)
         self._reader = None if whole else SampleReader(source, options, self._early)
 
     def __len__(self) -> int:
@@ -123,10 +126,10 @@ class Loader:
             batches = self._blocks(order, epoch, start)
         else:
             batches = self._one_by_one(order, epoch, start)
-        if self._early.augment != self.prepare.augment:
-            late, begins = replace(self.prepare, normalizer=None), range(start, self.epoch_samples, self.batch_size)
+        if self._late.augment:
+            begins = range(start, self.epoch_samples, self.batch_size)
             firsts = (self._part(order, begin)[0] for begin in begins)
-            batches = (late(batch, epoch=epoch, first=first) for batch, first in zip(place(batches), firsts))
+            batches = (self._late(batch, epoch=epoch, first=first) for batch, first in zip(place(batches), firsts))
         if self.weights is not None:
             return self._weighted(batches, order, start)
         return batches if self.mixup is None else self._mixed(batches, epoch, start)

@@ -6,6 +6,7 @@ PyTorch scales levels in the same way, up to rounding, and several times faster,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
@@ -20,8 +21,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
-    """Convert a Pillow image to `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
+Change = Callable[[Tensor], Tensor] | None
+"""What changes the levels of a picture, `(channels, height, width)` uint8 (float32 where it is grey of 16 bits)."""
+
+
+def image_to_tensor(image: Image, *, size: int | None, channels: int, change: Change = None) -> Tensor:
+    """Convert a Pillow image to `(channels, size, size)` in [0, 1].
+
+    Args:
+        image: The image.
+        size: Pixels a side; None keeps its own.
+        channels: 3 for colour, 1 for grey.
+        change: Changes its levels once they are cut and scaled, or whole where `size` is None; None leaves them.
+    """
     from PIL import Image
 
     is_deep = image.mode.startswith("I")  # grey of 16 bits, which Pillow would cut off above 255
@@ -39,6 +51,8 @@ def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
             image = middle(image if is_deep or image.mode in ("RGB", "L") else image.convert("RGB"), size)
         levels = np.asarray(image if image.mode == mode else image.convert(mode))
         levels = levels.transpose(2, 0, 1) if levels.ndim == 3 else levels[None]
+    if change is not None:
+        levels = change(torch.from_numpy(np.require(levels, requirements="W"))).numpy()
     pixels = np.empty((channels, *levels.shape[1:]), np.float32)
     return torch.from_numpy(np.divide(levels, np.float32(65535 if is_deep else 255), out=pixels, dtype=np.float32))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -64,6 +65,15 @@ class Prepare:
     def sample_wise(self) -> bool:
         """Tell whether a sample comes out the same whatever others are prepared with it."""
         return all(isinstance(transform, SampleWise) for transform in self.augment)
+
+    def apart(self) -> tuple[list[PerSample], Prepare]:
+        """Return the first transform alone where it `reads_whole` pictures (else an empty list), and what is left."""
+        first = self.augment[0] if self.augment else None
+        if not isinstance(first, PerSample) or not getattr(first.steps[0][0], "reads_whole", False):
+            return [], self
+        cut, rest = copy(first), copy(first)
+        cut.steps, rest.steps = first.steps[:1], first.steps[1:]
+        return [cut], replace(self, augment=(*([rest] if rest.steps else []), *self.augment[1:]))
 
     def __call__(self, batch: Any, *, epoch: int, first: int) -> Any:
         """Prepare a batch.
@@ -223,7 +233,8 @@ def as_transforms(transforms: Sequence[Any], *, batchwise: bool = False) -> tupl
 
     Args:
         transforms: What `data.augment` holds, built.
-        batchwise: Refuse those of one sample, which cannot change batches on a device.
+        batchwise: Refuse those of one sample, which cannot change batches on a device; but a first one that
+            `reads_whole` pictures is for the loader.
 
     Raises:
         UserError: There is one, in other transforms too.
@@ -236,7 +247,8 @@ def as_transforms(transforms: Sequence[Any], *, batchwise: bool = False) -> tupl
             made[-1] = last.then(one)
         else:
             made.append(one)
-    parts = [part for one in made for part in (*getattr(one, "augment", ()), one) if batchwise]
+    late = Prepare(augment=made).apart()[1].augment if batchwise else ()
+    parts = [part for one in late for part in (*getattr(one, "augment", ()), one)]
     alone = [type(step).__name__ for part in parts for step, _ in getattr(part, "steps", ())]
     if alone:
         what, fix = "these transforms change one sample at a time", "data.augment_on_device=false"

@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
-from lightkit.data.sources import Counted, SampleData, kept_generators, read_sample, seed_generators
+from lightkit.data.sources import Counted, SampleData, kept_generators, own_method, read_sample, seed_generators
 from lightkit.monitor.host import container_memory, machine_memory
 from lightkit.processes.files import FRESH_SECONDS, cache_file, file_marks
 
@@ -106,13 +107,14 @@ class KeptSamples(SampleData):
         return sample
 
 
-def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
+def keep_samples(source: Any, where: str | None, asked: Any, augment: Sequence[Any] = ()) -> Any:
     """Let a data set keep its decoded samples.
 
     Args:
         source: What `as_source` has returned.
         where: `ram` keeps them for this process and its loader processes, `disk` for later runs too; None keeps none.
         asked: What the data set was made with, in plain values.
+        augment: Transforms of the training samples.
 
     Raises:
         UserError: Samples cannot be kept, or nobody can tell that a later reading would give the same.
@@ -140,6 +142,8 @@ def keep_samples(source: Any, where: str | None, asked: Any) -> Any:
     if where == "ram" and need > (free := min(whole, limit - taken)):
         expected, fix = f"at most {free / 2**20:,.1f} MiB, which are free", "data.cache=disk, or null"
         raise UserError(size, key="data.cache", received=where, expected=expected, fix=fix, family="data-setting")
+    if own_method(base, "read_whole") is not None and getattr(next(iter(augment), None), "reads_whole", False):
+        size += f"; {type(augment[0]).__name__} reads the files, so that those of training are decoded in each epoch"
     return KeptSamples(source, slots, tried[0][0], f"data.cache={where}: {size}")
 
 

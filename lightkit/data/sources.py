@@ -35,6 +35,7 @@ class SampleData:
             (what it leaves out, and why), `decode` (makes a text of token numbers), `targets` or `labels` (all targets
             at once), `classes` (their names, or their number), `shards` (the first row of each of its files), `draws`
             (False: draws no random numbers), `__getitems__` (reads a list of rows at once, where it draws none),
+            `read_whole` (reads a row, with a function that changes the levels of its picture in place of scaling it),
             `collate_fn` (makes a batch of a list of samples), `sources` (the files that it is read from, or texts that
             change with the data).
 
@@ -168,6 +169,17 @@ def as_source(dataset: Any, samples: int = 0) -> Any:
     return source
 
 
+def own_method(base: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method of a data set that reads rows in a way of its own, unless a subclass has changed how one is read.
+
+    Args:
+        base: The data set.
+        name: The method; None is returned where there is none.
+    """
+    kinds = [kind for kind in type(base).__mro__ if "__getitem__" in vars(kind) or name in vars(kind)]
+    return getattr(base, name) if kinds and name in vars(kinds[0]) else None
+
+
 def _known_targets(base: Any) -> Tensor | None:
     """Return the targets that a data set gives all at once, if it does."""
     for name in ("targets", "labels"):
@@ -213,14 +225,19 @@ def _count(base: Any, ignored: int | None) -> int:
     return 1 + max(int(target.masked_fill(target == (-1 if ignored is None else ignored), 0).max()) for target in found)
 
 
-def read_sample(base: Any, row: int) -> Any:
+def read_sample(base: Any, row: int, read: Callable[[int], Any] | None = None) -> Any:
     """Read a sample of a data set.
+
+    Args:
+        base: The data set.
+        row: Its row.
+        read: Reads the row; None takes `base[row]`.
 
     Raises:
         UserError: The data set raises; its line is named, the error is the `__cause__`.
     """
     try:
-        return base[row]
+        return base[row] if read is None else read(row)
     except UserError:
         raise
     except Exception as error:

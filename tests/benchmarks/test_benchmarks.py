@@ -97,11 +97,11 @@ def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch
     assert figures(told).keys() == {f"lightkit / {bar}" for bar in bars}
     assert re.findall(r"^JPEG: (.+); workers: (\d)", told, re.M) == [
         (case, workers)
-        for case in ("resize", "resize, shift, flip", "resize, crop, flip, colour")
+        for case in ("resize", "resize, shift, flip", "resize, crop, flip, colour", "the same with torchvision's crop")
         for workers in ("0", "1")
     ]
     assert len(re.findall(r"^lightkit / timm, cpu: [\d.]+ \(at most 1: ", told, re.M)) == 6
-    assert len(re.findall(r" samples 150, mean 0\.\d+$", told, re.M)) == 24
+    assert len(re.findall(r" samples 150, mean 0\.\d+$", told, re.M)) == 32
 
 
 @pytest.mark.thorough(first=0)

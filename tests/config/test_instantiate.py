@@ -117,6 +117,9 @@ def test_what_goes_wrong_in_an_import_is_told_with_its_line(toy: Path, write: Wr
     write("sick.py", "import nowhere_at_all\ndef f(): ...\n")
     with pytest.raises(UserError, match=r"model: sick.f could not be built"):
         instantiate({"_target_": "sick.f"}, key="model")
+    write("poor.py", "raise ModuleNotFoundError('no torchvision', name='torchvision')\ndef f(): ...\n")
+    with pytest.raises(UserError, match=r"model: poor.f could not be built[\s\S]*pip install 'lightkit\[vision\]'"):
+        instantiate({"_target_": "poor.f"}, key="model")
     write("ill.py", "import os\n\nlength = len(os)\n\n\ndef f(): pass\n")
     with pytest.raises(UserError, match=r"model: ill\.f could not be built: TypeError: object of") as caught:
         instantiate({"_target_": "ill.f"}, key="model")

@@ -126,10 +126,12 @@ class DataConfig:
     augment: list[Target] = field(default_factory=list)
     """Random transforms of the training samples, applied in this order, and seeded for each sample. Transforms of
     `lightkit.data.transforms` take a whole batch of scaled inputs. Any other callable, such as a transform of
-    torchvision, gets the input of one sample as a tensor: pictures in [0, 1], not scaled, where such come first."""
+    torchvision, gets the input of one sample as a tensor: pictures in [0, 1], not scaled, where such come first.
+    `lightkit.data.crops.RandomResizedCrop`, as the first, cuts out of the whole picture of an image file."""
     augment_on_device: bool = False
     """Augment whole batches on the device of the model, not samples in the loader processes. Each sample draws the same
-    random numbers. Transforms of one sample at a time are refused."""
+    random numbers. Transforms of one sample at a time are refused; but `lightkit.data.crops.RandomResizedCrop`
+    may be the first, and is applied where samples are read."""
     leak_check: bool = True
     """Look for leaks on a sample of the rows when a run starts, for a moment; what is found is one line, and stays in
     `leaks.json` of the run's folder."""
@@ -164,7 +166,7 @@ class DataConfig:
     cache: Optional[Literal["ram", "disk"]] = None
     """Keep decoded samples, so that only the first epoch decodes them: `ram` in memory that the loader processes share,
     `disk` in the user's cache folder, for later runs too. It is for data that is read sample by sample, and does not
-    change the results."""
+    change the results. Pictures that `lightkit.data.crops.RandomResizedCrop` cuts out of files are not kept."""
     timeout_seconds: Optional[float] = number(None, low=0)
     """Longest wait for a batch of the loader processes; after it, the run ends with status 1 (`timeout` of PyTorch's
     `DataLoader`). Null or 0 waits without a limit. In both cases, the run warns after a minute and says what the
