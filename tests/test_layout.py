@@ -83,7 +83,7 @@ BUDGETS = {
     "runner": 6400,
     "doctor": 4250,
     "cli": 4550,
-    "data": 6600,
+    "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,
     "finetune": 2800,
