@@ -60,6 +60,10 @@ def rerun(args: list[str]) -> int:
     if status(folder) != "finished":
         what, fix = "only a run that has finished can be repeated", f"lightkit resume {folder}"
         raise UserError(what, key=str(folder), received=status(folder), fix=fix, family="no-such-run")
+    if place := next((text for text in options.overrides if text.startswith("hydra.run.dir=")), None):
+        raise UserError(
+            "a repeated run gets a folder of its own", key="hydra.run.dir", received=place, fix="leave it out"
+        )
     composed = read_run(folder, [text for text in options.overrides if not text.startswith("hydra.")], new=True)
     kept = folder / run_files.CODE
     is_kept = kept.is_dir() and not options.current_code and is_ours(folder.resolve(), read_config(folder))

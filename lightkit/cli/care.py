@@ -24,9 +24,8 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 def tag_runs(args: list[str]) -> int:
     """Give runs a tag, or take it away."""
     options = Parser("runs tag", "tag", "runs*", status="").read(args)
-    chosen = _chosen(options, project())
-    care.tag(chosen, options.tag, remove=options.remove)
-    say(f"{options.tag} {'taken from' if options.remove else 'given to'} {counted(len(chosen), 'run')}")
+    changed = care.tag(_chosen(options, project()), options.tag, remove=options.remove)
+    say(f"{options.tag} {'taken from' if options.remove else 'given to'} {counted(changed, 'run')}")
     return 0
 
 
@@ -90,6 +89,10 @@ def archive_runs(args: list[str]) -> int:
     """Write runs into one file."""
     options, root = Parser("runs archive", "file", "runs+", status="").read(args), project()
     path = Path(options.file)
+    if not path.name.endswith((".tar", ".tar.gz")):
+        raise UserError(
+            "no archive", key="lightkit runs archive", received=path.name, expected="a name in .tar or .tar.gz"
+        )
     count = archive(_chosen(options, root), path, root, overwrite=options.overwrite)
     say(f"{path} has {counted(count, 'file')}, {_size(path.stat().st_size)}: `lightkit runs import {path.name}`")
     return 0

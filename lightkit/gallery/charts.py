@@ -45,11 +45,14 @@ def statistics(data: Data) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def read_pairs(loader: Loader) -> tuple[Tensor, Tensor] | None:
-    """Read all inputs and targets of a loader; None where these are no pairs of tensors of one shape."""
+    """Read all inputs and targets of a loader; None where these are no pairs of tensors of one shape.
+
+    Weights of rows beside them are left out.
+    """
     xs, ys = list[Tensor](), list[Tensor]()
     with closing(loader.epoch(0)) as batches:
         for batch in batches:
-            pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+            pair = isinstance(batch, (tuple, list)) and len(batch) == 2 + (loader.weights is not None)
             pair = pair and all(isinstance(part, Tensor) for part in batch)
             if not pair or (xs and batch[0].shape[1:] != xs[0].shape[1:]):
                 return None

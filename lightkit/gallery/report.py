@@ -121,8 +121,8 @@ def beside_simple(folder: Path, overrides: Sequence[str] = (), *, seconds: float
     names, count = ["", *simple], cfg.cv.folds if folds else 1
     repeats = [pooled(made[start : start + count]) for start in range(0, len(made), count)]
 
-    def measure(rows: MemberPredictions) -> dict[str, float]:
-        found = [meter(replace(rows, predictions=part)) for part in rows.predictions.chunk(len(names), 1)]
+    def measure(rows: MemberPredictions, places: Tensor | None) -> dict[str, float]:
+        found = [meter(replace(rows, predictions=part), places) for part in rows.predictions.chunk(len(names), 1)]
         both = [(metric, name, value) for name, own in zip(names, found) for metric, value in own.items()]
         less = {f"{metric}|{name}|less": found[0][metric] - value for metric, name, value in both}
         return {f"{metric}|{name}": value for metric, name, value in both} | less
@@ -139,12 +139,13 @@ def _simple(learner: Learner, few: Any, names: Sequence[str]) -> Iterator[tuple[
         return
     x, new = (np.nan_to_num(inputs.flatten(1).double().numpy()) for inputs in (learnt[0], asked[0]))
     y, scale = learnt[1].numpy(), preprocessing.StandardScaler().fit(x)
+    weigh = {} if few.weights is None else {"sample_weight": few.weights[few.rows].numpy()}
     for name in names:
         model, found = SIMPLE[name][info.task == "regression"], list[Any]()
         for column in [y] if info.task == "multiclass" else y.reshape(len(y), -1).T:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # one that has not converged is a model, too
-                one = base.clone(model).fit(scale.transform(x), column)
+                one = base.clone(model).fit(scale.transform(x), column, **weigh)
             if info.task == "regression":
                 found.append(one.predict(scale.transform(new))[:, None])
             else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightkit.common import run_files
+from lightkit.assembly.run_rows import read_rows
 from lightkit.common.ledger import MACHINE
 from lightkit.common.text import counted
 from lightkit.data.kept_rows import KeptRows
@@ -70,22 +70,13 @@ def _of_code(one: Path, other: Path) -> Iterator[Cause]:
 
 
 def _of_data(one: Path, other: Path) -> Iterator[Cause]:
-    rows = [rows_kept(folder) for folder in (one, other)]
-    first, second = rows
+    first, second = (read_rows(folder) for folder in (one, other))
     facts = [read_facts(folder).get("data") for folder in (one, other)]
     if facts[0] != facts[1]:
         yield Cause("data", f"the content of the data set{_changed(first, second) if first and second else ''}")
     elif first and second and not first.split.equal(second.split):
         moved = int((first.split != second.split).sum())
         yield Cause("data", f"{counted(moved, 'row')} of {len(first)} in other splits")
-
-
-def rows_kept(folder: Path) -> KeptRows | None:
-    """Return the rows of the splits of a run; None where they are not kept, or cannot be read."""
-    try:
-        return KeptRows.from_bytes((folder / run_files.ROWS).read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _changed(first: KeptRows, second: KeptRows) -> str:

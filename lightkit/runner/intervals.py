@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,13 +13,13 @@ from lightkit.ensemble.oof import MemberPredictions
 
 _DRAWS, _MOST = 200, 10_000_000
 """Samples of rows that an interval is made of, and rows in all of them at most."""
-Meter = Callable[[MemberPredictions], dict[str, float]]
-"""Measures rows: values by name."""
+Meter = Callable[[MemberPredictions, "Tensor | None"], dict[str, float]]
+"""Measures rows, or those at some places of them: values by name."""
 
 
-def over_repeats(meter: Meter, repeats: Sequence[MemberPredictions]) -> dict[str, float]:
-    """Return the values of predictions of the same rows, the mean over the repeats."""
-    found = [meter(rows) for rows in repeats]
+def over_repeats(meter: Meter, repeats: Sequence[MemberPredictions], places: Tensor | None = None) -> dict[str, float]:
+    """Return the values of predictions of the same rows, or of those at some places, the mean over the repeats."""
+    found = [meter(rows, places) for rows in repeats]
     return {name: statistics.fmean(own[name] for own in found) for name in found[0]}
 
 
@@ -41,16 +40,10 @@ def row_intervals(meter: Meter, repeats: Sequence[MemberPredictions], *, seed: i
     generator = torch.Generator().manual_seed(seed)
     for _ in range(_DRAWS):
         drawn = torch.randint(count, (count,), generator=generator)
-        for name, value in over_repeats(meter, [_drawn(rows, drawn) for rows in repeats]).items():
+        for name, value in over_repeats(meter, repeats, drawn).items():
             found.setdefault(name, []).append(value)
     ends = {name: torch.tensor(values, dtype=torch.float64).quantile(_ENDS).tolist() for name, values in found.items()}
     return {name: (low, high) for name, (low, high) in ends.items() if math.isfinite(low) and math.isfinite(high)}
 
 
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
-
-
-def _drawn(rows: MemberPredictions, places: Tensor) -> MemberPredictions:
-    """Return the rows at some places, some of them several times, under other numbers."""
-    names = ("split", "counts", "predictions", "targets")
-    return replace(rows, **{name: getattr(rows, name)[places] for name in names})

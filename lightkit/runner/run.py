@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
@@ -229,9 +230,9 @@ class Runner:
                 shared, loader = Shared(learner.engine, learner.data), evaluation.rows_of(learner, split)
                 tensors = evaluation.over_views(learner, split, views)[0].tensors()
                 # By numbers that are there once: a row of a member of bagging is there several times.
-                outputs = predictions.Outputs(loader.rows.argsort(), *tensors)
+                outputs = predictions.Outputs(torch.arange(len(loader.rows)), *tensors)
                 repeats = [predictions.as_predictions({"test": outputs}, shared.data.info, source=str(self.folder))]
-                source, places, meter = loader.source, loader.rows, SplitMeter(cfg, shared, split)
+                source, places, meter = loader.source, loader.rows, SplitMeter(cfg, shared, split, rows=loader.rows)
             found: dict[str, Any] = {"tta": {"views": views, "metrics": over_repeats(meter, repeats)}} if views else {}
             for column in by:
                 labels = group_labels(column, shared.data, source, places, repeats[0].targets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -18,13 +17,13 @@ from lightkit.runs.catalog import all_runs, path_from
 from lightkit.runs.folder import unwritable
 from lightkit.runs.index import RunIndex
 from lightkit.runs.lock import lock_holder
-from lightkit.runs.reading import read_labels, run_folders
+from lightkit.runs.reading import read_ensemble_plan, read_labels, run_folders
 
 _MOST_NOTE = 2000
 
 
-def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> None:
-    """Give runs a tag, or take it from them.
+def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> int:
+    """Give runs a tag, or take it from them; returns how many had not had it, or had it.
 
     Raises:
         UserError: It is no name, or a folder cannot be written.
@@ -34,10 +33,14 @@ def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> None:
     )
     if problem:
         raise UserError("not a tag", key="lightkit runs tag", received=name, expected=problem)
+    changed = 0
     for folder in folders:
         known = read_labels(folder)
-        tags = [one for one in known.get("tags") or () if one != name] + ([] if remove else [name])
-        _label(folder, {**known, "tags": tags})
+        tags = list(known.get("tags") or ())
+        if (name in tags) == remove:
+            _label(folder, {**known, "tags": [one for one in tags if one != name] + ([] if remove else [name])})
+            changed += 1
+    return changed
 
 
 def note(folder: Path, text: str) -> None:
@@ -113,11 +116,7 @@ def _users(going: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
 
 def _sources(folder: Path) -> list[str]:
     """Return the texts in the file of an ensemble, which name the runs that it was made of."""
-    try:
-        content = json.loads((folder / run_files.ENSEMBLE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    waiting, found = [content], list[str]()
+    waiting, found = list[Any]([read_ensemble_plan(folder)]), list[str]()
     while waiting:
         one = waiting.pop()
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []

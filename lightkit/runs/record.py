@@ -118,7 +118,7 @@ class RunRecord:
 
     @property
     def note(self) -> str:
-        """What somebody has noted about it."""
+        """The note that somebody has written about it; empty for none."""
         return str(self.labels.get("note") or "")
 
     @property

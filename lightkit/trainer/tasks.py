@@ -197,15 +197,22 @@ class Weighted(Supervised):
         if not hasattr(criterion, "reduction"):
             what, fix = "this loss cannot weigh samples", "one of torch.nn with `reduction`"
             raise UserError(what, key="loss", received=type(criterion).__name__, fix=fix, family="loss-or-metric")
-        each: Any = copy.copy(criterion)
-        each.reduction = "none"
-        least = torch.finfo(weight.dtype).tiny
-        total: Any = len(weight) if self.scaled and model.training else weight.sum().clamp_min(least)
-
-        def weighed(output: Tensor, target: Tensor) -> Tensor:
-            return (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / total
-
+        weighed, total = weighed_mean(criterion, weight, len(weight) if self.scaled and model.training else None)
         return super().step(model, (x, y), weighed)._replace(weight=total)
+
+
+def weighed_mean(criterion: Any, weight: Tensor, total: Any = None) -> tuple[Criterion, Any]:
+    """Return the weighted mean of the losses of samples as a loss, and what that mean weighs among those of others.
+
+    Args:
+        criterion: A loss with `reduction`.
+        weight: `(B,)` how much each sample counts.
+        total: What the sum is divided by; None for the sum of the weights.
+    """
+    each: Any = copy.copy(criterion)
+    each.reduction = "none"
+    total = weight.sum().clamp_min(torch.finfo(weight.dtype).tiny) if total is None else total
+    return lambda output, target: (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / total, total
 
 
 class Detection(Task):

@@ -41,6 +41,7 @@ def test_tags_and_notes_are_shown_found_and_taken_away(cli: Cli, runs: list[Path
     assert "tags" not in cli("runs", "--where", "name=b").out.splitlines()[0]
     assert cli("runs", "note", "b", "lost the seed").code == 0
     assert names(cli, "--where", "note~*seed*") == ["b"]
+    assert cli("runs", "tag", "nothing", "a", "--remove").out == "nothing taken from 0 runs\n"
     assert cli("runs", "tag", "paper", "--where", "tags=paper", "--remove").out == "paper taken from 2 runs\n"
     assert json.loads((runs[2] / "labels.json").read_text()) == {"tags": ["best"]}
 
@@ -107,6 +108,7 @@ def test_du_counts_each_file_once(cli: Cli, runs: list[Path]) -> None:
 def test_an_archive_travels_and_is_from_elsewhere(cli: Cli, runs: list[Path], project: Path) -> None:
     assert cli("runs", "archive", "x.tar.gz", "a", "c").code == 0
     assert cli("runs", "archive", "x.tar.gz", "a").code == 2
+    assert cli("runs", "archive", "x.zip", "a").code == 2
     assert "a run is there" in cli("runs", "import", "x.tar.gz").err
     assert cli("runs", "rm", "--yes", "a", "c").code == 0
     done = cli("runs", "import", "x.tar.gz")

@@ -178,3 +178,27 @@ def test_mistakes_are_told(trained: Path, cli: Cli, words: tuple[str, ...], mess
 def test_what_has_no_mean_is_refused() -> None:
     with pytest.raises(UserError, match="no probabilities of classes or labels"):
         check_mean(DataInfo("segmentation", (1, 8, 8), 2, ("a", "b")), "--tta")
+
+
+def test_losses_weigh_rows_as_the_run_does(cli: Cli, project: Path) -> None:
+    draw = np.random.default_rng(0)
+    table = np.column_stack([draw.normal(size=160), draw.choice([1.0, 9.0], 160), draw.normal(size=160) * 3])
+    (project / "w.csv").write_text("x,w,y\n" + "\n".join(",".join(f"{cell:.4f}" for cell in row) for row in table))
+    named = ("data.dataset.path=w.csv", "data.dataset.target=y", "data.dataset.weight_column=w")
+    run = ("train", "data=table", *named, "model.hidden=[4]", "trainer.epochs=1", "logger.console.style=quiet")
+    assert cli(*run, "hydra.run.dir=one").code == 0
+    found = json.loads(cli("eval", "one", "--by", "w", "--json").out)[0]
+    groups = {row["group"]: row["metrics"] for row in found["by"]["w"]}
+    assert groups["(all rows)"]["test/loss"] == pytest.approx(found["metrics"]["test/loss"], rel=1e-5)
+    (heavy,) = (metrics for group, metrics in groups.items() if group.startswith("9"))
+    assert heavy["test/loss"] == pytest.approx(heavy["test/mse"], rel=1e-5)
+    assert groups["(all rows)"]["test/loss"] != pytest.approx(groups["(all rows)"]["test/mse"], rel=1e-3)
+    test = list(csv.DictReader(cli("predict", "one", "--output", "-").out.splitlines()))
+    errors = np.array([(float(row["prediction"]) - float(row["target"])) ** 2 for row in test])
+    weights = table[[int(row["row"]) for row in test], 1]
+    assert found["metrics"]["test/loss"] == pytest.approx(np.average(errors, weights=weights), rel=1e-3)
+    ends = next(row["intervals"] for row in found["by"]["w"] if row["group"] == "(all rows)")["test/loss"]
+    assert ends[0] < found["metrics"]["test/loss"] < ends[1]
+    assert cli(*run, "ensemble=voting", "ensemble.size=2", "hydra.run.dir=two").code == 0
+    told = json.loads((project / "two/result.json").read_text())["test"]["test/loss"]
+    assert told == pytest.approx(json.loads(cli("eval", "two", "--json").out)[0]["metrics"]["test/loss"], rel=1e-5)

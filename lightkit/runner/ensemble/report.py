@@ -29,7 +29,7 @@ from lightkit.ensemble.methods.base import MemberResult
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
 from lightkit.losses import mean_weight
 from lightkit.metrics.stacked import StackedMetrics
-from lightkit.trainer.tasks import fit_shape
+from lightkit.trainer.tasks import fit_shape, weighed_mean
 
 _SHOWN = ("val", "test", "oof", "holdout")
 _ROWS = {"oof": "rows left out", "holdout": "rows held out", "val": "validation rows", "test": "test rows"}
@@ -109,9 +109,12 @@ class SplitMeter:
         split: What is measured, which the values are called by: `val`, `test`; or training rows that were left out
             (`oof`, `holdout`), with the metrics of `val`.
         only: Name of the one metric that is wanted; empty measures all.
+        rows: Row of the data set that each number of a row stands for; None for itself.
     """
 
-    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
+    def __init__(
+        self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "", rows: Tensor | None = None
+    ) -> None:
         self._kind, self._name = split if split in ("val", "test") else "val", split
         nodes = to_plain(cfg.metrics[self._kind])
         if only in (*nodes, "loss"):
@@ -123,29 +126,44 @@ class SplitMeter:
         self._criterion = build_loss(cfg.loss, shared.data.info, shared.engine)
         loader = shared.data.loaders().get(split)
         self._batch = None if loader is None else loader.batch_size
+        train = shared.data.train
+        weights = train.options.weights if loader is None or loader is train else loader.weights
+        self._weights = weights if weights is None or rows is None else weights[rows]
 
     def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
         """Return the values of different predictions `(N, C)` of the same rows."""
         target, metrics = rows.targets.to(self._device), StackedMetrics(self.metrics, len(predictions))
         outputs = [fit_shape(as_logits(one, rows.task).to(self._device), target) for one in predictions]
-        losses = torch.stack([self._criterion(output, target) for output in outputs])
+        losses = torch.stack([self._loss(output, target, rows.rows)[0] for output in outputs])
         metrics.update(torch.stack(outputs), target.expand(len(outputs), *target.shape), losses, len(rows))
         return [self._named(values) for values in metrics.compute()]
 
-    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
+    def __call__(self, rows: MemberPredictions, places: Tensor | None = None) -> dict[str, float]:
         """Return the values of some rows, all of which were predicted.
 
         They are taken in the batches of an evaluation: of shares of votes many are equal, and a softmax rounds by where
         a row stands in its batch.
+
+        Args:
+            rows: The rows.
+            places: Which of them are measured, some several times; None for all.
         """
-        target = rows.targets.to(self._device)
-        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
+        chosen: Any = slice(None) if places is None else places
+        target, numbers = rows.targets[chosen].to(self._device), rows.rows[chosen]
+        output = fit_shape(as_logits(rows.predictions[chosen], rows.task).to(self._device), target)
         self.metrics.reset()
-        size = self._batch or len(rows)
-        for own, truth in zip(output.split(size), target.split(size)):
-            weight = mean_weight(self._criterion, own, truth)
-            self.metrics.update(own, truth, self._criterion(own, truth), len(truth), weight=weight)
+        size = self._batch or len(target)
+        for own, truth, number in zip(output.split(size), target.split(size), numbers.split(size)):
+            loss, weight = self._loss(own, truth, number)
+            self.metrics.update(own, truth, loss, len(truth), weight=weight)
         return self._named(self.metrics.compute())
+
+    def _loss(self, output: Tensor, target: Tensor, rows: Tensor) -> tuple[Tensor, Any]:
+        """Return the mean loss of rows, and what it weighs among those of others."""
+        if self._weights is None:
+            return self._criterion(output, target), mean_weight(self._criterion, output, target)
+        criterion, total = weighed_mean(self._criterion, self._weights[rows].to(output.device))
+        return criterion(output, target), total
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
