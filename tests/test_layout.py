@@ -82,7 +82,7 @@ BUDGETS = {
     "config": 6750,
     "runner": 6400,
     "doctor": 4250,
-    "cli": 4550,
+    "cli": 4600,
     "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,

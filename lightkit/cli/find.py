@@ -284,10 +284,11 @@ def _trainings(cfg: DictConfig, seeds: int) -> Iterator[tuple[int, int, str, flo
     from lightkit.config import to_yaml, with_values
     from lightkit.data.tensors import fingerprint
     from lightkit.runner import Runner
+    from lightkit.runs.code import own_modules
 
     with closing(build_splits(cfg, build_engine(cfg))) as data:
         most, steps = len(data.rows["train"]), build_timetable(cfg, data).steps_per_epoch
-        mark = f"{slug(str(cfg.name))}-{fingerprint([to_yaml(cfg), data.info.fingerprint])[:12]}"
+        mark = f"{slug(str(cfg.name))}-{fingerprint([to_yaml(cfg), data.info.fingerprint, str(own_modules())])[:12]}"
     if len(data.loaders()) < 2 or cfg.cv.folds:
         raise UserError("there is no one split to measure on", key="data.split", fix="data.split.test=0.2, without cv")
     home, monitor = project() / run_files.OUTPUTS / run_files.FOUND / run_files.FOUND_RUNS / mark, cfg.metrics.monitor

@@ -62,11 +62,12 @@ def _new(size: int) -> Tensor:
 
 
 def _handed(own: Tensor, end: int, dtype: torch.dtype, shape: Any) -> Tensor:
-    own[0], memory = 1, own.numpy()[_HEAD:end]
+    whole = own.numpy()  # in which the mark can be set also where `torch.inference_mode` is on, or was
+    whole[0], memory = 1, whole[_HEAD:end]
     finalize(memory, _give_back, own, os.getpid()).atexit = False
     return torch.from_numpy(memory).view(dtype).view(shape)
 
 
 def _give_back(own: Tensor, process: int) -> None:
     if os.getpid() == process:  # and not a child that was forked from it
-        own[0] = 0
+        own.numpy()[0] = 0

@@ -115,7 +115,7 @@ def beside_simple(folder: Path, overrides: Sequence[str] = (), *, seconds: float
             few = train.with_rows(spread(train.rows, max(100, most)))
             simple = dict(_simple(learner, few, [*SIMPLE][: 1 if info.vocab_size or width > _WIDEST else None]))
             rows = predict_held_out(learner, source="the run").of_split("test")
-            wide = info.undo(torch.cat([rows.predictions, *simple.values()], 1)).float()
+            wide = torch.cat([info.undo(part) for part in (rows.predictions, *simple.values())], 1).float()
             made.append(replace(rows, predictions=wide, targets=info.undo(rows.targets)))
             meter = plain_meter(cfg, Shared(learner.engine, learner.data))
     names, count = ["", *simple], cfg.cv.folds if folds else 1
@@ -141,10 +141,11 @@ def _simple(learner: Learner, few: Any, names: Sequence[str]) -> Iterator[tuple[
     y, scale = learnt[1].numpy(), preprocessing.StandardScaler().fit(x)
     weigh = {} if few.weights is None else {"sample_weight": few.weights[few.rows].numpy()}
     for name in names:
-        model, found = SIMPLE[name][info.task == "regression"], list[Any]()
+        found = list[Any]()
         for column in [y] if info.task == "multiclass" else y.reshape(len(y), -1).T:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # one that has not converged is a model, too
+                model = SIMPLE[name if len(np.unique(column)) > 1 else "constant"][info.task == "regression"]
                 one = base.clone(model).fit(scale.transform(x), column, **weigh)
             if info.task == "regression":
                 found.append(one.predict(scale.transform(new))[:, None])

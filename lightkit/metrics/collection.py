@@ -195,7 +195,10 @@ class Collection:
             if self.strict:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
-                    found = metric.compute()
+                    try:
+                        found = metric.compute()
+                    except ValueError:  # of torchmetrics, as of fewer than two rows
+                        return torch.tensor(torch.nan)
                 lacking = any(" samples " in str(one.message) for one in told)  # of torchmetrics, of a class
                 return torch.full_like(found, torch.nan) if lacking or _is_of_one_class(metric) else found
             if not _is_of_one_class(metric):

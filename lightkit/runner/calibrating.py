@@ -135,7 +135,7 @@ def _tuned(found: Calibration, seen: HeldOut, info: DataInfo, goal: Goal) -> dic
         what, expected = "a threshold parts two classes, or the rows with a label from those without", "rows of both"
         raise UserError(what, key="--threshold", expected=expected, received=task, family="data-setting")
     found.thresholds = goal.thresholds(chance, truth)
-    names = (info.class_names or ("1",))[-truth.shape[1] :]
+    names = (info.class_names or tuple(map(str, range(max(truth.shape[1], 2)))))[-truth.shape[1] :]
     reached = goal.reached(chance.double() > torch.tensor(found.thresholds).double(), truth)
     return {"goal": goal.name, "thresholds": dict(zip(names, found.thresholds)), "reached": reached}
 

@@ -117,13 +117,21 @@ def parting(one: Path, other: Path) -> tuple[int, str, Any, Any] | None:
         one: Folder of the first run.
         other: Folder of the second.
     """
-    rows = [{row["step"]: dict(flatten(row)) for row in read_metrics(folder)} for folder in (one, other)]
+    rows = [_logged(folder) for folder in (one, other)]
     for step in sorted({*rows[0]} & {*rows[1]}):
         both = [found[step] for found in rows]
         for name in both[0]:
             if name in both[1] and not _same(both[0][name], both[1][name]):
                 return step, name, both[0][name], both[1][name]
     return None
+
+
+def _logged(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return what a run has logged by step; several lines may be of one."""
+    found = dict[int, dict[str, Any]]()
+    for row in read_metrics(folder):
+        found.setdefault(row["step"], {}).update(flatten(row))
+    return found
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -164,5 +172,7 @@ def _largest(first: Mapping[str, Any], second: Mapping[str, Any]) -> float | Non
     if any(name not in second for name in names) or not names:
         return None
     pairs = [(first[name], second[name]) for name in names]
-    found = [0.0 if _same(a, b) else abs(a - b) / max(1.0, abs(a)) for a, b in pairs if None not in (a, b)]
+    if any((a is None) != (b is None) for a, b in pairs):  # one is not finite
+        return None
+    found = [0.0 if _same(a, b) else abs(a - b) / max(1.0, abs(a)) for a, b in pairs]
     return None if any(math.isnan(value) for value in found) else max(found, default=0.0)

@@ -11,8 +11,10 @@ import io
 import json
 import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.names import folder_below, name_problem, same_name
 from lightkit.common.reading import UnreadableError, parse_object
 from lightkit.processes.files import replacing
+from lightkit.runs.catalog import is_whole
 from lightkit.runs.lock import lock_holder
 
 _LIST = "lightkit-archive.json"
@@ -115,17 +118,16 @@ def unpack(path: Path, root: Path) -> list[Path]:
             devices, signatures, names that no terminal should show, more than its list says; or a run is there already.
     """
     home = root / run_files.OUTPUTS
-    scratch = home / run_files.UNPACKED
-    shutil.rmtree(scratch, ignore_errors=True)
+    (home / run_files.UNPACKED).mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=home / run_files.UNPACKED))  # of its own: another may be under way
     try:
-        scratch.mkdir(parents=True)
         with tarfile.open(path, "r:*") as tar:
             places, listed = _list_of(tar, path)
             targets = [
                 folder_below(home, one, key=str(path), expected="the folder of a run", nested=True) for one in places
             ]
             for target in targets:
-                if target.exists():
+                if target.exists() or any(is_whole(one) for one in target.parents if home in one.parents):
                     raise UserError("a run is there", key=str(target), fix="move it away", family="folder-in-use")
             _extract(tar, listed, scratch, path)
         for place, target in zip(places, targets):
@@ -136,6 +138,8 @@ def unpack(path: Path, root: Path) -> list[Path]:
         raise _bad(path, str(error) or "it ends early") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):  # where another is under way
+            scratch.parent.rmdir()
 
 
 def _bad(path: Path, why: str) -> UserError:
@@ -163,7 +167,8 @@ def _list_of(tar: tarfile.TarFile, path: Path) -> tuple[list[str], dict[str, tup
         if problem:
             raise _bad(path, f"{name!a}: {problem}")
         taken.add(same_name(name))
-    lonely = [one for one in places if one.split("/")[0] not in (run_files.RUNS, run_files.SWEEPS)]
+    known = (run_files.RUNS, run_files.SWEEPS)
+    lonely = [one for one in places if one.split("/")[0] not in known or f"{one}/{run_files.CONFIG}" not in files]
     if lonely or any(one != other and f"{one}/".startswith(f"{other}/") for one in places for other in places):
         raise _bad(path, f"{(lonely or places)[0]!a} is no folder of a run")
     return places, {name: (facts[0], facts[1]) for name, facts in files.items()}

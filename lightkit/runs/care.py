@@ -13,7 +13,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.names import name_problem
 from lightkit.loggers.files import write_json
-from lightkit.runs.catalog import all_runs, path_from
+from lightkit.runs.catalog import all_runs, is_whole, path_from
 from lightkit.runs.folder import unwritable
 from lightkit.runs.index import RunIndex
 from lightkit.runs.lock import lock_holder
@@ -80,7 +80,7 @@ def removable(folders: Sequence[Path], root: Path) -> list[Path]:
             errors.append(f"{folder}: lies outside of {home}")
         elif inside:
             errors.append(f"{path_from(root, inside[0])}: it runs")
-        elif part := next((one for one in folder.parents if home in one.parents and _is_whole(one)), None):
+        elif part := next((one for one in folder.parents if home in one.parents and is_whole(one)), None):
             errors.append(f"{path_from(root, folder)}: a part of {path_from(root, part)}, which needs it")
     users = _users([*going], root)
     errors += [f"{path_from(root, one)}: {path_from(root, user)} builds on it" for one, user in users]
@@ -88,11 +88,6 @@ def removable(folders: Sequence[Path], root: Path) -> list[Path]:
         fix = "stop them, or name those that build on them as well"
         raise UserError("cannot be removed: " + "; ".join(errors), key="lightkit runs rm", fix=fix, family="file")
     return [*going]
-
-
-def _is_whole(folder: Path) -> bool:
-    """Tell whether a folder is that of a run or of a sweep."""
-    return any((folder / name).is_file() for name in (run_files.CONFIG, run_files.SWEEP_JOURNAL))
 
 
 def _whole(folder: Path, chosen: Sequence[Path]) -> Path:

@@ -144,6 +144,11 @@ def has_checkpoints(folder: Path) -> bool:
     return (checkpoints / run_files.MANIFEST).exists() or any(checkpoints.glob(run_files.CHECKPOINT_PATTERN))
 
 
+def is_whole(folder: Path) -> bool:
+    """Tell whether a folder is that of a run or of a sweep."""
+    return any((folder / name).is_file() for name in (run_files.CONFIG, run_files.SWEEP_JOURNAL))
+
+
 def has_members(folder: Path) -> bool:
     """Tell whether a folder holds a run of several models, the first of which has begun."""
     return count_members(folder) > 0

@@ -148,14 +148,14 @@ def job_names(jobs: Sequence[Composed], typed: Sequence[str] = ()) -> list[str]:
     Raises:
         UserError: `hydra.sweep.subdir` gives two jobs one folder, or one that is not below that of the sweep.
     """
-    found = [_set_by_user(job, "sweep", typed, "subdir", number) for number, job in enumerate(jobs)]
-    if None not in found:
-        return _own_names([whole for whole, _ in filter(None, found)])
     if any(job.replicate for job in jobs):
         wholes = [replace(job, overrides=job.overrides[: -len(job.replicate)], replicate=()) for job in jobs]
         once = {tuple(job.overrides): job for job in wholes}
         named = dict(zip(once, job_names([*once.values()], typed)))
         return [f"{named[tuple(own.overrides)]},{slug(','.join(job.replicate))}" for own, job in zip(wholes, jobs)]
+    found = [_set_by_user(job, "sweep", typed, "subdir", number) for number, job in enumerate(jobs)]
+    if None not in found:
+        return _own_names([whole for whole, _ in filter(None, found)])
     varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
     names, taken = list[str](), {*map(same_name, run_files.SWEEP_OWN)}
     for job in jobs:

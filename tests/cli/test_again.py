@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.runner.causes import judge, parting
 from tests.conftest import Cli
 
 NET = """
@@ -84,3 +85,25 @@ def test_why_reads_code_rows_versions_and_variables(cli: Cli, project: Path, tra
     assert "torch: " in text
     assert "OMP_NUM_THREADS: " in text
     assert "what both have logged is the same" in text
+
+
+def written(folder: Path, rows: list[dict[str, float]], **metrics: float | None) -> Path:
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "result.json").write_text(json.dumps({"status": "finished", "metrics": metrics}))
+    return folder
+
+
+def test_every_line_of_a_step_is_compared_and_what_is_not_finite_is_no_value(tmp_path: Path) -> None:
+    def rows(loss: float) -> list[dict[str, float]]:
+        return [{"step": 8, "epoch": 1, "train/loss": loss}, {"step": 8, "epoch": 1, "val/loss": 1.0}]
+
+    one = written(tmp_path / "one", rows(0.5), **{"test/loss": 0.5})
+    other = written(tmp_path / "other", rows(0.6), **{"test/loss": None})
+    assert parting(one, other) == (8, "train/loss", 0.5, 0.6)
+    verdict = judge(one, other, tolerance=1.0)
+    assert (verdict.outcome, verdict.largest) == ("neither", None)
+
+
+def test_a_repeated_run_chooses_its_folder(cli: Cli, trained: Path) -> None:
+    assert "hydra.run.dir" in cli("rerun", "a", "hydra.run.dir=here").err

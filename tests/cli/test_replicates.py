@@ -191,3 +191,11 @@ def test_wrong_replicates_start_nothing(cli: Cli, project: Path) -> None:
         wrong = cli("train", "-m", "data=wine", "optim.lr=0.1,0.2", text, *more.split())
         assert (wrong.code, message in wrong.err, "Traceback" in wrong.err) == (2, True, False), wrong.err
     assert not (project / "outputs").exists()
+
+
+@pytest.mark.parametrize("own", ["job${hydra:job.num}", "lr${optim.lr}"])
+def test_folders_of_ones_own_name_whole_jobs(cli: Cli, job: type[Job], project: Path, own: str) -> None:
+    assert cli(*SWEEP, "optim.lr=0.1,0.01", SEEDS, f"hydra.sweep.subdir='{own}'").code == 0
+    assert len(job.started) == 6
+    assert {one["status"] for one in json.loads(cli("sweep", "status", "s", "--json").out)["jobs"]} == {"finished"}
+    assert (project / "s" / "results.txt").read_text().count("(n=3)") == 2

@@ -102,3 +102,15 @@ def test_batches_that_are_held_stay_as_they_came(workers: int, kept: bool, monke
             assert torch.equal(x, own.float()[:, None, None, None].expand(-1, 3, 40, 40))
             assert torch.equal(y, own % 3)
     assert all(torch.equal(part, x[2:]) for part, (x, _) in zip(few, held[1], strict=True))
+
+
+def test_batches_may_come_and_go_within_inference_mode(batch: Callable[..., Tensor]) -> None:
+    held = batch(1.0)
+    with torch.inference_mode():
+        inside = batch(2.0)
+        assert inside.eq(2.0).all()
+        place = held.data_ptr()
+        del held
+        assert batch(3.0).data_ptr() == place, "its memory is free, though it went inside"
+    del inside
+    assert batch(4.0).eq(4.0).all()

@@ -202,3 +202,27 @@ def test_losses_weigh_rows_as_the_run_does(cli: Cli, project: Path) -> None:
     assert cli(*run, "ensemble=voting", "ensemble.size=2", "hydra.run.dir=two").code == 0
     told = json.loads((project / "two/result.json").read_text())["test"]["test/loss"]
     assert told == pytest.approx(json.loads(cli("eval", "two", "--json").out)[0]["metrics"]["test/loss"], rel=1e-5)
+
+
+def test_a_group_of_one_row_leaves_what_needs_more_undefined(cli: Cli, project: Path) -> None:
+    lines = [f"{row % 7},{'odd' if row == 20 else 'even'},{(row % 7) * 2.0 + row % 3}" for row in range(100)]
+    (project / "one.csv").write_text("x,site,y\n" + "\n".join(lines))
+    named = (
+        "data.dataset.path=one.csv",
+        "data.dataset.target=y",
+        "data.dataset.features=[x]",
+        "data.dataset.task=regression",
+    )
+    run = (
+        "train",
+        "data=table",
+        *named,
+        "data.split={by: ordered, val: 0.05, test: 0.9}",
+        "model.hidden=[4]",
+        "trainer.epochs=1",
+    )
+    assert cli(*run, "logger.console.style=quiet", "hydra.run.dir=one").code == 0
+    found = json.loads(cli("eval", "one", "--by", "site", "--json").out)[0]["by"]["site"]
+    single = next(row for row in found if row["group"] == "odd")
+    assert (single["n"], single["metrics"]["test/r2"]) == (1, None)
+    assert single["metrics"]["test/mse"] >= 0

@@ -29,7 +29,9 @@ def make_run(root: Path, place: str = RUN) -> Path:
 
 
 def packed(path: Path, files: dict[str, bytes], folders: list[str] | None = None, **changes: Any) -> Path:
-    """Write an archive as somebody might who means harm."""
+    """Write an archive as somebody might who means harm; but for that it is whole."""
+    if not changes.get("bare"):
+        files = {**{f"{folder}/config.yaml": b"{}" for folder in folders or [RUN]}, **files}
     listed = {name: [len(content), hashlib.sha256(content).hexdigest()] for name, content in files.items()}
     head = json.dumps({"lightkit": 1, "folders": folders or [RUN], "files": {**listed, **changes.get("listed", {})}})
     with tarfile.open(path, "w:gz") as tar:
@@ -71,6 +73,7 @@ HARMFUL: dict[str, Callable[[Path], Path]] = {
     "folder elsewhere": lambda path: packed(path, {"find/a/evil": b"x"}, ["find/a"]),
     "hidden folder": lambda path: packed(path, {"runs/.bin/evil": b"x"}, ["runs/.bin"]),
     "whole of runs": lambda path: packed(path, {"runs/a/b": b"x"}, ["runs", "runs/a"]),
+    "no run": lambda path: packed(path, {f"{RUN}/a": b"x"}, bare=True),
     "link": lambda path: packed(path, {f"{RUN}/config.yaml": b""}, links=[f"{RUN}/config.yaml"]),
     "signature": lambda path: packed(path, {f"{RUN}/.mark.ab": b"x"}),
     "lock": lambda path: packed(path, {f"{RUN}/.lock": b"x"}),
@@ -93,6 +96,14 @@ def test_what_could_harm_is_refused_and_leaves_nothing(tmp_path: Path, case: str
     left = [file for file in (tmp_path / "project").rglob("*") if not file.is_dir()]
     assert left == []
     assert {one.name for one in tmp_path.iterdir()} == {"bad.tar.gz", "project"}
+
+
+def test_nothing_is_put_into_a_run_that_is_there(tmp_path: Path) -> None:
+    folder, inside = make_run(tmp_path), f"{RUN}/code"
+    path = packed(tmp_path / "bad.tar.gz", {f"{inside}/torch.py": b"raise SystemExit"}, [inside])
+    with pytest.raises(UserError, match="a run is there"):
+        unpack(path, tmp_path)
+    assert not (folder / "code").exists()
 
 
 def test_a_file_that_is_no_archive_or_ends_early_is_told(tmp_path: Path) -> None:

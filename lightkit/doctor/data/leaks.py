@@ -16,6 +16,7 @@ from torch.nn import functional
 from lightkit.common.randomness import mix
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.order import cut_splits, explained_by, goal_of, is_date, is_series, whole_numbers
+from lightkit.doctor.data.overlap import MOST_NUMBERS
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding, Status, named
 
@@ -74,8 +75,8 @@ def check(run: ExaminedRun) -> Iterator[Finding]:
 def find_scaling(sample: DataSample) -> Iterator[Finding]:
     """Find features of mean 0 and deviation 1 over the rows of all splits, which are not so over those of training."""
     train, names, x = sample.data.rows["train"], sample.columns(), getattr(sample.data.source, "x", None)
-    if not sample.is_table or x is None or len(train) == len(x):
-        return
+    if not sample.is_table or x is None or len(train) == len(x) or x.numel() > MOST_NUMBERS * min(sample.most, 5000):
+        return  # of a larger one the copy of double size would take long, and much memory
     x = sample.unscaled(x[:, : len(names)]).double()
     exact, is_one = _EXACT / len(x) ** 0.5, (x.std(0) - 1).abs() < 1 / len(x)
     scaled = is_one & (x.mean(0).abs() < exact) & (x[train].mean(0).abs() > 10 * exact)

@@ -27,7 +27,7 @@ EXACT, BASE = "overlap of splits", "rows of the base"
 _WARNED, _WRONG = 0.01, 0.1
 """Shares of the rows of a split from which what is repeated is a warning, and an error."""
 _FEWEST = 3
-_MOST_NUMBERS = 8_000
+MOST_NUMBERS = 8_000
 """Numbers of inputs in memory for each row to be read, up to which all inputs are compared."""
 _EACH_FILE = 1e-5
 """Seconds for each file, beside those for the sample, in which files are compared."""
@@ -93,7 +93,7 @@ def _all_marks(sample: DataSample) -> dict[str, Tensor]:
     """Hash the inputs of each split: all where they lie in memory or in files, otherwise those that were read."""
     source, rows = sample.data.source, sample.data.rows
     x = getattr(source, "x", None)
-    if isinstance(x, Tensor) and len(x) == len(source) and x.numel() <= _MOST_NUMBERS * sample.most:
+    if isinstance(x, Tensor) and len(x) == len(source) and x.numel() <= MOST_NUMBERS * sample.most:
         step = max(1, (1 << 22) // max(x[:1].numel(), 1))
         marks = torch.cat([row_marks(piece) for piece in x.split(step)])
         return {name: marks[rows[name]] for name in sample.splits}
