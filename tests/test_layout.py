@@ -80,14 +80,14 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6400,
+    "runner": 6500,
     "doctor": 4250,
     "cli": 4600,
     "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,
     "finetune": 2800,
-    "trainer": 3100,
+    "trainer": 3200,
     "checkpoint": 2300,
     "assembly": 2050,
     "device": 1700,

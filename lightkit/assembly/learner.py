@@ -174,6 +174,7 @@ def build_learner(
             monitor=cfg.metrics.monitor,
             mode=mode,
             histograms=cfg.logger.tensorboard.get("histograms"),
+            trace=cfg.logger.get("trace"),
         )
         | time_limit(cfg.trainer.get("max_time"), engine.ranks, timetable.log_steps),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,

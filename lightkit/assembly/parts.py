@@ -48,6 +48,8 @@ from lightkit.trainer.overfit import KEY as OVERFIT
 from lightkit.trainer.overfit import Overfit
 from lightkit.trainer.state import Timetable
 from lightkit.trainer.tasks import Criterion, Supervised
+from lightkit.trainer.traced import KEY as TRACE
+from lightkit.trainer.traced import StepTrace
 
 
 def role_of(cfg: DictConfig) -> MemberConfig:
@@ -238,14 +240,16 @@ def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: boo
 
 
 def build_callbacks(
-    trainer: DictConfig, *, monitor: str, mode: str, histograms: int | None = None
+    trainer: DictConfig, *, monitor: str, mode: str, histograms: int | None = None, trace: int | None = None
 ) -> dict[str, Callback]:
-    """Build early stopping and histograms where asked for, the user's callbacks in order, and what keeps states."""
+    """Build early stopping, histograms, a trace, the user's callbacks in order, and what keeps states."""
     stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None or stopping.get("target") is not None:
         callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
     if histograms:
         callbacks[HISTOGRAMS] = Histograms(histograms)
+    if trace:
+        callbacks[TRACE] = StepTrace(trace)
     for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")

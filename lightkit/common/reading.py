@@ -13,11 +13,14 @@ import math
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 MOST_BYTES = 1 << 26
 """Size from which on a file is not read that is read as a whole."""
@@ -135,6 +138,19 @@ def parse_object(content: bytes | str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UnreadableError("not a JSON object")
     return found
+
+
+def read_lines(path: Path, read: Callable[[bytes], _T]) -> Iterator[_T]:
+    """Yield what the lines of a file say; one that says nothing is left out.
+
+    Args:
+        path: The file; a missing one has no lines.
+        read: Reads a line; `UnreadableError` of one that is none.
+    """
+    with suppress(FileNotFoundError, UnreadableError):
+        for line in read_file(path, sys.maxsize).split(b"\n"):
+            with suppress(UnreadableError):
+                yield read(line)
 
 
 def parse_yaml(text: str) -> Any:

@@ -358,6 +358,7 @@ _ONLY_SO: dict[str, tuple[tuple[Any, ...], str]] = {
     "data.mixup.cutmix_alpha": ((None,), "it takes a class for a target, and no shares of classes"),
     "profile": ((False,), "its steps are not looked into"),
     "logger.tensorboard.histograms": ((None, 0), "its steps are not looked into"),
+    "logger.trace": ((None,), "its steps are not looked into"),
 }
 """What a key has to be for torchensemble, and why."""
 

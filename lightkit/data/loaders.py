@@ -96,9 +96,9 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """Return the rows of the data set in the order of an epoch, `(N,)` int64."""
-        return self._order(epoch)[:]
+        return self.in_order(epoch)[:]
 
-    def _order(self, epoch: int) -> Tensor | EpochRows:
+    def in_order(self, epoch: int) -> Tensor | EpochRows:
         """Return the same as something whose slices are tensors: of many rows no list is made."""
         count = self.num_samples if self.options.epoch_batches is None else self.epoch_samples
         if self.drawn is not None:
@@ -116,7 +116,7 @@ class Loader:
         Raises:
             ValueError: `start` lies outside the epoch.
         """
-        order = self._order(epoch)
+        order = self.in_order(epoch)
         if not 0 <= start <= len(order):
             raise ValueError(f"start is {start}, not within 0 to {len(order)}")
         if self._reader is not None:

@@ -15,7 +15,7 @@ from lightkit.checkpoint.compare import bits, leaves
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
-from lightkit.common.reading import parse_object
+from lightkit.common.reading import UnreadableError, is_whole, parse_object
 from lightkit.loggers.events import read_scalars, repeated
 from lightkit.runs.reading import read_lines, read_metrics, read_result
 
@@ -140,10 +140,12 @@ class Mismatch(NamedTuple):
 
 _FACTS = {
     "batch": "the batch",
+    "rows": "the rows of the batches",
     "rates": "the learning rates",
+    "loss": "the loss",
+    "gradients": "the gradients",
     "weights": "the weights",
     "optimizer": "the optimizer's state",
-    "loss": "the loss",
     "moment": "what is done",
 }
 _WHERE = {
@@ -159,16 +161,31 @@ _WHERE = {
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a trace; one torn by a crash is left out."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in read_lines(path, parse_object):
+    for row in read_lines(path, _trace_row):
         rows[_key(row)] = rows.get(_key(row), {}) | row
     return list(rows.values())
 
 
-def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:
+def _trace_row(line: bytes) -> dict[str, Any]:
+    row = parse_object(line)
+    known = row.get("phase") in (*_WHERE, "end", "epoch") and isinstance(row.get("member", ""), str)
+    if not known or not all(is_whole(row.get(name)) for name in ("step", "number")):
+        raise UnreadableError("no line of a trace")
+    return row
+
+
+def first_mismatch(
+    reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]], *, common: bool = False
+) -> Mismatch | None:
     """Find the first line of a trace that is not as in the reference.
 
     Saves are left out: which files are deleted differs after a kill. A run that went on starts at a later step; there
     its state is that after the step in the reference.
+
+    Args:
+        reference: The first trace.
+        trace: The second.
+        common: Compare only lines that both have.
     """
     known = {_key(row): row for row in reference}
     for row in trace:
@@ -177,6 +194,8 @@ def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str
         went_on = row["phase"] == "start" and row["step"] > 0
         expected = known.get(("step", row["step"], 0, row.get("member", "")) if went_on else _key(row))
         if expected is None:
+            if common:
+                continue
             return Mismatch(row, "moment")
         for fact in _FACTS:
             is_compared = fact in row and fact in expected and not (went_on and fact == "rates")

@@ -6,8 +6,7 @@ All readers of the files of a run are here: of such as are written whole, and of
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +29,7 @@ from lightkit.common.reading import (
     parse_json,
     parse_object,
     read_file,
+    read_lines,
     read_row,
     read_text,
     refuse_blank,
@@ -206,19 +206,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         path: The file; a missing one has no rows.
     """
     return list(read_lines(path, read_row))
-
-
-def read_lines(path: Path, read: Callable[[bytes], _T]) -> Iterator[_T]:
-    """Yield what the lines of a file say; one that says nothing is left out.
-
-    Args:
-        path: The file; a missing one has no lines.
-        read: Reads a line; `UnreadableError` of one that is none.
-    """
-    with suppress(FileNotFoundError, UnreadableError):
-        for line in read_file(path, sys.maxsize).split(b"\n"):
-            with suppress(UnreadableError):
-                yield read(line)
 
 
 def row_of(line: bytes | str) -> dict[str, Any]:

@@ -45,6 +45,13 @@ class Training(Protocol):
     """Takes figures, images, texts and histograms: `trainer.logger.figure("extra/x", figure, step=trainer.state.step)`.
     Numbers go through `log`, which a resume counts on."""
 
+    @property
+    def loss(self) -> Tensor:
+        """The loss of the newest batch, 0-d, on the device."""
+
+    def rows(self) -> Tensor:
+        """Return the rows of the data set in the step under way, `(B,)` int64, in their order; before its update."""
+
     def log(self, values: Mapping[str, float]) -> None:
         """Log values of the callback's own with this step."""
 

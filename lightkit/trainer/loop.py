@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -79,6 +80,7 @@ class Trainer:
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
         self._validator = Validator(learner, services, self.watch, self._report)
         self._rescue, self.rescued = Rescue(learner), False
+        self._order = lru_cache(1)(lambda epoch: learner.data.train.in_order(epoch))
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
         self._saved_step, self._saved_at = -1, perf_counter()
@@ -109,6 +111,16 @@ class Trainer:
             values: Numbers by name, such as `extra/weight_norm`; a tensor of one element will do.
         """
         self._report.values({name: float(value) for name, value in mapped(torch.Tensor.detach, dict(values)).items()})
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """See `Training.loss`."""
+        return self.stepper.loss.detach()
+
+    def rows(self) -> torch.Tensor:
+        """See `Training.rows`."""
+        begin = self.state.samples_done
+        return self._order(self.state.epoch)[begin : begin + self.timetable.window(begin)]
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """See `Training.parameters`."""

@@ -261,6 +261,10 @@ class LoggerConfig:
     """TensorBoard output."""
     system: SystemConfig = field(default_factory=SystemConfig)
     """Statistics of the machine: GPUs of the run, processors, memory, disk."""
+    trace: Optional[int] = number(None, low=1)
+    """Optimizer steps between two lines of `trace.jsonl`: the loss, and hashes of the rows of the batches, of gradients
+    and of weights, from which `lightkit why` tells the first step that differs; null writes none. The run waits for the
+    device at these steps."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """What is recorded with `profile: true`."""
     flops: dict[str, Target] = field(default_factory=dict)

@@ -116,6 +116,7 @@ class GroupTraining:
             f"logger.more.{next(iter(logger.get('more') or ()), '')} follows one model": logger.get("more"),
             "logger.tensorboard shows the inputs or the graph of a model": logger.tensorboard.images
             or logger.tensorboard.graph,
+            "logger.trace is about the steps of one model": logger.get("trace"),
             "logger.tensorboard.histograms is about the weights of one model": logger.tensorboard.get("histograms"),
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
