@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6750,
-    "runner": 6500,
+    "runner": 6450,
     "doctor": 4250,
     "cli": 4600,
     "data": 6650,
