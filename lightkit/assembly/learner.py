@@ -169,14 +169,7 @@ def build_learner(
         metrics=metrics,
         made=made,
         average=build_average(cfg.trainer, model, timetable, optimizer, engine),
-        callbacks=build_callbacks(
-            cfg.trainer,
-            monitor=cfg.metrics.monitor,
-            mode=mode,
-            histograms=cfg.logger.tensorboard.get("histograms"),
-            trace=cfg.logger.get("trace"),
-        )
-        | time_limit(cfg.trainer.get("max_time"), engine.ranks, timetable.log_steps),
+        callbacks=build_callbacks(cfg) | time_limit(cfg.trainer.get("max_time"), engine.ranks, timetable.log_steps),
         store=build_store(cfg.checkpoint, folder, mode=mode) if engine.ranks.main else None,
     )
 

@@ -239,16 +239,14 @@ def check_metrics(metrics: DictConfig, tried: Mapping[str, Tried], *, fresh: boo
         raise UserError(what, key="metrics.mode", received=mode, fix=fix, family="missing-value")
 
 
-def build_callbacks(
-    trainer: DictConfig, *, monitor: str, mode: str, histograms: int | None = None, trace: int | None = None
-) -> dict[str, Callback]:
+def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
     """Build early stopping, histograms, a trace, the user's callbacks in order, and what keeps states."""
-    stopping, callbacks = trainer.early_stopping, dict[str, Callback]()
+    trainer, stopping, callbacks = cfg.trainer, cfg.trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None or stopping.get("target") is not None:
-        callbacks["early_stopping"] = EarlyStopping(monitor, mode, **stopping)
-    if histograms:
+        callbacks["early_stopping"] = EarlyStopping(cfg.metrics.monitor, cfg.metrics.mode, **stopping)
+    if histograms := cfg.logger.tensorboard.get("histograms"):
         callbacks[HISTOGRAMS] = Histograms(histograms)
-    if trace:
+    if trace := cfg.logger.get("trace"):
         callbacks[TRACE] = StepTrace(trace)
     for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)

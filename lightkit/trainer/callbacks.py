@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,6 +14,9 @@ from lightkit.common.ranking import improves
 from lightkit.common.text import counted
 from lightkit.loggers.base import Logger
 from lightkit.trainer.state import State
+
+if TYPE_CHECKING:
+    from lightkit.trainer.step import Stepper
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,13 @@ class Training(Protocol):
     """Its optimizer."""
     state: State
     """The counters, and the newest values."""
+    stepper: Stepper
+    """What makes the steps: `loss` and `outputs` of the newest batch."""
     run: RunFacts
     """The run: name, folder, configuration, git state."""
     logger: Logger
     """Takes figures, images, texts and histograms: `trainer.logger.figure("extra/x", figure, step=trainer.state.step)`.
     Numbers go through `log`, which a resume counts on."""
-
-    @property
-    def loss(self) -> Tensor:
-        """The loss of the newest batch, 0-d, on the device."""
 
     def rows(self) -> Tensor:
         """Return the rows of the data set in the step under way, `(B,)` int64, in their order; before its update."""

@@ -112,11 +112,6 @@ class Trainer:
         """
         self._report.values({name: float(value) for name, value in mapped(torch.Tensor.detach, dict(values)).items()})
 
-    @property
-    def loss(self) -> torch.Tensor:
-        """See `Training.loss`."""
-        return self.stepper.loss.detach()
-
     def rows(self) -> torch.Tensor:
         """See `Training.rows`."""
         begin = self.state.samples_done
@@ -212,12 +207,8 @@ class Trainer:
     def _owed(self) -> dict[str, Any]:
         """Return what the log of this step is made of."""
         norm = None if self._norm is None else float(self._norm)
-        return {
-            "loss": float(self.stepper.loss.detach().mean()),
-            "samples": self.stepper.samples,
-            "norm": norm,
-            "rates": dict(self._rates),
-        }
+        loss, samples = float(self.stepper.loss.detach().mean()), self.stepper.samples
+        return {"loss": loss, "samples": samples, "norm": norm, "rates": dict(self._rates)}
 
     def _pay(self) -> None:
         """Do what was due after the step of the checkpoint."""

@@ -77,7 +77,7 @@ class StepTrace(Callback):
         """Take note of what the step under way is made of."""
         if (trainer.state.step + 1) % self.every == 0:
             rows, gradients = fingerprint([trainer.rows()]), fingerprint(trainer.gradients().values())
-            self._facts = {"rows": rows, "loss": trainer.loss, "gradients": gradients}
+            self._facts = {"rows": rows, "loss": trainer.stepper.loss.detach(), "gradients": gradients}
 
     def on_step(self, trainer: Training) -> None:
         """Write the line of a step that was taken, once."""
