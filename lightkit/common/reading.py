@@ -21,7 +21,6 @@ from types import NoneType
 from typing import IO, Any, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
-
 MOST_BYTES = 1 << 26
 """Size from which on a file is not read that is read as a whole."""
 _DEEPEST = 100
@@ -124,8 +123,7 @@ def parse_json(content: bytes | str) -> Any:
     except ValueError:  # digits without an end
         raise UnreadableError("a number that is too large") from None
     _check_depth(found)
-    halved = "\\ud" in text or "\\uD" in text or _HALVES.search(text)
-    return _whole(found) if halved else found
+    return _whole(found) if "\\ud" in text or "\\uD" in text or _HALVES.search(text) else found
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:
