@@ -294,13 +294,8 @@ def build_store(options: DictConfig, folder: Path, *, mode: str) -> CheckpointSt
         return None
     kind = BackgroundStore if options.asynchronous else CheckpointStore
     with keys_under("checkpoint"):
-        return kind(
-            folder / run_files.CHECKPOINTS,
-            keep_last=options.keep_last,
-            keep_best=options.keep_best,
-            keep_every=options.keep_every,
-            mode=mode,
-        )
+        kept = {name: options[name] for name in ("keep_last", "keep_best", "keep_every")}
+        return kind(folder / run_files.CHECKPOINTS, mode=mode, **kept)
 
 
 _LOGGERS = {
