@@ -222,16 +222,16 @@ def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
         output: Its first argument.
         target: Its second argument.
     """
-    if hasattr(criterion, "mean_weight"):
+    is_module = isinstance(criterion, nn.Module)  # which takes long to say that it has no such attribute
+    if hasattr(type(criterion) if is_module else criterion, "mean_weight"):
         return criterion.mean_weight(output, target)
     if isinstance(criterion, partial):
         known, options = criterion.func in _OVER_WEIGHTS_PLAIN, criterion.keywords
     else:
         known, options = getattr(type(criterion), "forward", None) in _OVER_WEIGHTS, criterion.__dict__
-        options = {**options, **options.get("_buffers", {})}
     if not known or options.get("reduction", "mean") != "mean" or not isinstance(output, Tensor):
         return None
-    weights = options.get("weight")
+    weights = {**options, **options.get("_buffers", {})}.get("weight")
     fits = isinstance(target, Tensor) and output.ndim == target.ndim + 1 and not target.is_floating_point()
     if not fits or (weights is not None and output.shape[1] != len(weights)):
         return None  # shares of classes, which count by samples; or a task of the user's hands on something else

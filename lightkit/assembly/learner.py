@@ -152,9 +152,9 @@ def build_learner(
     metrics = build_metrics(cfg.metrics, data.info, engine, more=data.more)
     if trains:
         measured = {split: part for split, part in metrics.items() if cfg.metrics.get(split, cfg.metrics.val)}
-        for part in measured.values():
-            part.check()  # also those of which nothing is tried: a function may have given anything
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
+        for split in measured.keys() - tried.keys():
+            measured[split].check()  # a function may have given anything
         check_metrics(cfg.metrics, tried, fresh=pretrained)
     return Learner(
         engine=engine,

@@ -171,7 +171,11 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
     What holds them keeps its type and is copied, not changed.
     """
-    return change(value) if isinstance(value, Tensor) else rebuilt(lambda item: mapped(change, item), value)
+    if isinstance(value, Tensor):
+        return change(value)
+    if value is None or type(value) in (int, float, str):  # at once: a step asks for many
+        return value
+    return rebuilt(lambda item: mapped(change, item), value)
 
 
 def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) -> Any:

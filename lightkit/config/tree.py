@@ -141,8 +141,8 @@ def to_plain(node: Any) -> Any:
 
 def public(cfg: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain values, resolved but for what comes from the environment, maybe secrets."""
-    content: dict[str, Any] = _public(cfg)
-    return content
+    content: Any = OmegaConf.to_container(cfg)
+    return _public(cfg) if "${" in repr(content) else content  # most refer to nothing by now
 
 
 def _public(node: DictConfig | ListConfig) -> Any:

@@ -22,7 +22,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.failures import exit_status
 from lightkit.common.text import without_secrets
-from lightkit.config import to_plain, with_values
+from lightkit.config import with_values
 from lightkit.config.doors import load, names
 from lightkit.config.policy import without_user_only
 from lightkit.config.provenance import is_ours, refuse_foreign_targets
@@ -285,7 +285,7 @@ def record_facts(
     before, modules = place.facts().get("modules", {}), own_modules()
     facts |= {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data), "modules": modules}
     place.record(cfg, overrides, device=engine.describe(optimizer), **facts)
-    return changed_code(before, modules, to_plain(cfg)), [] if cfg.cv.folds else keep_rows(data, place)
+    return changed_code(before, modules, cfg), [] if cfg.cv.folds else keep_rows(data, place)
 
 
 def keep_rows(data: Data, place: RunFolder) -> list[str]:

@@ -12,6 +12,7 @@ import os
 import sys
 import sysconfig
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from lightkit.common import run_files
@@ -31,13 +32,18 @@ def own_files() -> dict[str, Path]:
     A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
     """
     found = {}
-    for name, module in sorted(sys.modules.items()):
-        file, package = (getattr(one, "__file__", None) for one in (module, sys.modules.get(name.partition(".")[0])))
-        files = [one for one in (file, package) if isinstance(one, str)]
-        mine = all(not one.startswith(_PYTHON) and is_own(one) for one in files)
-        if mine and file in files and file.endswith(".py"):
-            found[name] = Path(file)
-    return found
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and _is_mine(file):
+            package = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+            if not isinstance(package, str) or _is_mine(package):
+                found[name] = Path(file)
+    return dict(sorted(found.items()))
+
+
+@cache
+def _is_mine(file: str) -> bool:
+    return not file.startswith(_PYTHON) and is_own(file)
 
 
 def own_modules() -> dict[str, str]:

@@ -20,7 +20,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger, audit
 from lightkit.common.names import folder_below
 from lightkit.common.reading import UnreadableError
-from lightkit.config import save
+from lightkit.config import save, to_plain
 from lightkit.config.project import project_root
 from lightkit.config.provenance import key_problem
 from lightkit.loggers.files import write_json
@@ -142,7 +142,8 @@ class RunFolder:
             write_whole(self.path / run_files.OVERRIDES, lines or "[]\n", forced=True)
             if (problem := key_problem()) and self.path.parent.name != run_files.MEMBERS:
                 _LOG.warning("a resume will take this run for one from elsewhere: %s; %s", *problem)
-            now = environment(project=project_root(), seed=cfg.seed, **facts)
+            known = read_facts(self.path.parent.parent) if self.path.parent.name == run_files.MEMBERS else {}
+            now = environment(project=project_root(), known=known, seed=cfg.seed, **facts)
             for name, content in {run_files.ENVIRONMENT: now, **self.found}.items():
                 write_json(self.path / name, content)
             self.is_recorded = True
@@ -291,18 +292,18 @@ def _differing(rows: Iterable[tuple[str, Any, Any]]) -> list[str]:
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]
 
 
-def changed_code(before: Mapping[str, Any], now: Mapping[str, Any], plain: Any) -> list[str]:
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any], cfg: DictConfig) -> list[str]:
     """Say which modules differ from those of an earlier part of the run, and which keys name something in them.
 
     Args:
         before: What `environment.json` said of modules.
         now: What it says now.
-        plain: The configuration as plain values.
+        cfg: The configuration.
     """
     lines = []
     for name in sorted(set(before) & set(now)):
         if before[name] != now[name]:
-            keys = [key for key, target in _targets(plain) if target.startswith(f"{name}.")]
+            keys = [key for key, target in _targets(to_plain(cfg)) if target.startswith(f"{name}.")]
             of = f" ({', '.join(keys)})" if keys else ""
             lines.append(f"the code of {name}{of} has changed since the earlier part of the run")
     return lines

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightkit.common import run_files
@@ -178,11 +179,14 @@ DIFF_LIMIT = 200_000
 """Characters of an uncommitted diff that are kept."""
 
 
-def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str, Any]:
+def environment(
+    *, project: Path | str | None = None, known: Mapping[str, Any] = MappingProxyType({}), **facts: Any
+) -> dict[str, Any]:
     """Gather what a run ran with, for later; of environment variables those that matter, as others hold secrets.
 
     Args:
         project: Folder whose git state is noted; None takes the working directory.
+        known: What was gathered for the run as a whole, which asks git once.
         facts: Whatever the caller knows besides, such as `device` and `seed`.
 
     Returns:
@@ -208,7 +212,7 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
         "packages": installed(tuple(sys.path)),
         "gpus": gpus,
         "variables": {name: text for name, text in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
-        "git": git_state(Path(project) if project is not None else Path.cwd()),
+        "git": known["git"] if "git" in known else git_state(Path(project) if project is not None else Path.cwd()),
     }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.common.errors import NOT_FINITE
 from lightkit.device.ranks import is_lost
@@ -32,6 +32,8 @@ class Rescue:
         self._on_step = [name for name, callback in own if overriding([callback], "on_step")]
         within = ("on_batch", "on_before_update")
         self._on_batch = [name for name, callback in own if any(overriding([callback], hook) for hook in within)]
+        own_way = type(learner.model).parameters is not nn.Module.parameters
+        self._modules = [] if own_way else [*learner.model.modules()]
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self.computes_only = False
         """Whether an error leaves something whole only while batches are computed."""
@@ -42,7 +44,7 @@ class Rescue:
 
     def begin_step(self) -> None:
         """Take note that the batches of a step are computed next: they may change buffers, such as running averages."""
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._learner.model.buffers()]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._held("_buffers")]
         self._callbacks = self._copies(self._on_batch)
         self._version, self.phase = self._versions(), COMPUTING
 
@@ -122,7 +124,15 @@ class Rescue:
 
     def _versions(self) -> int:
         """Count how often the weights were changed in place."""
-        return sum(parameter._version for parameter in self._learner.model.parameters())
+        return sum(parameter._version for parameter in self._held("_parameters"))
+
+    def _held(self, kind: str) -> Iterator[Tensor]:
+        """Yield what the modules hold: `named_parameters` and `named_buffers` take as long as a small layer."""
+        if not self._modules:
+            model = self._learner.model
+            yield from model.parameters() if kind == "_parameters" else model.buffers()
+        for module in self._modules:
+            yield from (tensor for tensor in module.__dict__[kind].values() if tensor is not None)
 
     def _copies(self, names: list[str]) -> dict[str, Any] | None:
         """Copy the states of callbacks; None where that would be too much for each step."""

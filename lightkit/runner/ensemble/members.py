@@ -31,7 +31,6 @@ from lightkit.runner.ensemble.finished import (
     trained_rows,
 )
 from lightkit.runner.ensemble.report import SplitMeter, values_of
-from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config, read_ensemble_plan, read_run
 
@@ -90,8 +89,9 @@ class Members:
         """Return the networks of some members as the file of the ensemble has them, and what else it says of them."""
         members = []
         for result in results:
-            cfg = member_config(self.run.cfg, result.member) if result.weights is None else self.run.cfg
-            state = result.weights or content.load_model_state(counted_checkpoint(cfg, result.folder))
+            last = result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last"
+            state = result.weights
+            state = state or content.load_model_state(counted_checkpoint(self.run.cfg, result.folder, last=last))
             name = result.member.name
             members.append(StoredMember(name, read_config(result.folder), weights.get(name, 0.0), state))
         return members, {}
