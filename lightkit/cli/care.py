@@ -6,19 +6,18 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.text import counted
+from lightkit.common.text import counted, format_bytes
 from lightkit.runs import care
 from lightkit.runs.archive import archive, unpack
 from lightkit.runs.catalog import find_run, path_from, places_of, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, all_records
-
-_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def tag_runs(args: list[str]) -> int:
@@ -40,10 +39,14 @@ def rm_runs(args: list[str]) -> int:
     """Put runs into the bin of the project, or empty it."""
     options, root = Parser("runs rm", "runs*", status="").read(args), project()
     if options.empty_bin:
-        say(f"{_size(care.empty_bin(root))} are free again")
+        say(f"{format_bytes(care.empty_bin(root))} are free again")
         return 0
-    going = care.removable(_chosen(options, root), root)
-    say(table(["size", "folder"], [(_size(care.size_of(one)), path_from(root, one)) for one in going], right=[0]))
+    going = care.removable(_chosen(options, root), root, checkpoints=options.checkpoints)
+    if not going:
+        raise UserError("they have no checkpoints", key="lightkit runs rm", family="no-checkpoint")
+    say(
+        table(["size", "folder"], [(format_bytes(care.size_of(one)), path_from(root, one)) for one in going], right=[0])
+    )
     if not options.yes and not _agreed(f"move {counted(len(going), 'folder')} to the bin? [y/N] "):
         return 1
     place = care.put_aside(going, root)
@@ -63,26 +66,24 @@ def _agreed(question: str) -> bool:
 def du_runs(args: list[str]) -> int:
     """Say what runs take on the disk."""
     options, root = Parser("runs du", "runs*", status="").read(args), project()
-    seen, rows = set[tuple[int, int]](), list[dict[str, object]]()
+    seen, rows = set[tuple[int, int]](), list[dict[str, Any]]()
     for folder in _chosen(options, root, everything=True):
         ckpts = care.size_of(folder / run_files.CHECKPOINTS, seen)
         members, rest = care.size_of(folder / run_files.MEMBERS, seen), care.size_of(folder, seen)
         sizes = {"bytes": ckpts + members + rest, "checkpoints": ckpts, "members": members}
         rows.append({**sizes, "folder": path_from(root, folder)})
-    rows.sort(key=lambda row: -int(str(row["bytes"])))
-    aside = {
-        name: care.size_of(root / run_files.OUTPUTS / name, seen) for name in (run_files.BIN, run_files.CODE_STORE)
-    }
+    rows.sort(key=lambda row: -row["bytes"])
+    aside, code = (
+        care.size_of(root / run_files.OUTPUTS / name, seen) for name in (run_files.BIN, run_files.CODE_STORE)
+    )
 
     def lines() -> Iterator[str]:
-        cells = [
-            [_size(int(str(value))) if name != "folder" else str(value) for name, value in row.items()] for row in rows
-        ]
+        cells = [[one if isinstance(one, str) else format_bytes(one) for one in row.values()] for row in rows]
         yield table(["size", "checkpoints", "members", "folder"], cells, right=[0, 1, 2], cut=[3])
-        total = sum(int(str(row["bytes"])) for row in rows)
-        yield f"\n{_size(total)} in {counted(len(rows), 'run')}; the bin has {_size(aside[run_files.BIN])}"
+        total = format_bytes(sum(row["bytes"] for row in rows))
+        yield f"\n{total} in {counted(len(rows), 'run')}; the bin has {format_bytes(aside)}"
 
-    return report(options, {"runs": rows, "bin": aside[run_files.BIN], "code": aside[run_files.CODE_STORE]}, lines)
+    return report(options, {"runs": rows, "bin": aside, "code": code}, lines)
 
 
 def archive_runs(args: list[str]) -> int:
@@ -93,8 +94,8 @@ def archive_runs(args: list[str]) -> int:
         raise UserError(
             "no archive", key="lightkit runs archive", received=path.name, expected="a name in .tar or .tar.gz"
         )
-    count = archive(_chosen(options, root), path, root, overwrite=options.overwrite)
-    say(f"{path} has {counted(count, 'file')}, {_size(path.stat().st_size)}: `lightkit runs import {path.name}`")
+    count = archive(care.whole_folders(_chosen(options, root)), path, root, overwrite=options.overwrite)
+    say(f"{path} has {counted(count, 'file')}, {format_bytes(path.stat().st_size)}: `lightkit runs import {path.name}`")
     return 0
 
 
@@ -137,8 +138,3 @@ def _runs_of(text: str, root: Path) -> list[Path]:
     home = (root / run_files.OUTPUTS).resolve()
     inside = [place for place in places_of(text, root) if home in (place.resolve(), *place.resolve().parents)]
     return (runs_of(text, root) if any(place.is_dir() for place in inside) else []) or [find_run(text, root)]
-
-
-def _size(number: int) -> str:
-    unit, name = next(((unit, name) for unit, name in _UNITS if number >= unit), _UNITS[-1])
-    return f"{number / unit:.1f} {name}" if unit > 1 else f"{number} B"

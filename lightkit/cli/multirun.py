@@ -12,7 +12,7 @@ from typing import Any
 from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
 from lightkit.cli.replicates import is_worse, whole_states
-from lightkit.cli.sweep import SweepDisplay, report, tell_stopped
+from lightkit.cli.sweep import SweepDisplay, keep_best, report, tell_stopped
 from lightkit.cli.terminal import complain, say
 from lightkit.cli.together import build_together
 from lightkit.common import run_files
@@ -247,6 +247,8 @@ def _run(
     named = [job.name for job in jobs]
     states = [controller.states[name] for name in (*named, *(name for name in record.jobs if name not in named))]
     report(record.folder, whole_states(record, states))
+    if options["keep_checkpoints"] is not None and search.ended and not controller.stopped_by:
+        say(keep_best(record, whole_states(record, states), options))
     if "study" in record.head:
         from lightkit.sweep.study import show_study
 

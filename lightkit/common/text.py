@@ -56,6 +56,16 @@ def look_alike(text: str) -> str | None:
     return f"{odd!r} is {unicodedata.name(odd, 'no ASCII')}, not {plain_letters(odd)!r}"
 
 
+def format_bytes(count: int) -> str:
+    """Write a number of bytes for people: `8.2 KiB`."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def three_digits(number: float) -> str:
     """Write a number with three significant digits and no exponent: `0.314`, `87.1`, `12,700`."""
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.text import counted
+from lightkit.common.text import counted, format_bytes
 from lightkit.diagnostics.flops import Flops, ModuleRule, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
 from lightkit.diagnostics.layers import Call, Layer, Shape, first_call, layers_of, runs_of_alike
-from lightkit.finetune.tables import format_bytes, format_percent
+from lightkit.finetune.tables import format_percent
 
 TITLES = ("layer", "class", "×", "output", "parameters", "trains", "MACs", "share %")
 RIGHT = (2, 4, 6, 7)

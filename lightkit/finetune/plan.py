@@ -17,14 +17,13 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from lightkit.common.text import counted
+from lightkit.common.text import counted, format_bytes
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tables import (
     GroupRow,
     ParameterGroup,
     PhaseTable,
     base_rate,
-    format_bytes,
     format_names,
     format_percent,
     format_rate,

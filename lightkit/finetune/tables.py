@@ -174,16 +174,6 @@ def format_rates(values: Sequence[float]) -> str:
     return " -> ".join(text for index, text in enumerate(texts) if index == 0 or text != texts[index - 1])
 
 
-def format_bytes(count: int) -> str:
-    """Write a number of bytes for people: `8.2 KiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def format_percent(part: int, whole: int) -> str:
     """Write a share: `0.31 %`, `87 %`, `99.98 %`; `100 %` is all, and nothing less."""
     share = 100 * part / max(whole, 1)

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.names import name_problem
 from lightkit.loggers.files import write_json
-from lightkit.runs.catalog import all_runs, is_whole, path_from
+from lightkit.runs.catalog import all_runs, is_whole, path_from, status
 from lightkit.runs.folder import unwritable
 from lightkit.runs.index import RunIndex
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_ensemble_plan, read_labels, run_folders
 
 _MOST_NOTE = 2000
+_DONE = ("finished", "pruned", "failed")
 
 
 def tag(folders: Iterable[Path], name: str, *, remove: bool = False) -> int:
@@ -62,42 +64,71 @@ def _label(folder: Path, labels: dict[str, Any]) -> None:
         raise unwritable(folder, error) from error
 
 
-def removable(folders: Sequence[Path], root: Path) -> list[Path]:
+def removable(folders: Sequence[Path], root: Path, *, checkpoints: bool = False) -> list[Path]:
     """Return what has to go with runs: the folder of each, or of the sweep whose jobs are all among them.
 
     Args:
         folders: Theirs.
         root: The project.
+        checkpoints: Only checkpoints go, with those of members; also of jobs of a sweep that are done.
 
     Raises:
         UserError: One runs, is a part of something larger that stays, lies elsewhere, or others build on it.
     """
     home, errors = (root / run_files.OUTPUTS).resolve(), list[str]()
-    going = dict.fromkeys(_whole(folder.resolve(), folders) for folder in folders)
+    going = [folder.resolve() for folder in folders] if checkpoints else whole_folders(folders)
     for folder in going:
-        inside = [one for one in (folder, *run_folders(folder)) if lock_holder(one) is not None]
+        inside = working_in(folder)
+        is_done = checkpoints and status(folder) in _DONE
+        around = [one for one in folder.parents if home in one.parents and is_whole(one)]
         if home not in folder.parents:
             errors.append(f"{folder}: lies outside of {home}")
-        elif inside:
-            errors.append(f"{path_from(root, inside[0])}: it runs")
-        elif part := next((one for one in folder.parents if home in one.parents and is_whole(one)), None):
-            errors.append(f"{path_from(root, folder)}: a part of {path_from(root, part)}, which needs it")
-    users = _users([*going], root)
-    errors += [f"{path_from(root, one)}: {path_from(root, user)} builds on it" for one, user in users]
+        elif inside is not None:
+            errors.append(f"{path_from(root, inside)}: it runs")
+        elif around and not (is_done and (around[0] / run_files.SWEEP_JOURNAL).is_file()):
+            errors.append(f"{path_from(root, folder)}: a part of {path_from(root, around[0])}, which needs it")
+    errors += [f"{path_from(root, one)}: {path_from(root, user)} builds on it" for one, user in users_of(going, root)]
     if errors:
         fix = "stop them, or name those that build on them as well"
         raise UserError("cannot be removed: " + "; ".join(errors), key="lightkit runs rm", fix=fix, family="file")
-    return [*going]
+    return [place for folder in going for place in checkpoint_folders(folder)] if checkpoints else going
 
 
-def _whole(folder: Path, chosen: Sequence[Path]) -> Path:
-    """Return the sweep of a job, where all of its jobs are chosen, or the folder itself."""
-    sweep = next((one for one in folder.parents if (one / run_files.SWEEP_JOURNAL).is_file()), None)
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Return the folders of checkpoints of a run and of its members, and what is left of such that were deleted."""
+    members = sorted((folder / run_files.MEMBERS).glob(f"*/{run_files.CHECKPOINTS}"))
+    own = (folder / run_files.BIN, folder / run_files.CHECKPOINTS)
+    return [one for one in (*own, *members) if one.is_dir() and not one.is_symlink()]
+
+
+def drop_checkpoints(folder: Path) -> int:
+    """Delete the checkpoints of a run and of its members; returns the bytes that are free again."""
+    aside, before = folder / run_files.BIN, size_of(folder)
+    with suppress(OSError):
+        for one in checkpoint_folders(folder):
+            one.rename(aside)  # at once: a kill leaves all of them or none
+            shutil.rmtree(aside)
+    return before - size_of(folder)
+
+
+def working_in(folder: Path) -> Path | None:
+    """Return the folder of a run, a sweep or one of its jobs that a process works in; None where none does."""
+    names = (run_files.LOCK, run_files.JOB_LOCK)
+    return next((one for one in (folder, *run_folders(folder)) if any(lock_holder(one, name) for name in names)), None)
+
+
+def whole_folders(chosen: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs; of a sweep all of whose jobs are among them, that of the sweep."""
     wanted = {one.resolve() for one in chosen}
-    return sweep if sweep is not None and {*run_folders(sweep)} <= wanted else folder
+
+    def whole(folder: Path) -> Path:
+        sweep = next((one for one in folder.parents if (one / run_files.SWEEP_JOURNAL).is_file()), None)
+        return sweep if sweep is not None and {*run_folders(sweep)} <= wanted else folder
+
+    return [*dict.fromkeys(whole(folder.resolve()) for folder in chosen)]
 
 
-def _users(going: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
+def users_of(going: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """Return the runs that build on those that are to go (as base, teacher, member), with what they build on."""
     stays = [one for one in all_runs(root) if not any(one.is_relative_to(folder) for folder in going)]
     found = list[tuple[Path, Path]]()
@@ -138,15 +169,20 @@ def put_aside(folders: Sequence[Path], root: Path) -> Path:
 
 
 def empty_bin(root: Path) -> int:
-    """Delete what is in the bin, and code that no run has any more; returns the bytes that are free again."""
+    """Delete what is in the bin, what a killed import has left, and code that no run has any more.
+
+    Returns:
+        The bytes that are free again.
+    """
     home = root / run_files.OUTPUTS
-    freed = size_of(home / run_files.BIN)
-    shutil.rmtree(home / run_files.BIN, ignore_errors=True)
-    for file in (home / run_files.CODE_STORE).glob("*"):
+    own = [home / name for name in (run_files.BIN, run_files.UNPACKED, run_files.CODE_STORE)]
+    before = sum(map(size_of, own))
+    for place in own[:2]:
+        shutil.rmtree(place, ignore_errors=True)
+    for file in own[2].glob("*"):
         if file.stat().st_nlink == 1:
-            freed += file.stat().st_size
             file.unlink()
-    return freed
+    return before - sum(map(size_of, own))
 
 
 def size_of(folder: Path, seen: set[tuple[int, int]] | None = None) -> int:

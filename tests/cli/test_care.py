@@ -116,3 +116,56 @@ def test_an_archive_travels_and_is_from_elsewhere(cli: Cli, runs: list[Path], pr
     assert "trust=[PACKAGE]" in done.err
     assert names(cli) == ["a", "b", "c"]
     assert cli("runs", "import", "none.tar").code == 2
+
+
+def test_checkpoints_go_alone_and_only_where_nobody_needs_them(cli: Cli, runs: list[Path], project: Path) -> None:
+    a_run(project, "05-00-00-tuned", f"finetune: {{weights: {{path: {runs[0]}}}}}\n")
+    jobs = [a_run(project, name, place="outputs/sweeps/2026-01-31/00-00-00-s") for name in ("lr=1", "lr=2")]
+    (jobs[0].parent / "sweep.jsonl").write_text("")
+    (jobs[1] / "result.json").write_text('{"status": "paused"}')
+    done = cli("runs", "rm", "--checkpoints", "--yes", "a", str(jobs[0].parent))
+    assert (done.code, "tuned builds on it" in done.err, "lr=2: a part of" in done.err) == (2, True, True)
+    fold = a_run(project, "fold-0", place=f"{DAY}/02-00-00-c/members")
+    assert "a part of" in cli("runs", "rm", "--checkpoints", "--yes", str(fold)).err
+    done = cli("runs", "rm", "--checkpoints", "--yes", "b", "c", str(jobs[0]))
+    assert (done.code, done.out.count("4.9 KiB")) == (0, 4)
+    left = {file.parents[1].name for file in project.glob("outputs/[rs]*/**/*.pt")}
+    assert left == {"00-00-00-a", "05-00-00-tuned", "lr=2"}
+    assert all((folder / "result.json").is_file() for folder in (*runs, *jobs))
+    assert "they have no checkpoints" in cli("runs", "rm", "--checkpoints", "--yes", "b").err
+
+
+def test_a_sweep_travels_with_its_plan(cli: Cli, project: Path) -> None:
+    jobs = [a_run(project, name, place="outputs/sweeps/2026-01-31/00-00-00-s") for name in ("lr=1", "lr=2")]
+    home = jobs[0].parent
+    for name in ("sweep.jsonl", "results.txt", "optuna.journal"):
+        (home / name).write_text("{}\n")
+    assert cli("runs", "archive", "s.tar", str(home)).code == 0
+    assert cli("runs", "archive", "one.tar", str(jobs[0])).code == 0
+    assert cli("runs", "rm", "--yes", str(home)).code == 0
+    assert cli("runs", "import", "s.tar").out == f"{home.relative_to(project)}\n"
+    names = {"sweep.jsonl", "results.txt", "optuna.journal", "lr=1", "lr=2"}
+    assert {one.name for one in home.iterdir()} == names
+    assert "a run is there" in cli("runs", "import", "one.tar").err
+    with locked(jobs[0], ".job"):
+        assert "it runs" in cli("runs", "rm", "--yes", str(home)).err
+        assert "this run goes on" in cli("runs", "archive", "t.tar", str(home)).err
+
+
+def test_runs_in_folders_of_ones_own_travel_too(cli: Cli, project: Path) -> None:
+    here, there = a_run(project, "mine", place="outputs"), a_run(project, "mine", place="outputs/other")
+    done = cli("runs", "archive", "x.tar", str(here), str(there))
+    assert (done.code, "two runs have the same folder" in done.err) == (2, True), "none is left out unseen"
+    assert cli("runs", "archive", "x.tar", str(here)).code == 0
+    assert cli("runs", "import", "x.tar").out == "outputs/runs/mine\n"
+    (here / "a\nb").touch()
+    done = cli("runs", "archive", "y.tar", str(here))
+    assert (done.code, "cannot be archived" in done.err, (project / "y.tar").exists()) == (2, True, False)
+
+
+def test_where_nothing_can_be_unpacked_that_is_told(cli: Cli, runs: list[Path], project: Path) -> None:
+    assert cli("runs", "archive", "x.tar", "a").code == 0
+    (project / "outputs").rename(project / "elsewhere")
+    (project / "outputs").touch()
+    done = cli("runs", "import", "x.tar")
+    assert (done.code, "cannot be unpacked: " in done.err) == (2, True)

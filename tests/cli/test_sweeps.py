@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import lightkit.cli.sweep as sweep_table
-from lightkit.cli.sweep import SweepDisplay, headline, job_labels
+from lightkit.cli.sweep import SweepDisplay, headline, job_labels, keep_best
 from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome
-from lightkit.sweep.journal import Journal, Record
+from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.state import JobState
 from tests.conftest import Outcome as Done
 
@@ -171,3 +172,65 @@ def test_names_of_a_sweep_that_has_grown_by_a_key_tell_it_too() -> None:
     assert headline([a_state("a", "failed", 2.0)], "max") == "0 of 1 job finished, 1 failed"
     failed = a_state("optim.lr=0.3,seed=0", "failed", 9.0, "data=wine", "optim.lr=0.3", "seed=0")  # not the best
     assert headline([*old, *new, failed], "max").endswith("best val/accuracy 1.5000 (seed=1  (optim.lr=0.1))")
+
+
+@pytest.fixture
+def grid(project: Path) -> Record:
+    """A sweep of jobs with two replicates each, all with checkpoints."""
+    folder = project / "outputs" / "sweeps" / "2026-01-31" / "12-00-00-grid"
+    folder.mkdir(parents=True)
+    with Journal(folder) as journal:
+        journal.head(command={}, options=OVER)
+        names = [f"lr={lr},seed={seed}" for lr in range(6) for seed in (0, 1)]
+        journal.plan([Job(name, folder / name, tuple(name.split(",")), CONFIG) for name in names])
+        for name in names:
+            journal.started(name, None)
+            journal.ended(JobOutcome(name, "finished"), told=True)
+            (folder / name / "checkpoints").mkdir(parents=True)
+            (folder / name / "config.yaml").write_text(CONFIG)
+            (folder / name / "checkpoints" / "step-1.pt").write_bytes(bytes(2000))
+    return read_journal(folder)
+
+
+OVER = {"over": {"seed": [0, 1]}, "keep_checkpoints": 2}
+
+
+def test_only_the_best_jobs_keep_their_checkpoints(grid: Record, project: Path) -> None:
+    base = next(iter(grid.jobs.values())).folder.with_name("lr=4,seed=0")
+    tuned = project / "outputs" / "runs" / "tuned"
+    tuned.mkdir(parents=True)
+    (tuned / "config.yaml").write_text(f"finetune: {{weights: {{path: '{base}'}}}}\n")
+    statuses = ("finished", "finished", "incomplete", "raced out", "finished", "finished")
+    values = (0.9, math.nan, None, None, 0.5, 0.8)
+    states = [
+        JobState(Job(f"lr={lr}", grid.folder / f"lr={lr}", (), CONFIG), status, best=value)
+        for lr, (status, value) in enumerate(zip(statuses, values))
+    ]
+    told = keep_best(grid, states, OVER)
+    assert told == "sweep.keep_checkpoints=2: 9.8 KiB are free again; others build on 1 job, whose checkpoints stay"
+    left = sorted(file.parents[1].name for file in grid.folder.rglob("*.pt"))
+    assert left == [f"lr={lr},seed={seed}" for lr in (0, 2, 4, 5) for seed in (0, 1) if (lr, seed) != (4, 1)]
+    assert "0 B are free again" in keep_best(grid, states, OVER), "and once more does no harm"
+
+
+def test_checkpoints_of_jobs_from_elsewhere_stay(grid: Record) -> None:
+    path = grid.folder / "sweep.jsonl"
+    path.write_text(path.read_text().replace("trainer: {epochs: 4}", "trainer: {epochs: 5}"))
+    record = read_journal(grid.folder)
+    states = [JobState(Job(f"lr={lr}", grid.folder, (), CONFIG), "finished", best=float(lr)) for lr in range(6)]
+    assert "0 B are free again" in keep_best(record, states, OVER)
+
+
+def test_a_sweep_ends_with_the_checkpoints_of_its_best_job(cli: Cli, project: Path) -> None:
+    quick = ("data=wine", "model.hidden=[4]", "trainer.epochs=1", "logger.console.style=quiet", "metrics.figures=[]")
+    words = ("train", "-m", *quick, "seed=0,1,2", "hydra/launcher=vectorized", "hydra.sweep.dir=sweep")
+    done = cli(*words, "sweep.keep_checkpoints=-1")
+    assert (done.code, "sweep.keep_checkpoints" in done.err, (project / "sweep").exists()) == (2, True, False)
+    done = cli(*words, "sweep.keep_checkpoints=1")
+    assert (done.code, "sweep.keep_checkpoints=1: " in done.out) == (0, True)
+    assert len({*(project / "sweep").glob("*/checkpoints")}) == 1
+    assert all(
+        json.loads(file.read_text())["status"] == "finished" for file in (project / "sweep").glob("*/result.json")
+    )
+    assert cli("sweep", "resume", "sweep", "sweep.keep_checkpoints=0").code == 0
+    assert not {*(project / "sweep").glob("*/checkpoints")}

@@ -110,6 +110,9 @@ class SweepConfig:
     """Number of replicates after which a job may lose the race, less than `over` has: its other replicates do not run
     once the 95 % interval of its paired differences from the best job so far says that it is worse. Null runs all
     replicates."""
+    keep_checkpoints: Optional[int] = number(None, low=0)
+    """Number of best jobs (by `metrics.monitor`) that keep their checkpoints when the sweep has ended. Those of other
+    jobs that have finished are deleted, unless other runs build on them; what they logged stays. Null deletes none."""
     halving: HalvingConfig = field(default_factory=HalvingConfig)
     """Successive halving: jobs pause at rungs, and only the best continue."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)

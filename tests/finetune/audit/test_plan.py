@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from lightkit.common.text import format_bytes
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import (
     Plan,
@@ -30,7 +31,6 @@ from lightkit.finetune.plan import (
 from lightkit.finetune.tables import (
     GroupRow,
     PhaseTable,
-    format_bytes,
     format_names,
     format_percent,
     format_rate,
