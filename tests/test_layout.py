@@ -86,7 +86,7 @@ BUDGETS = {
     "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,
-    "finetune": 2800,
+    "finetune": 2750,
     "trainer": 3200,
     "checkpoint": 2300,
     "assembly": 2050,
