@@ -95,7 +95,7 @@ BUDGETS = {
     "metrics": 1700,
     "diagnostics": 1500,
     "loggers": 1900,
-    "runs": 1750,
+    "runs": 1800,
     "optim": 1250,
     "detached": 900,
     "compare": 1000,

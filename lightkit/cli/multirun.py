@@ -11,8 +11,8 @@ from typing import Any
 
 from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
-from lightkit.cli.replicates import is_worse, whole_states
-from lightkit.cli.sweep import SweepDisplay, keep_best, report, tell_stopped
+from lightkit.cli.replicates import is_worse, keep_best, whole_states
+from lightkit.cli.sweep import SweepDisplay, report, tell_stopped
 from lightkit.cli.terminal import complain, say
 from lightkit.cli.together import build_together
 from lightkit.common import run_files

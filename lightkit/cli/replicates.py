@@ -1,13 +1,17 @@
-"""Jobs of a sweep with replicates: what tables show of them, and which of them lose the race."""
+"""Jobs of a sweep with replicates: what tables show of them, which lose the race, which keep their checkpoints."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.terminal import number
+from lightkit.common.text import counted, format_bytes
 from lightkit.config.native import replicates
+from lightkit.runs.care import drop_checkpoints, users_of
+from lightkit.runs.catalog import project
 from lightkit.sweep.job import Job, content_of, section_of
 from lightkit.sweep.journal import Record
 from lightkit.sweep.replicates import ENDS, by_whole, whole_job
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 _WORDS = {"pruned": "raced out", "failed": "incomplete", "starting": "running", "finished": "incomplete"}
 """What a job without a mean is called, by what its replicates are."""
+_ENDED = ("finished", "pruned", "raced out")
+"""What a job is that never goes on."""
 
 
 def best_of(state: JobState) -> str:
@@ -83,3 +89,22 @@ def _test(job: Job, over: Mapping[str, Any], values: Sequence[float], *, step: f
     keys = {f"data.split.{name}": value for name, value in split.items()}
     varies = any(len(over[key]) > 1 for key in over if key in keys)
     return paired(values, step=step, overlap=split_overlap(keys, JobProgress(job).metric) if varies else 0.0)
+
+
+def keep_best(record: Record, states: Iterable[JobState], options: Mapping[str, Any]) -> str:
+    """Delete the checkpoints of the jobs that have ended and are not among the best; returns what to tell.
+
+    Args:
+        record: What the journal of the sweep says.
+        states: The jobs, their replicates put together.
+        options: The section `sweep`.
+    """
+    sign, most = -1 if JobProgress(next(iter(record.jobs.values()))).mode == "max" else 1, options["keep_checkpoints"]
+    known = {one.job.name: math.nan if one.best is None else sign * one.best for one in states if one.status in _ENDED}
+    behind = sorted(known, key=lambda name: (math.isnan(known[name]), known[name]))[most:]
+    jobs = by_whole(record.jobs.values(), options["over"])
+    lost = {job.folder.resolve(): job for name in behind for job in jobs[name] if record.has_planned(job.name)}
+    used = {folder for folder, _ in users_of([*lost], project())}
+    freed = sum(map(drop_checkpoints, lost.keys() - used))
+    left = f"; others build on {counted(len(used), 'job')}, whose checkpoints stay" if used else ""
+    return f"sweep.keep_checkpoints={most}: {format_bytes(freed)} are free again{left}"

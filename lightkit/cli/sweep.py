@@ -21,10 +21,9 @@ from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.reading import TEXTS
 from lightkit.common.suggest import nearest
-from lightkit.common.text import counted, format_bytes
+from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration, shortened
-from lightkit.runs.care import drop_checkpoints, users_of
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
@@ -32,7 +31,6 @@ from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep, survives
 from lightkit.sweep.received import counting_options
-from lightkit.sweep.replicates import by_whole
 from lightkit.sweep.state import ENDED, JobProgress, JobState, look
 
 ACTIONS = ("status", "resume", "stop")
@@ -42,8 +40,6 @@ _ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "stopped":
 _ENDED = ("paused", "pruned", "raced out", "stopped", "interrupted", "failed", "incomplete")
 _COUNTED = ("running", "starting", "queued", "waiting", *_ENDED)
 _DONE = ("finished", "pruned", "stopped")
-_BEHIND = ("finished", "pruned", "raced out")
-"""Jobs with these never go on."""
 _IN_JSON = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
 _MOST = 30
 _SECONDS_BETWEEN_LINES = 60.0
@@ -342,25 +338,6 @@ def report(folder: Path, states: Sequence[JobState]) -> None:
         complain(f"cannot write the table: {error.strerror}")
     say("\n" + table(titles, cells, right=[3], cut=[0]))
     say(f"\nwritten to {folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
-
-
-def keep_best(record: Record, states: Iterable[JobState], options: Mapping[str, Any]) -> str:
-    """Delete the checkpoints of the jobs that have ended and are not among the best; returns what to tell.
-
-    Args:
-        record: What the journal of the sweep says.
-        states: The jobs, their replicates put together.
-        options: The section `sweep`.
-    """
-    sign, most = 1 if SweepDisplay(record).mode == "min" else -1, options["keep_checkpoints"]
-    known = {one.job.name: math.nan if one.best is None else sign * one.best for one in states if one.status in _BEHIND}
-    behind = sorted(known, key=lambda name: (math.isnan(known[name]), known[name]))[most:]
-    jobs = by_whole(record.jobs.values(), options["over"])
-    lost = {job.folder.resolve(): job for name in behind for job in jobs[name] if record.has_planned(job.name)}
-    used = {folder for folder, _ in users_of([*lost], project())}
-    freed = sum(map(drop_checkpoints, lost.keys() - used))
-    left = f"; others build on {counted(len(used), 'job')}, whose checkpoints stay" if used else ""
-    return f"sweep.keep_checkpoints={most}: {format_bytes(freed)} are free again{left}"
 
 
 def tell_stopped(folder: Path, states: Iterable[JobState]) -> None:

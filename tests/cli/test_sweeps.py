@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import lightkit.cli.sweep as sweep_table
-from lightkit.cli.sweep import SweepDisplay, headline, job_labels, keep_best
+from lightkit.cli.replicates import keep_best
+from lightkit.cli.sweep import SweepDisplay, headline, job_labels
 from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal, Record, read_journal
