@@ -68,9 +68,8 @@ def du_runs(args: list[str]) -> int:
     options, root = Parser("runs du", "runs*", status="").read(args), project()
     seen, rows = set[tuple[int, int]](), list[dict[str, Any]]()
     for folder in _chosen(options, root, everything=True):
-        ckpts = care.size_of(folder / run_files.CHECKPOINTS, seen)
-        members, rest = care.size_of(folder / run_files.MEMBERS, seen), care.size_of(folder, seen)
-        sizes = {"bytes": ckpts + members + rest, "checkpoints": ckpts, "members": members}
+        ckpts, members = (care.size_of(folder / name, seen) for name in (run_files.CHECKPOINTS, run_files.MEMBERS))
+        sizes = {"bytes": ckpts + members + care.size_of(folder, seen), "checkpoints": ckpts, "members": members}
         rows.append({**sizes, "folder": path_from(root, folder)})
     rows.sort(key=lambda row: -row["bytes"])
     aside, code = (
@@ -89,11 +88,9 @@ def du_runs(args: list[str]) -> int:
 def archive_runs(args: list[str]) -> int:
     """Write runs into one file."""
     options, root = Parser("runs archive", "file", "runs+", status="").read(args), project()
-    path = Path(options.file)
+    path, expected = Path(options.file), "a name in .tar or .tar.gz"
     if not path.name.endswith((".tar", ".tar.gz")):
-        raise UserError(
-            "no archive", key="lightkit runs archive", received=path.name, expected="a name in .tar or .tar.gz"
-        )
+        raise UserError("no archive", key="lightkit runs archive", received=path.name, expected=expected)
     count = archive(care.whole_folders(_chosen(options, root)), path, root, overwrite=options.overwrite)
     say(f"{path} has {counted(count, 'file')}, {format_bytes(path.stat().st_size)}: `lightkit runs import {path.name}`")
     return 0

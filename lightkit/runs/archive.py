@@ -124,8 +124,7 @@ def unpack(path: Path, root: Path) -> list[Path]:
         UserError: It is no such archive, is damaged, or holds what could harm: paths that lead elsewhere, links,
             devices, signatures, names that no terminal should show, more than its list says; or a run is there already.
     """
-    home = root / run_files.OUTPUTS
-    aside = home / run_files.UNPACKED
+    home, aside = root / run_files.OUTPUTS, root / run_files.OUTPUTS / run_files.UNPACKED
     try:
         aside.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=aside, ignore_cleanup_errors=True) as scratch, tarfile.open(path) as tar:
@@ -162,9 +161,8 @@ def _targets(home: Path, places: Sequence[str], listed: Mapping[str, list[Any]],
         if not {*new} & {*_above(name)} and (not file.is_file() or [file.stat().st_size, _sum(file)] != facts):
             around.append(file.parent)
     if around or not new:
-        raise UserError(
-            "a run is there", key=str([*around, home / places[0]][0]), fix="move it away", family="folder-in-use"
-        )
+        key = str([*around, home / places[0]][0])
+        raise UserError("a run is there", key=key, fix="move it away", family="folder-in-use")
     return new
 
 
@@ -176,7 +174,7 @@ def _bad(path: Path, why: str) -> UserError:
 def _list_of(tar: tarfile.TarFile, path: Path) -> tuple[list[str], dict[str, list[Any]]]:
     """Read the list that an archive begins with, and judge every name in it."""
     head = tar.next()
-    if head is None or head.name != _LIST or not _is_plain(head) or head.size > _MOST_LIST:
+    if head is None or head.name != _LIST or not head.isreg() or head.issparse() or head.size > _MOST_LIST:
         raise _bad(path, "it does not begin with a list of its files")
     source, wrong = tar.extractfile(head), list[str]()
     assert source is not None
@@ -222,10 +220,6 @@ def _problem(name: str, places: Collection[str]) -> str | None:
     return next(filter(None, map(name_problem, [*place.split("/"), *parts])), None)
 
 
-def _is_plain(entry: tarfile.TarInfo) -> bool:
-    return entry.isreg() and not entry.issparse()  # one with holes takes what it does not have
-
-
 def _extract(tar: tarfile.TarFile, listed: Mapping[str, list[Any]], scratch: Path, path: Path) -> None:
     """Write every file, and compare it with the list."""
     left = dict(listed)
@@ -233,7 +227,7 @@ def _extract(tar: tarfile.TarFile, listed: Mapping[str, list[Any]], scratch: Pat
         if entry.name == _LIST and len(left) == len(listed):
             continue
         facts = left.pop(entry.name, None)
-        if facts is None or not _is_plain(entry) or entry.size != facts[0]:
+        if facts is None or not entry.isreg() or entry.issparse() or entry.size != facts[0]:
             raise _bad(path, f"{entry.name!a} is not what its list says")
         if entry.size > shutil.disk_usage(scratch).free:
             raise OSError(errno.ENOSPC, "there is not enough room")
