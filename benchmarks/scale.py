@@ -220,22 +220,33 @@ def power(sizes: Sequence[int], values: Sequence[float]) -> str:
     return f"{math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2]):.2f}"
 
 
-def draw(path: Path, found: dict[str, dict[int, Figures]]) -> None:
-    """Draw every figure over its size, on logarithmic axes; a dashed line is as steep as the size itself."""
-    from lightkit.common.drawing import FAINT, add_legend, panels, png, ruled, style
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
-    figure, all_axes = panels(len(found), 3, (4.0, 3.2))
+
+def draw(path: Path, found: dict[str, dict[int, Figures]]) -> None:
+    """Draw every figure over its size, as times that of the smallest; a dashed line is as steep as the size itself."""
+    from matplotlib.ticker import NullLocator
+
+    from lightkit.common.drawing import FAINT, INK, add_legend, panels, png, ruled, style
+
+    figure, all_axes = panels(len(found), 4, (3.1, 3.1))
     for axes, (name, by_size) in zip(all_axes, found.items()):
-        sizes = [*by_size]
-        for what in next(iter(by_size.values())):
-            axes.plot(sizes, [max(1e-3, own[what]) for own in by_size.values()], marker="o", markersize=4, label=what)
-        lowest = min(max(1e-3, value) for value in by_size[sizes[0]].values())
-        axes.plot(sizes, [lowest * size / sizes[0] for size in sizes], "--", color=FAINT, zorder=0)
-        axes.set(xscale="log", yscale="log", title=name)
-        axes.title.set_fontsize(10)
+        sizes, (first, *_, last) = [*by_size], [*by_size.values()]
+        steep = [size / sizes[0] for size in sizes]
+        axes.plot(steep, steep, "--", color=FAINT, zorder=0)
+        for what in first:
+            label = f"{what}: {_short(first[what])} to {_short(last[what])}"
+            axes.plot(steep, [own[what] / first[what] for own in by_size.values()], "o-", markersize=4, label=label)
+        axes.set(xscale="log", yscale="log", ylim=(0.7, 1.1 * steep[-1] ** 1.8))  # room for the names
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
         style(axes)
+        axes.set_title(name, fontsize=10, color=INK)
+        axes.set_xticks(steep, [f"{size:,}" for size in sizes])
+        axes.set_yticks(steep, [f"{one:,.0f} ×" for one in steep])
         ruled(axes)
-        add_legend(axes, fontsize=7)
+        add_legend(axes, fontsize=7, loc="upper left")
     path.write_bytes(png(figure))
 
 

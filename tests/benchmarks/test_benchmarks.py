@@ -22,6 +22,7 @@ from benchmarks import (
     memory,
     monitor,
     padded_texts,
+    scale,
     startup,
     step_overhead,
     watch,
@@ -58,6 +59,7 @@ def figures(text: str) -> dict[str, float]:
         pytest.param(csv_tables.main, ["--rounds", "1", "--steps", "2"], len(csv_tables.BARS), marks=pytest.mark.slow),
         pytest.param(caching.main, ["--rounds", "1", "--steps", "1"], 2, marks=pytest.mark.slow),
         pytest.param(memory.main, ["--steps", "10"], 0, marks=pytest.mark.slow),
+        pytest.param(scale.main, ["--only", "steps", "--largest", "2"], 0, marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
     ids=[
@@ -71,6 +73,7 @@ def figures(text: str) -> dict[str, float]:
         "csv_tables",
         "caching",
         "memory",
+        "scale",
         "startup",
     ],
 )
