@@ -4,11 +4,13 @@ It trains for a minute in a temporary folder, and writes `images/terminal.svg`, 
 `images/tensorboard.png` and `images/graph.svg` beside this file. The first is what a terminal shows, drawn by rich; the
 second is a figure of an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium; the
 last is a model, drawn by `lightkit graph`. `images/report.png` is the top of a page of `lightkit report`.
-`images/find-lr.png` is what `lightkit find lr experiment=digits_cnn` draws.
+`images/find-lr.png` is what `lightkit find lr experiment=digits_cnn` draws, and `images/table.png` is a page of
+`lightkit board --table`.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import io
@@ -38,6 +40,7 @@ SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
 ENSEMBLE = ["train", "ensemble=bagging", "ensemble.size=12", "model.hidden=[32]", "trainer.epochs=8", "name=bag"]
 MODEL = ["data=digits", "model=transformer", "model.depth=1", "finetune=lora", "--depth", "2"]
 REPORTED = ["train", "data=wine", "cv=5", "trainer.epochs=5", "name=wine"]
+RATES = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "seed=0,1,2", "trainer.epochs=10", "name=rates"]
 PORT = 6017
 WIDTH, HEIGHT = 1260, 690
 SETTINGS = 250
@@ -179,6 +182,34 @@ def draw_board(folder: Path) -> None:
     cut.quantize(128).save(picture, optimize=True)
 
 
+def draw_table(folder: Path) -> None:
+    """Sweep, and take a picture of the table of its runs, with the curve of the third."""
+    sys.path.insert(0, str(IMAGES.parents[1]))
+    from tests.browser import browser
+
+    best = ["--where", "optim.lr=0.003"]
+    for command in (
+        RATES,
+        ["runs", "tag", "paper", *best],
+        ["board", "outputs/sweeps", "--table", "-d", "--port", str(PORT)],
+    ):
+        subprocess.run([sys.executable, "-m", "lightkit", *command], cwd=folder, check=True)
+    columns = "&".join(
+        f"column={name}" for name in ("name", "metric", "best", "test/accuracy", "epochs", "started", "tags")
+    )
+    with browser(folder / "browser", size=(WIDTH, 560)) as page:
+        page.open(f"http://127.0.0.1:{PORT}/#sort=best&where=name~rates*&{columns}", "rates/optim.lr=0.001,seed=2")
+        page.evaluate("""document.querySelectorAll("tr.run")[2].dispatchEvent(
+            new MouseEvent("mouseenter", {clientX: 800, clientY: 130}))""")
+        page.wait_for_elements("#card polyline", 1)
+        content = base64.b64decode(page.call("Page.captureScreenshot")["data"])
+    subprocess.run(
+        [sys.executable, "-m", "lightkit", "board", "outputs/sweeps", "--table", "--stop"], cwd=folder, check=True
+    )
+    with Image.open(io.BytesIO(content)) as image:
+        image.convert("RGB").crop((0, 0, WIDTH, 440)).quantize(128).save(IMAGES / "table.png", optimize=True)
+
+
 def draw_model(folder: Path) -> None:
     """Draw a small model."""
     command = [sys.executable, "-m", "lightkit", "graph", *MODEL, "--output", str(IMAGES / "graph.svg")]
@@ -194,6 +225,7 @@ def main() -> None:
         draw_terminal(folder)
         draw_ensemble(folder)
         draw_board(folder)
+        draw_table(folder)
         draw_report(folder)
         draw_model(folder)
 

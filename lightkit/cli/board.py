@@ -1,4 +1,4 @@
-"""`lightkit board`: TensorBoard over the runs, on this machine only, with the way to see it from another.
+"""`lightkit board`: TensorBoard or a table over the runs, on this machine only, with the way to see it from another.
 
 A browser on another machine gets to its port by a tunnel: there are lines for `ssh`, fields for PuTTY and Xshell.
 """
@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, report, say, table
@@ -32,6 +32,8 @@ from lightkit.processes.children import Child
 from lightkit.runs.catalog import find_run, places_of, project
 
 _HOST = "127.0.0.1"
+_LOOPBACK = (_HOST, "::1")
+_TITLES = {False: "TensorBoard", True: "Table of runs"}
 _SSH_PORT = 22
 _HOP = re.compile(r"(?:[^\s@,;'\"]+@)?(?P<host>\[[0-9a-fA-F:.%]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 _LOOK_SECONDS = 0.5
@@ -40,7 +42,7 @@ _LINES = 20
 
 
 def board(args: list[str]) -> int:
-    """Run TensorBoard until it is interrupted, or start one that goes on by itself."""
+    """Run TensorBoard or the table of runs until it is interrupted, or start one that goes on by itself."""
     options = _read(args)
     if options.list:
         return _list(options)
@@ -49,7 +51,7 @@ def board(args: list[str]) -> int:
     folder, route = _folder(options.folder), find_route(options.via)
     port, local = _port("--port", options.port), _port("--local-port", options.local_port)
     options.host = options.host or _HOST
-    files = board_files(folder, options.host)
+    files = board_files(folder, options.host, table=options.table)
     if (found := files.board()) is not None:
         if port is not None and port != found.port:
             what = f"a board shows this already, on port {found.port}"
@@ -70,6 +72,9 @@ def _read(args: list[str]) -> Namespace:
         raise UserError("goes with --list", key="--json")
     if options.stop and options.detach:
         raise UserError("--stop ends a board, --detach begins one", key="lightkit board")
+    if options.table and options.host not in (None, *_LOOPBACK):
+        what, fix = "the table is for this machine alone", "the tunnel that `lightkit board --table` prints"
+        raise UserError(what, key="--host", received=options.host, choices=_LOOPBACK, fix=fix)
     return options
 
 
@@ -105,14 +110,14 @@ def _port(key: str, text: str | None) -> int | None:
 def _print_addresses(found: RunningBoard, route: Route, *, local: int | None, is_new: bool, ends: str = "") -> int:
     """Print where a board is to be seen; return the exit status."""
     since = "" if is_new else f" (it runs since {_since(found)})"
-    say(f"TensorBoard over {found.folder}{since}\n")
+    say(f"{_TITLES[found.table]} over {found.folder}{since}\n")
     host = f"[{found.host}]" if ":" in found.host else found.host
     lines = [("here", f"http://{host}:{found.port}/")]
     lines += route.lines(found.port, host=found.host, local=local or found.port)
     for name, line in lines:
         say(f"  {name:<15}{line}")
     if found.detached:
-        log = board_files(found.folder, found.host).log
+        log = board_files(found.folder, found.host, table=found.table).log
         ends = f"It goes on without this terminal. `{_stop_command(found)}` ends it; its messages are in {log}"
     say(f"\n{ends or f'Ctrl-C in its terminal ends it, or `{_stop_command(found)}`.'}")
     sys.stdout.flush()
@@ -121,7 +126,7 @@ def _print_addresses(found: RunningBoard, route: Route, *, local: int | None, is
 
 def _stop_command(found: RunningBoard) -> str:
     shown = "" if found.folder == (project() / run_files.OUTPUTS).resolve() else f" {shlex.quote(str(found.folder))}"
-    return f"lightkit board --stop{shown}"
+    return f"lightkit board{' --table' * found.table} --stop{shown}"
 
 
 def _since(found: RunningBoard) -> str:
@@ -129,20 +134,15 @@ def _since(found: RunningBoard) -> str:
 
 
 def _serve(files: BoardFiles, folder: Path, options: Namespace, *, port: int | None, route: Route) -> int:
-    """Run TensorBoard over the runs by their short names until it is to end; return the exit status."""
-    from lightkit.detached.tensorboard import named_runs, serving
+    """Run a board until it is to end; return the exit status."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(of_signal(signal.SIGTERM))  # an exception, so that all is put away
 
     signal.signal(signal.SIGTERM, end)
     is_detached = options.ready is not None
-    with (
-        _locked(files, needed=is_detached) as files,
-        named_runs(folder, files.runs) as runs,
-        serving(runs, host=options.host, wanted=port, passed=_warn_of_port) as port,
-    ):
-        found = RunningBoard(folder, options.host, port, time.time(), detached=is_detached)
+    with _locked(files, needed=is_detached) as files, _serving(files, folder, options, port) as port:
+        found = RunningBoard(folder, options.host, port, time.time(), is_detached, options.table)
         files.announce(found)
         if is_detached:
             os.close(options.ready)
@@ -154,6 +154,22 @@ def _serve(files: BoardFiles, folder: Path, options: Namespace, *, port: int | N
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+@contextmanager
+def _serving(files: BoardFiles, folder: Path, options: Namespace, port: int | None) -> Iterator[int]:
+    """Serve the table, or TensorBoard over the runs by their short names, while inside; yield the port."""
+    listening: dict[str, Any] = {"host": options.host, "wanted": port, "passed": _warn_of_port}
+    if options.table:
+        from lightkit.detached.run_table import serving_table
+
+        with serving_table(folder, project(), **listening) as port:
+            yield port
+        return
+    from lightkit.detached.tensorboard import named_runs, serving
+
+    with named_runs(folder, files.runs) as runs, serving(runs, **listening) as port:
+        yield port
 
 
 @contextmanager
@@ -183,11 +199,11 @@ def _start(folder: Path, options: Namespace) -> RunningBoard | int:
     """Start a board in a session of its own, and wait until it answers; return its exit status where it does not."""
     if os.name == "nt":
         raise UserError("Windows has no sessions to detach from", key="--detach", fix="start /b lightkit board")
-    files = board_files(folder, options.host)
+    files = board_files(folder, options.host, table=options.table)
     files.make()
     ready, told = os.pipe()
     command = [sys.executable, "-m", "lightkit", "board", str(folder), "--host", options.host, "--ready", str(told)]
-    command += ["--port", options.port] if options.port else []
+    command += [*(["--port", options.port] if options.port else []), *["--table"] * options.table]
     command = _outliving_logout(command)
     with files.log.open("wb") as log:
         process = Child(command, output=log, pass_fds=[told])
@@ -223,7 +239,8 @@ def _outliving_logout(command: list[str]) -> list[str]:
 
 def _stop(options: Namespace) -> int:
     """End the board that shows a folder, and wait until it has ended; the folder may be gone by now."""
-    everything = [board for board in running_boards() if options.host in (None, board.host)]
+    there = [board for board in running_boards() if board.table == options.table]
+    everything = [board for board in there if options.host in (None, board.host)]
     meant = [place.resolve() for place in _places(options.folder)]
     boards = [board for board in everything if board.folder in meant]
     if not boards and options.folder is not None:
@@ -235,8 +252,8 @@ def _stop(options: Namespace) -> int:
         what, fix = "no board of yours shows this", "lightkit board --list"
         raise UserError(what, key=options.folder or str(meant[0]), choices=shown, fix=fix, family="file")
     for board in boards:  # one for each address that it listens on
-        board_files(board.folder, board.host).end()
-        say(f"ended: TensorBoard over {board.folder}, port {board.port}")
+        board_files(board.folder, board.host, table=board.table).end()
+        say(f"ended: {_TITLES[board.table]} over {board.folder}, port {board.port}")
     return 0
 
 
@@ -244,10 +261,10 @@ def _list(options: Namespace) -> int:
     """Print the boards of this user on this machine."""
     found = running_boards()
     rows = [
-        [f"http://{other.host}:{other.port}/", _since(other), "yes" if other.detached else "", str(other.folder)]
-        for other in found
+        [f"http://{each.host}:{each.port}/", _TITLES[each.table], _since(each), "yes" * each.detached, str(each.folder)]
+        for each in found
     ]
-    text = table(["address", "since", "detached", "folder"], rows)
+    text = table(["address", "shows", "since", "detached", "folder"], rows)
     nothing = "no board of yours runs on this machine; `lightkit board` starts one"
     return report(options, list(map(vars, found)), lambda: text if found else nothing)
 

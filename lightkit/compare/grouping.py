@@ -178,22 +178,24 @@ class RunCurve:
     seeds: list[int]
 
 
-def read_curves(group: Group) -> dict[str, RunCurve]:
+def read_curves(group: Group, name: str = "", most: int = _POINTS) -> dict[str, RunCurve]:
     """Read the curves of a group, by the name of the metric; a metric with one point has none.
 
     Args:
         group: Its runs may be of different length, and may go on.
+        name: Of the one metric that is wanted; other lines are not read.
+        most: Points of a curve; of a longer one every so many-th, and the last.
     """
     points = defaultdict[str, defaultdict[int, list[float]]](lambda: defaultdict(list))
     epochs = dict[int, int]()
     for run in group.runs:
-        for name, by_step in _values_of(read_metrics(run.folder), epochs).items():
+        for each, by_step in _values_of(read_metrics(run.folder, name), epochs).items():
             for step, value in by_step.items():
-                points[name][step].append(value)
+                points[each][step].append(value)
     curves = dict[str, RunCurve]()
     for name, values in points.items():
         if len(values) > 1:
-            steps = thinned(sorted(values))
+            steps = thinned(sorted(values), most)
             spread = [mean_and_sd(values[step]) for step in steps]
             curves[name] = RunCurve(
                 steps=steps,
@@ -217,8 +219,8 @@ def _values_of(rows: Iterable[dict[str, Any]], epochs: dict[int, int]) -> dict[s
     return values
 
 
-def thinned(steps: Sequence[int]) -> list[int]:
+def thinned(steps: Sequence[int], most: int = _POINTS) -> list[int]:
     """Leave out of many steps all but every so many-th, and keep the last one."""
-    stride = -(-len(steps) // _POINTS)
+    stride = -(-len(steps) // most)
     kept = list(steps[::stride]) if steps else []
     return kept if not steps or kept[-1] == steps[-1] else [*kept, steps[-1]]

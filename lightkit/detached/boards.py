@@ -42,6 +42,8 @@ class RunningBoard:
     """In seconds since 1970."""
     detached: bool
     """Whether it outlives the terminal it was started from."""
+    table: bool = False
+    """Whether it is the table of runs, not TensorBoard."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,19 @@ class BoardFiles:
         return self.place / f"{self.name}{ending}"
 
 
-def board_files(folder: Path, host: str) -> BoardFiles:
+def board_files(folder: Path, host: str, *, table: bool = False) -> BoardFiles:
     """Return the files of the board that shows a folder; there is one board for each address to listen on.
+
+    Args:
+        folder: The folder.
+        host: The address.
+        table: Whether those of the table of runs are meant.
 
     Raises:
         UserError: This user has no place for it.
     """
-    digest = hashlib.sha256(f"{folder.resolve()}\n{host}".encode(errors="surrogateescape")).hexdigest()
+    told = f"{folder.resolve()}\n{host}" + "\ntable" * table
+    digest = hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
     return BoardFiles(_place(), f"{_machine()}-{digest[:12]}")
 
 

@@ -58,10 +58,11 @@ class RunIndex:
 
     Args:
         root: The project.
+        writes: Whether the cache is written, where much was read.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, writes: bool = True) -> None:
+        self.root, self._writes = root, writes
         self._path = root / run_files.OUTPUTS / run_files.INDEX
         self._sections = dict[str, Mapping[str, Any]]()
         self._shared = dict[str, Section]()
@@ -74,7 +75,8 @@ class RunIndex:
         Args:
             folders: Theirs; those outside of `outputs/` are read from their files.
         """
-        self._load()
+        if not self._known:
+            self._load()
         home = f"{self._path.parent}{os.sep}"
         found = list[RunRecord]()
         for folder in folders:
@@ -93,7 +95,7 @@ class RunIndex:
                 if mark not in self._shared:
                     self._shared[mark] = Section(self._sections[mark])
             found.append(_record(folder, self._shared, entry))
-        if self._read * _WORTH > self._size:
+        if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
 

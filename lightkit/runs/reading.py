@@ -5,6 +5,7 @@ All readers of the files of a run are here: of such as are written whole, and of
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -194,18 +195,25 @@ def read_ensemble_plan(folder: Path, damage: list[str] | None = None) -> dict[st
     return read_json(folder / run_files.ENSEMBLE, _ENSEMBLE, damage)
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of values that a run has logged; see `lightkit.loggers.JsonlLogger`."""
-    return read_jsonl(folder / run_files.METRICS)
+def read_metrics(folder: Path, name: str = "") -> list[dict[str, Any]]:
+    """Return the rows of values that a run has logged; see `lightkit.loggers.JsonlLogger`.
+
+    Args:
+        folder: The run's.
+        name: Only those are read that have a value of this name.
+    """
+    return read_jsonl(folder / run_files.METRICS, name)
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path, name: str = "") -> list[dict[str, Any]]:
     """Read the rows of a `metrics.jsonl`; one torn by a crash is left out, and so is what is no row.
 
     Args:
         path: The file; a missing one has no rows.
+        name: As of `read_metrics`.
     """
-    return list(read_lines(path, read_row))
+    mark = json.dumps(name).encode() if name else b""
+    return [row for row in read_lines(path, lambda line: read_row(line) if mark in line else {}) if row]
 
 
 def row_of(line: bytes | str) -> dict[str, Any]:

@@ -25,15 +25,15 @@ _TELLING = (f"{run_files.CONFIG}:", f"{run_files.RESULT}:")
 """How a line begins of damage to a file without which nothing is known of a run."""
 
 
+@dataclass(frozen=True)
 class Section:
     """A top-level node of a configuration, which many runs may share.
 
-    Args:
+    Attributes:
         node: The node under its name.
     """
 
-    def __init__(self, node: Mapping[str, Any]) -> None:
-        self.node = node
+    node: Mapping[str, Any]
 
     @cached_property
     def keys(self) -> dict[str, Any]:

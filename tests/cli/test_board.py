@@ -98,7 +98,8 @@ def test_a_board_is_found_again(cli: Cli, outputs: Path) -> None:
         assert (other.code, "a board shows this already, on port 7007" in other.err) == (2, True)
         assert "7007" in cli("board", "--list").out
         (row,) = json.loads(cli("board", "--list", "--json").out)
-        assert row == {"folder": str(outputs), "host": "127.0.0.1", "port": 7007, "started": 0.0, "detached": True}
+        facts = {"folder": str(outputs), "host": "127.0.0.1", "port": 7007, "started": 0.0, "detached": True}
+        assert row == {**facts, "table": False}
     assert "no board of yours runs" in cli("board", "--list").out
     assert json.loads(cli("board", "--list", "--json").out) == []
 
@@ -175,9 +176,14 @@ def page(port: int) -> str | None:
 
 @pytest.mark.thorough(first=0)
 @pytest.mark.slow
-def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: Cli, outputs: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "text", "title"), [([], "TensorBoard", "TensorBoard"), (["--table"], "js", "Table of runs")]
+)
+def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(
+    cli: Cli, outputs: Path, table: list[str], text: str, title: str
+) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lightkit", "board", "--detach"]
+    command = [sys.executable, "-m", "lightkit", "board", "--detach", *table]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as started:
         os.close(theirs)
         seen = b""
@@ -186,18 +192,31 @@ def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: C
                 seen += piece
     os.close(ours)
     assert started.returncode == 0, seen
-    files = board_files(outputs, "127.0.0.1")
+    files = board_files(outputs, "127.0.0.1", table=bool(table))
     there = files.board()
     assert there is not None
     try:
         assert f"http://127.0.0.1:{there.port}/".encode() in seen
         assert there.detached
-        assert "TensorBoard" in str(page(there.port))
-        assert "it runs since" in cli("board", "-d").out
+        assert text in str(page(there.port))
+        assert title in cli("board", "--list").out
+        assert "it runs since" in cli("board", "-d", *table).out
     finally:
-        done = cli("board", "--stop")
-    assert done.out.startswith("ended: TensorBoard over")
+        done = cli("board", "--stop", *table)
+    assert done.out.startswith(f"ended: {title} over")
     assert (page(there.port), files.board()) == (None, None)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_table_of_runs_is_a_board_of_its_own(cli: Cli, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoardFiles, "is_asked_to_end", lambda files: page(files.board().port))  # type: ignore[union-attr]
+    beside = board_files(outputs, "127.0.0.1")
+    with beside.locked():
+        beside.announce(RunningBoard(outputs, "127.0.0.1", 7007, 0.0, detached=True))
+        done = cli("board", "--table")
+        assert (done.code, done.out.startswith(f"Table of runs over {outputs}\n")) == (0, True)
+        assert ("http://127.0.0.1:7007/" in done.out, "ssh -L " in done.out) == (False, True)
+        assert "no board of yours shows this" in cli("board", "--table", "--stop").err
 
 
 @pytest.mark.thorough(first=0)

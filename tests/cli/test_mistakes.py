@@ -35,6 +35,8 @@ MISTAKES = [
     ("board --json", "goes with --list"),
     ("board --stop --detach", "--detach begins one"),
     ("board --stop", "no board of yours shows this"),
+    ("board --table --host 0.0.0.0", "the table is for this machine alone"),
+    ("board --table --host localhost", "choices:  127.0.0.1, ::1"),
     ("board --via -x", "lightkit board"),
     ("board '--via=a b'", "not a machine to jump over"),
     *((f"board . {words}", "not a port") for words in ("--port 0", "--local-port http")),
