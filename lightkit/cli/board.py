@@ -6,7 +6,6 @@ A browser on another machine gets to its port by a tunnel: there are lines for `
 from __future__ import annotations
 
 import getpass
-import ipaddress
 import os
 import re
 import shlex
@@ -27,7 +26,7 @@ from lightkit.cli.arguments import Parser, whole_number
 from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, of_signal
-from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, running_boards
+from lightkit.detached.boards import BoardFiles, RunningBoard, board_files, bracketed, is_here, reached, running_boards
 from lightkit.processes.children import Child
 from lightkit.runs.catalog import find_run, places_of, project
 
@@ -283,7 +282,7 @@ class Route(NamedTuple):
 
     def lines(self, port: int, *, host: str, local: int) -> list[tuple[str, str]]:
         """Return what to type or to fill in to get from a port of the laptop to `host:port` here, by program."""
-        target = _reached(host)
+        target = reached(host)
         jump = f"-J {','.join(self.via)} " if self.via else ""
         by_port = "" if self.port == _SSH_PORT else f"-p {self.port} "
         page = f"http://127.0.0.1:{local}/"
@@ -326,10 +325,10 @@ def find_route(via: str | None = None) -> Route:
     # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
     connection = os.environ.get("SSH_CONNECTION", "").split()
     if len(connection) == 4 and connection[3].isdecimal():
-        if _is_here(connection[2]):
+        if is_here(connection[2]):
             host, port = connection[2], int(connection[3])
         elif via is None:  # a job of a cluster has it from the machine that it was submitted on
-            hops = (f"{user}@{_bracketed(connection[2])}" + ("" if connection[3] == "22" else f":{connection[3]}"),)
+            hops = (f"{user}@{bracketed(connection[2])}" + ("" if connection[3] == "22" else f":{connection[3]}"),)
     elif via is None and os.environ.get("SLURM_JOB_ID") and os.environ.get("SLURM_SUBMIT_HOST", host) != host:
         hops = (f"{user}@{os.environ['SLURM_SUBMIT_HOST']}",)
     return Route(user, host, port, hops)
@@ -351,25 +350,3 @@ def _fields(hop: str) -> str:
     found = _HOP.fullmatch(place)
     host, port = (found["host"], found["port"]) if found else (place, None)
     return f"host {host.strip('[]')}, port {port or _SSH_PORT}" + (f", user name {user}" if user else "")
-
-
-def _is_here(address: str) -> bool:
-    """Tell whether an address is one of this machine; a process may have its environment from another one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.bind((address, 0))
-        return True
-    return False
-
-
-def _reached(host: str) -> str:
-    """Return the address on which this machine reaches what listens on `host`."""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if address.is_unspecified:
-            return "127.0.0.1" if address.version == 4 else "[::1]"
-    return _bracketed(host)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -7,6 +7,7 @@ user's state folder, a few files whose names begin with the machine's, as severa
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
 import socket
@@ -282,3 +283,26 @@ def _shown_by(port: int) -> str | None:
                 facts = json.loads(answer.read(1 << 16))
             return str(facts["data_location"]) if "data_location" in facts else None
     return None
+
+
+def is_here(address: str) -> bool:
+    """Tell whether an address is one of this machine; a process may have its environment from another one."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
+
+
+def reached(host: str) -> str:
+    """Return the address on which this machine reaches what listens on `host`."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            return "127.0.0.1" if address.version == 4 else "[::1]"
+    return bracketed(host)
+
+
+def bracketed(host: str) -> str:
+    """Write an address as it stands before a port."""
+    return f"[{host}]" if ":" in host else host

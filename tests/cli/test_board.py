@@ -260,7 +260,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(board.socket, "gethostname", lambda: "box")
     monkeypatch.setattr(board.getpass, "getuser", lambda: "ada")
-    monkeypatch.setattr(board, "_is_here", lambda address: address == HERE)
+    monkeypatch.setattr(board, "is_here", lambda address: address == HERE)
 
 
 @pytest.mark.usefixtures("machine")
@@ -315,4 +315,4 @@ def test_what_is_no_machine(text: str) -> None:
 
 
 def test_which_addresses_are_of_this_machine() -> None:
-    assert [board._is_here(each) for each in ("127.0.0.1", "192.0.2.1", "not an address")] == [True, False, False]
+    assert [board.is_here(each) for each in ("127.0.0.1", "192.0.2.1", "not an address")] == [True, False, False]
