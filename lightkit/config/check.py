@@ -293,9 +293,9 @@ def complete(cfg: DictConfig) -> DictConfig:
 def sweep_options(cfg: DictConfig) -> dict[str, Any]:
     """Return the section `sweep` of a checked configuration with its defaults, as plain values."""
     given: Any = to_plain(cfg.get("sweep"))
-    found = OmegaConf.create({"sweep": given or {}})
-    _fill(found, Config)
-    content: Any = to_plain(found.sweep)
+    found = OmegaConf.create(given or {})
+    _fill(found, SweepConfig)
+    content: Any = to_plain(found)
     return cast("dict[str, Any]", content)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.copying import copy_only
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.describe import name_options
@@ -84,6 +86,7 @@ def compose(
     return compose_with(loader, overrides, sweep=sweep, number=number)
 
 
+@uncollected()
 def compose_with(
     loader: ConfigLoader,
     overrides: Sequence[str],
@@ -199,8 +202,7 @@ def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
 
 def without_hydra(cfg: DictConfig) -> DictConfig:
     """Return the part of a composition that belongs to lightkit."""
-    # As they are: a key such as `1` or `on` in a file is no text, and would be left out by its text.
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
+    return copy_only(cfg, *(key for key in cfg if key != "hydra"))
 
 
 def _is_below(key: str | None, nodes: Sequence[str]) -> bool:

@@ -84,16 +84,19 @@ def keys_named(name: str) -> list[str]:
     return [key for key in dict.fromkeys([*usual, *valid_keys()]) if key.rpartition(".")[2] == name]
 
 
-def walk(kind: type, key: Key = ()) -> Iterator[tuple[Key, Field, Any]]:
-    """Yield key, field and type of all that a schema class has, each before what is in it.
+@cache
+def walk(kind: type, key: Key = ()) -> tuple[tuple[Key, Field, Any], ...]:
+    """Return key, field and type of all that a schema class has, each before what is in it.
 
     `*` stands for any item of a list and any name of a mapping.
     """
+    found = list[tuple[Key, Field, Any]]()
     for field in dataclasses.fields(kind):
         place, of_field = (*key, field.name), field_types(kind)[field.name]
-        yield place, field, of_field
+        found.append((place, field, of_field))
         for inner, way in _classes_in(of_field):
-            yield from walk(inner, (*place, *way))
+            found += walk(inner, (*place, *way))
+    return tuple(found)
 
 
 def marked_fields(kind: type, mark: str) -> dict[Key, Field]:

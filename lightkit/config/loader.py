@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import hydra
 import hydra.version
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-from hydra.core.default_element import ResultDefault
+from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,11 +28,13 @@ from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override, open_dict
+from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lightkit.common.errors import UserError
+from lightkit.config.copying import copy_node, copy_only
 from lightkit.config.doors import confine, load_plugins
 from lightkit.config.origins import as_typed, file_content
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
@@ -40,6 +45,8 @@ PARAMS = "hydra.sweeper.params"
 """Where values are typed for one of Hydra's sweepers."""
 _SEARCHED = "hydra.searchpath"
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
+_AS_IT_IS, _WITH_DEFAULTS = "no_deepcopy_set_nodes", "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
+_full_map = defaults_list._create_interpolation_map
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -51,7 +58,13 @@ def prepare(named: Sequence[str] = ()) -> None:
         named: Entries of `trust` that the user typed, which may name plugins of the project.
     """
     hydra.version.setbase("1.3")
+    defaults_list._create_interpolation_map = _interpolation_map
     register_sources(load_plugins(named))
+
+
+def _interpolation_map(overrides: defaults_list.Overrides, listed: list[InputDefault], added: bool) -> DictConfig:
+    """Return what Hydra's function does, where a defaults list has an interpolation; otherwise nobody looks at it."""
+    return _full_map(overrides, listed, added) if any(one.is_interpolation() for one in listed) else DictConfig({})
 
 
 def typed_list(overrides: Sequence[str], key: str) -> list[str]:
@@ -68,8 +81,8 @@ class _Recording(CachingConfigRepository):
     """Remembers what it was asked for, also what could not be read then."""
 
     def __init__(self, delegate: IConfigRepository) -> None:
-        super().__init__(delegate)
-        self.asked: list[str] = []
+        # Hydra's own copies all that is in its store. One level does: `initialize_sources` makes a list of its own.
+        self.delegate, self.cache, self.asked = copy(delegate), {}, list[str]()
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Read a configuration, or hand it out again."""
@@ -256,13 +269,47 @@ class ConfigLoader(ConfigLoaderImpl):
             cfg.hydra.sweep.subdir = self.subdirs[tuple(overrides)]
         return cfg
 
+    @staticmethod
+    def _embed_result_config(ret: ConfigResult, package_override: str | None) -> ConfigResult:
+        """Put a copy of what a file says below its package: another entry may name the file again."""
+        package = ret.header["package"] if package_override is None else package_override
+        cfg: Any = copy_node(ret.config)
+        if package:
+            inner, cfg = cfg, OmegaConf.create(flags={_AS_IT_IS: True})
+            OmegaConf.update(cfg, package, inner, merge=False)
+            cfg._set_flag(_AS_IT_IS, None)
+        return replace(ret, config=cfg)
+
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.defaults = defaults
-        self.base = super()._compose_config_from_defaults_list(defaults, repo)
+        try:
+            self.base = self._merge(repo)
+        except Exception:  # which Hydra tells with the name of the file
+            self.base = super()._compose_config_from_defaults_list(defaults, repo)
         if self._params:  # which Hydra cannot apply: it takes dots for levels
             with open_dict(self.base):
                 self.base.hydra.sweeper.params = {**(self.base.hydra.sweeper.get("params") or {}), **self._params}
         return self.base
+
+    def _merge(self, repo: IConfigRepository) -> DictConfig:
+        """Merge files as Hydra does, which visits all nodes once more after each file to tell them where they are."""
+        cfg = OmegaConf.create()
+        with flag_override(cfg, _AS_IT_IS, True):
+            for default in self.defaults:
+                BaseContainer._map_merge(cfg, self._load_single_config(default, repo).config)  # type: ignore[arg-type]
+        cfg._re_parent()
+        _strip_defaults(cfg)
+        return cfg
+
+
+def _strip_defaults(node: Any) -> None:
+    """Take the defaults lists of Hydra's own settings away, of nodes that are marked for it."""
+    if isinstance(node, DictConfig) and isinstance(content := node.__dict__["_content"], dict):
+        if node._metadata.flags and node._metadata.flags.pop(_WITH_DEFAULTS, None):
+            node._invalidate_flags_cache()
+            content.pop("defaults", None)
+        for child in content.values():
+            _strip_defaults(child)
 
 
 def apply_override(override: Override, cfg: DictConfig) -> str | None:
@@ -310,7 +357,9 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
 
 def set_hydra_config(cfg: DictConfig) -> None:
     """Make `HydraConfig.get()` answer with this configuration."""
-    HydraConfig.instance().set_config(cfg)
+    OmegaConf.set_readonly(cfg.hydra, True)
+    HydraConfig.instance().cfg = own = copy_only(cfg, "hydra")
+    own._get_node("hydra")._set_parent(cfg)  # for interpolations that lead out of the node
 
 
 def select_value(whole: DictConfig, key: str) -> Any:
@@ -410,7 +459,8 @@ def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
     if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
         with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
             content = file_content(primary)[1]
-            places = OmegaConf.select(OmegaConf.create(content), _SEARCHED) if isinstance(content, dict) else None
+            is_set = isinstance(content, dict) and "searchpath" in (content.get("hydra") or ())
+            places = OmegaConf.select(OmegaConf.create(content), _SEARCHED) if is_set else None
     places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
     for place in places:
         scheme, _, rest = place.rpartition("://")

@@ -206,6 +206,10 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
             return Found(own_module)
         return Found(source) if binding.name is None else _module_attribute(source, binding.name, depth)
     if isinstance(binding.node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        try:
+            modules.fill_in(module, binding.node)
+        except SyntaxError as error:
+            raise OpaqueSourceError(module.name) from error
         return Found(module, binding.node)
     value = getattr(binding.node, "value", None)
     if isinstance(value, (ast.Name, ast.Attribute)):

@@ -20,6 +20,10 @@ _BINDING = r"""(?mx)
 | \b(import|as)\b .* \bNAME\b | ^\S .* \bNAME\b .* = | ['"]NAME['"]  # imported, unpacked, in a table
 """
 """Where a source could bind a name: all those places, and a few more."""
+_DEFINITION = re.compile(rb"""^((?:async )?def|class) +(\w+).*(?:\n(?![^\s)\]}\#'"]).*)*""", re.M)
+"""A function or class at the top of a module, with all lines up to the next that begins with anything else."""
+_OF_OTHERS = ("site-packages", "dist-packages")
+_OWN = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Module:
         opaque: Its names can't be read (compiled, built in).
         broken: Why its source is no valid Python, with file and line; then it is opaque too.
         body: Its statements.
+        sources: Those of functions and classes of which the statement only has the name, see `fill_in`.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Module:
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = field(default_factory=dict)
     body: list[ast.stmt] = field(default_factory=list, repr=False)
+    sources: dict[ast.stmt, bytes] = field(default_factory=dict, repr=False)
 
 
 @cache
@@ -70,18 +76,61 @@ def load(name: str) -> Module | None:
     if module is None or module.file is None or module.opaque:
         return module
     try:
-        tree = ast.parse(_text(module.file))
+        text = _text(module.file)
+        if not _outline(module, text):
+            module.body = ast.parse(text).body
     except SyntaxError as error:
         module.opaque, module.broken = True, f"{module.file}:{error.lineno or 1}: {error.msg}"
         return module
     except (ValueError, OSError):
         module.opaque = True
         return module
-    module.body = tree.body
     for statement, first in _statements(module.body):
         _bind(module, statement, first)
     module.dynamic = module.dynamic or "__getattr__" in module.bindings
     return module
+
+
+def _outline(module: Module, text: bytes) -> bool:
+    """Parse a source that nobody edits without what is in its functions and classes, which is most of it.
+
+    Returns:
+        Whether it can be told where these end: a string of several lines may hold what looks like one.
+    """
+    file, blocks, line, at = module.file, dict[int, bytes](), 1, 0
+    if file is None or not (_OWN in file.parents or any(name in file.parts for name in _OF_OTHERS)):
+        return False
+    if b"coding" in text[:100]:
+        return False
+    for found in _DEFINITION.finditer(text):
+        line, at = line + text.count(b"\n", at, found.start()), found.start()
+        blocks[line] = found[0]
+        if found[0].count(b'"""') % 2 or found[0].count(b"'''") % 2:
+            return False
+    try:
+        module.body = ast.parse(_DEFINITION.sub(_shortened, text)).body
+    except SyntaxError:
+        return False
+    module.sources = {node: blocks[node.lineno] for node in module.body if node.lineno in blocks}
+    return len(module.sources) == len(blocks)
+
+
+def _shortened(found: re.Match[bytes]) -> bytes:
+    """Return a definition with nothing in it that takes as many lines."""
+    inside = b": pass" if found[1] == b"class" else b"(): pass"
+    return b"%b %b%b" % (found[1], found[2], inside) + b"\n" * found[0].count(b"\n")
+
+
+def fill_in(module: Module, node: ast.stmt) -> None:
+    """Read what is in a function or class of a module, of which only the name may be known.
+
+    Raises:
+        SyntaxError: It is no valid Python.
+    """
+    source = module.sources.pop(node, None)
+    if source is not None:
+        kept = {name: getattr(node, name) for name in ("decorator_list", "lineno")}
+        vars(node).update(vars(ast.parse(source).body[0]) | kept)
 
 
 def may_define(module_name: str, name: str) -> bool:

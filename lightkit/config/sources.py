@@ -12,6 +12,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.config.copying import copy_node
 from lightkit.config.doors import is_installed
 from lightkit.config.fields import field_types, is_required
 from lightkit.config.modules import load
@@ -56,11 +58,17 @@ def register_sources(plugins: Plugins) -> None:
 
 def _read(path: Path, source: ConfigSource, *, package: str | None = None) -> ConfigResult:
     """Read a file; `package` is the one of its content, where its header names none."""
+    facts = path.stat()
+    header, config = _made(path, facts.st_mtime_ns, facts.st_size)
+    header, place = {**header, "package": header["package"] or package}, f"{source.scheme()}://{source.path}"
+    return ConfigResult(config=copy_node(config), path=place, provider=source.provider, header=header)
+
+
+@lru_cache(maxsize=1024)
+def _made(path: Path, _changed: int, _size: int) -> tuple[dict[str, str | None], Any]:
+    """Make the header and the nodes of a file once in a process, as long as it does not change."""
     text, content = file_content(path)
-    header = ConfigSource._get_header_dict(text[:512])
-    header["package"] = header["package"] or package
-    config, place = OmegaConf.create({} if content is None else content), f"{source.scheme()}://{source.path}"
-    return ConfigResult(config=config, path=place, provider=source.provider, header=header)
+    return ConfigSource._get_header_dict(text[:512]), OmegaConf.create({} if content is None else content)
 
 
 class FileSource(FileConfigSource):
