@@ -45,9 +45,9 @@ def compare(args: list[str]) -> int:
     metrics = [name for name in options.metric.split(",") if name]
     from lightkit.compare.comparison import build_comparison
 
-    whole = [record for record in records if record.status != "damaged"]
+    whole, damaged = ([one for one in records if (one.status == "damaged") is lost] for lost in (False, True))
     made = build_comparison(whole, metrics=metrics, sort=options.sort, baseline=options.baseline)
-    left = [f"{path_from(root, record.folder)} ({record.damage[0]})" for record in records if record not in whole]
+    left = [f"{path_from(root, record.folder)} ({record.damage[0]})" for record in damaged]
     made.notes += [f"left out, as they are damaged: {', '.join(left)}"] if left else []
     if options.rows is not None:
         _compare_rows(made, options.rows, overrides)
@@ -88,7 +88,7 @@ def _folders(text: str, root: Path) -> list[Path]:
     Raises:
         UserError: There is no such run or sweep.
     """
-    if below := runs_of(text, root):
+    if below := runs_of(text, root, run_folders):
         return sorted(below)
     try:
         run = find_run(text, root)

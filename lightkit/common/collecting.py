@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Make many objects that stay without a search for cycles among them each time that there are some more."""
-    was_on = gc.isenabled()
+    """Make many objects that stay, without a search for cycles each time that there are some more."""
+    then = gc.enable if gc.isenabled() else gc.disable
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        then()

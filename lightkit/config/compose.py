@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.copying import copy_only
 from lightkit.config.check import complete, problems, sweep_options
+from lightkit.config.copying import copy_only
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.describe import name_options
 from lightkit.config.direction import fill_mode

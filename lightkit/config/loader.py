@@ -58,7 +58,7 @@ def prepare(named: Sequence[str] = ()) -> None:
         named: Entries of `trust` that the user typed, which may name plugins of the project.
     """
     hydra.version.setbase("1.3")
-    defaults_list._create_interpolation_map = _interpolation_map
+    setattr(defaults_list, _full_map.__name__, _interpolation_map)
     register_sources(load_plugins(named))
 
 
@@ -358,8 +358,9 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
 def set_hydra_config(cfg: DictConfig) -> None:
     """Make `HydraConfig.get()` answer with this configuration."""
     OmegaConf.set_readonly(cfg.hydra, True)
-    HydraConfig.instance().cfg = own = copy_only(cfg, "hydra")
+    own: Any = copy_only(cfg, "hydra")
     own._get_node("hydra")._set_parent(cfg)  # for interpolations that lead out of the node
+    HydraConfig.instance().cfg = own
 
 
 def select_value(whole: DictConfig, key: str) -> Any:

@@ -235,8 +235,7 @@ def _expression(module: Module, value: ast.expr, depth: int) -> Found:
 
 def _from_stars(module: Module, name: str, depth: int) -> Found | None:
     doubt: str | None = None
-    likely = (place for place in module.stars if modules.may_define(place, name))
-    for place, source in ((place, modules.load(place)) for place in likely):
+    for place, source in ((place, modules.load(place)) for place in module.stars):
         if source is None or source.opaque:
             doubt = doubt or place
             continue

@@ -13,13 +13,6 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-_HIDING = (b"globals()", b"locals()", b"vars()", b"exec(", b"__getattr__", b"sys.modules", b"import *", b"import  ")
-"""What a source says whose module may have names that do not stand in it."""
-_BINDING = r"""(?mx)
-\b(def|class) [ ]+ NAME\b | (^|[(,]) \s* NAME \s* ([:=,)]|as\b|$)  # defined, assigned, in a list of imports
-| \b(import|as)\b .* \bNAME\b | ^\S .* \bNAME\b .* = | ['"]NAME['"]  # imported, unpacked, in a table
-"""
-"""Where a source could bind a name: all those places, and a few more."""
 _DEFINITION = re.compile(rb"""^((?:async )?def|class) +(\w+).*(?:\n(?![^\s)\]}\#'"]).*)*""", re.M)
 """A function or class at the top of a module, with all lines up to the next that begins with anything else."""
 _OF_OTHERS = ("site-packages", "dist-packages")
@@ -133,35 +126,6 @@ def fill_in(module: Module, node: ast.stmt) -> None:
         vars(node).update(vars(ast.parse(source).body[0]) | kept)
 
 
-def may_define(module_name: str, name: str) -> bool:
-    """Tell by the words in its file whether a module could have a name: reading it would cost parsing."""
-    module = _locate(module_name)
-    if module is None or module.file is None or module.opaque:
-        return True
-    try:
-        text = _text(module.file)
-    except OSError:
-        return True
-    if _may_hide_names(module.file):
-        return True
-    pattern = re.compile(_BINDING.replace("NAME", re.escape(name)).encode())
-    return any(pattern.search(line) for line in _lines_with(text, name.encode()))
-
-
-@cache
-def _may_hide_names(file: Path) -> bool:
-    """Tell whether a module may have names that do not stand in its file."""
-    return any(word in _text(file) for word in _HIDING)
-
-
-def _lines_with(text: bytes, word: bytes) -> Iterator[bytes]:
-    at = text.find(word)
-    while at >= 0:
-        end = text.find(b"\n", at) % (len(text) + 1)
-        yield text[text.rfind(b"\n", 0, at) + 1 : end]
-        at = text.find(word, end)
-
-
 @cache
 def _text(file: Path) -> bytes:
     return file.read_bytes()
@@ -172,7 +136,6 @@ def clear() -> None:
     load.cache_clear()
     _locate.cache_clear()
     _text.cache_clear()
-    _may_hide_names.cache_clear()
     importlib.invalidate_caches()
 
 

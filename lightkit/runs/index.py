@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.collecting import uncollected
 from lightkit.common.ranking import improves
 from lightkit.common.reading import OBJECT, TEXT, TEXTS, Shape, UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
@@ -69,6 +70,7 @@ class RunIndex:
         self._known = dict[str, dict[str, Any]]()
         self._size = self._read = 0
 
+    @uncollected()
     def records(self, folders: Iterable[Path]) -> list[RunRecord]:
         """Return what is known of runs, in their order.
 
@@ -225,7 +227,7 @@ def all_records(root: Path) -> list[RunRecord]:
 
 def newest_last(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Order runs by when they began."""
-    return sorted(records, key=lambda record: (record.started, record.folder))
+    return sorted(records, key=lambda record: (record.started, record.folder.parts))
 
 
 def read_progress(folder: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
