@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.common.drawing import embedded, render
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
 from lightkit.compare.seeds import SeedTest
@@ -214,6 +213,8 @@ def html_page(comparison: RunComparison, title: str) -> str:
         comparison: What is shown.
         title: Its heading.
     """
+    from lightkit.common.drawing import embedded, render
+
     content = {
         **comparison.plain(),
         "names": comparison.names,

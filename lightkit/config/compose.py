@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
-from lightkit.config.copying import copy_only
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.describe import name_options
 from lightkit.config.direction import fill_mode
@@ -24,6 +23,7 @@ from lightkit.config.former import move_former
 from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
 from lightkit.config.loader import COMPOSE_ERRORS, ConfigLoader, make_loader, set_hydra_config
 from lightkit.config.members import MemberEntries, drop_left_over
+from lightkit.config.merging import copy_only
 from lightkit.config.named_files import kind_of_target
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, idle_lines, rewrite, undeletable

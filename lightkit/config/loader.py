@@ -28,14 +28,13 @@ from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override, open_dict
-from omegaconf.basecontainer import BaseContainer
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lightkit.common.errors import UserError
-from lightkit.config.copying import copy_node, copy_only
 from lightkit.config.doors import confine, load_plugins
+from lightkit.config.merging import copy_below, copy_only, merge
 from lightkit.config.origins import as_typed, file_content
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, adds, register_sources
@@ -45,7 +44,6 @@ PARAMS = "hydra.sweeper.params"
 """Where values are typed for one of Hydra's sweepers."""
 _SEARCHED = "hydra.searchpath"
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
-_AS_IT_IS, _WITH_DEFAULTS = "no_deepcopy_set_nodes", "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
 _full_map = defaults_list._create_interpolation_map
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
@@ -271,45 +269,19 @@ class ConfigLoader(ConfigLoaderImpl):
 
     @staticmethod
     def _embed_result_config(ret: ConfigResult, package_override: str | None) -> ConfigResult:
-        """Put a copy of what a file says below its package: another entry may name the file again."""
         package = ret.header["package"] if package_override is None else package_override
-        cfg: Any = copy_node(ret.config)
-        if package:
-            inner, cfg = cfg, OmegaConf.create(flags={_AS_IT_IS: True})
-            OmegaConf.update(cfg, package, inner, merge=False)
-            cfg._set_flag(_AS_IT_IS, None)
-        return replace(ret, config=cfg)
+        return replace(ret, config=copy_below(package, ret.config))  # a copy, as a file may be named twice
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.defaults = defaults
         try:
-            self.base = self._merge(repo)
+            self.base = merge(self._load_single_config(default, repo).config for default in defaults)
         except Exception:  # which Hydra tells with the name of the file
             self.base = super()._compose_config_from_defaults_list(defaults, repo)
         if self._params:  # which Hydra cannot apply: it takes dots for levels
             with open_dict(self.base):
                 self.base.hydra.sweeper.params = {**(self.base.hydra.sweeper.get("params") or {}), **self._params}
         return self.base
-
-    def _merge(self, repo: IConfigRepository) -> DictConfig:
-        """Merge files as Hydra does, which visits all nodes once more after each file to tell them where they are."""
-        cfg = OmegaConf.create()
-        with flag_override(cfg, _AS_IT_IS, True):
-            for default in self.defaults:
-                BaseContainer._map_merge(cfg, self._load_single_config(default, repo).config)  # type: ignore[arg-type]
-        cfg._re_parent()
-        _strip_defaults(cfg)
-        return cfg
-
-
-def _strip_defaults(node: Any) -> None:
-    """Take the defaults lists of Hydra's own settings away, of nodes that are marked for it."""
-    if isinstance(node, DictConfig) and isinstance(content := node.__dict__["_content"], dict):
-        if node._metadata.flags and node._metadata.flags.pop(_WITH_DEFAULTS, None):
-            node._invalidate_flags_cache()
-            content.pop("defaults", None)
-        for child in content.values():
-            _strip_defaults(child)
 
 
 def apply_override(override: Override, cfg: DictConfig) -> str | None:

@@ -25,9 +25,9 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.config.copying import copy_node
 from lightkit.config.doors import is_installed
 from lightkit.config.fields import field_types, is_required
+from lightkit.config.merging import copy_node
 from lightkit.config.modules import load
 from lightkit.config.origins import (
     as_typed,

@@ -1,0 +1,58 @@
+"""Nodes that are copied and merged faster are those that OmegaConf makes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import OmegaConf
+
+from lightkit.config.loader import make_loader
+from lightkit.config.merging import copy_node, copy_only
+from lightkit.config.schema import Config
+
+
+def test_a_copy_is_the_one_that_deepcopy_makes() -> None:
+    cfg = OmegaConf.create({"a": {"b": [1, None, "???", "${a.c}", {"d": 1.5}], "c": True}, 1: "x"})
+    OmegaConf.set_struct(cfg.a, True)
+    typed = OmegaConf.structured(Config)
+    for node in (cfg, typed):
+        made, usual = copy_node(node), copy.deepcopy(node)
+        assert made == usual
+        assert made._metadata == usual._metadata
+    made = copy_node(cfg)
+    assert made.a.b[3] is True
+    assert made.a.b._get_parent()._get_parent() is made
+    with pytest.raises(Exception, match="struct"):
+        made.a.new = 1
+    OmegaConf.set_struct(made.a, False)
+    made.a.c, made.a.b[4].d = False, 2
+    assert cfg.a.c
+    assert cfg.a.b[4].d == 1.5
+    assert OmegaConf.is_struct(cfg.a)
+
+
+def test_a_part_is_a_configuration_of_its_own() -> None:
+    cfg = OmegaConf.create({"a": {"b": 1}, "c": 2, True: 3})
+    made = copy_only(cfg, "a", True)
+    made.a.b = 5
+    assert made == {"a": {"b": 5}, True: 3}
+    assert cfg.a.b == 1
+    assert made.a._get_root() is made
+
+
+@pytest.mark.parametrize("texts", [[], ["experiment=wine"], ["hydra/launcher=joblib", "finetune=[head,lora]"]])
+def test_files_are_merged_as_by_hydra(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = make_loader().compose(texts)
+    usual = make_loader()
+    monkeypatch.setattr(
+        type(usual), "_compose_config_from_defaults_list", ConfigLoaderImpl._compose_config_from_defaults_list
+    )
+    monkeypatch.setattr(type(usual), "_embed_result_config", staticmethod(ConfigLoaderImpl._embed_result_config))
+    theirs = usual.compose(texts)
+    assert OmegaConf.to_yaml(ours) == OmegaConf.to_yaml(theirs)
+    assert ours._metadata == theirs._metadata
+    assert ours.hydra._metadata == theirs.hydra._metadata
