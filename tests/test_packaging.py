@@ -64,6 +64,10 @@ def test_wheel_holds_every_option_and_experiment(wheel: Path) -> None:
     ]
     ours = {f"lightkit/{path.relative_to(ROOT).as_posix()}" for path in tracked if "__pycache__" not in path.parts}
     assert ours <= packed
+    own = {path.relative_to(ROOT).as_posix() for path in (ROOT / "lightkit").rglob("*") if path.is_file()}
+    assert {name for name in own if "__pycache__" not in name} <= packed, (
+        "pages and other data lie beside their modules"
+    )
     assert "lightkit/docs/reference/errors.md" in packed
     assert not [
         name for name in packed if name.startswith(("tests/", "conf/", "experiments/", "templates/", "outputs/"))
