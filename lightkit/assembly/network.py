@@ -36,6 +36,7 @@ from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
 from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
+from lightkit.trainer.audit.observations import checksum
 from lightkit.trainer.learner import Network
 from lightkit.trainer.state import Timetable
 
@@ -129,7 +130,8 @@ def build_base(
         do = "reset"
     chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
     report = load_weights(model, found, **chosen, head_name=head.parts if head else None)
-    return Network(model, report, head, tuning=options)
+    loaded = {name: checksum(tensor) for name, tensor in model.state_dict().items() if name in {*report.loaded}}
+    return Network(model, report, head, tuning=options, loaded=loaded)
 
 
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:

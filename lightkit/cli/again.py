@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, of_process
+from lightkit.config import public, save, with_values
+from lightkit.config.member_values import difference
 from lightkit.config.project import CODE
 from lightkit.config.provenance import is_ours
-from lightkit.processes.children import Child, lightkit_command, lightkit_path
+from lightkit.processes.children import NOTHING, Child, lightkit_command, lightkit_path
 from lightkit.runs import placement
 from lightkit.runs.catalog import find_run, project, status
+from lightkit.runs.code import code_diff, kept_code
 from lightkit.runs.reading import read_config, read_run
 
 if TYPE_CHECKING:
     from lightkit.runner.causes import Cause, Verdict
+
+
+_TOLERANCE = 1e-4
 
 
 def why(args: list[str]) -> int:
@@ -28,6 +37,8 @@ def why(args: list[str]) -> int:
     one, other = find_run(options.first, root), find_run(options.second, root)
     if one == other:
         raise UserError("a run does not differ from itself", key="lightkit why", received=options.second)
+    if options.bisect:
+        return _bisect(options, one, other, root)
     from lightkit.runner.causes import causes, parting
 
     found, parts = causes(one, other, root), parting(one, other)
@@ -55,24 +66,16 @@ def _lines(found: list[Cause], parts: tuple[int, str, object, object] | None) ->
 
 def rerun(args: list[str]) -> int:
     """Repeat a run in a new folder, and compare."""
-    options, root = Parser("rerun", "run", "overrides*", tolerance=1e-4).read(args), project()
+    options, root = Parser("rerun", "run", "overrides*", tolerance=_TOLERANCE).read(args), project()
     folder = find_run(options.run, root)
-    if status(folder) != "finished":
-        what, fix = "only a run that has finished can be repeated", f"lightkit resume {folder}"
-        raise UserError(what, key=str(folder), received=status(folder), fix=fix, family="no-such-run")
+    _check_finished(folder)
     if place := next((text for text in options.overrides if text.startswith("hydra.run.dir=")), None):
-        raise UserError(
-            "a repeated run gets a folder of its own", key="hydra.run.dir", received=place, fix="leave it out"
-        )
+        what = "a repeated run gets a folder of its own"
+        raise UserError(what, key="hydra.run.dir", received=place, fix="leave it out")
     composed = read_run(folder, [text for text in options.overrides if not text.startswith("hydra.")], new=True)
-    kept = folder / run_files.CODE
-    is_kept = kept.is_dir() and not options.current_code and is_ours(folder.resolve(), read_config(folder))
-    if kept.is_dir() and not options.current_code and not is_kept:
-        complain("the run comes from elsewhere, so its code is not used: that of this project is")
+    variables = {} if options.current_code else kept_variables(folder)
     new = placement.new_run_folder(root, f"{composed.cfg.name}-again")
-    command = lightkit_command("train", "--from", str(folder), *options.overrides, f"hydra.run.dir='{new}'")
-    variables = {**os.environ, "PYTHONPATH": lightkit_path(), **({CODE: str(kept.resolve())} if is_kept else {})}
-    code = Child(command, variables=variables, output=2 if options.json else None, own_session=False).wait()
+    code = _train(folder, new, variables, *options.overrides, output=2 if options.json else None).wait()
     if code:
         placement.discard_if_empty(new, root)
         return of_process(code)
@@ -84,11 +87,80 @@ def rerun(args: list[str]) -> int:
     return int(verdict.outcome == "neither")
 
 
-_OUTCOMES = {
-    "bits": "the same bits",
-    "values": "the same values, but not the same bits",
-    "neither": "NOT the same",
-}
+def kept_variables(folder: Path) -> dict[str, str]:
+    """Return the variable of the environment with which a run has the code that another one has kept.
+
+    Args:
+        folder: That of the other run; one from elsewhere gives no code, which is said.
+    """
+    kept = folder / run_files.CODE
+    is_used = kept.is_dir() and is_ours(folder.resolve(), read_config(folder))
+    if kept.is_dir() and not is_used:
+        complain("the run comes from elsewhere, so its code is not used: that of this project is")
+    return {CODE: str(kept.resolve())} if is_used else {}
+
+
+def _train(source: Path, new: Path, variables: Mapping[str, str], *overrides: str, output: int | None) -> Child:
+    command = lightkit_command("train", "--from", str(source), *overrides, f"hydra.run.dir='{new}'")
+    own = {**os.environ, "PYTHONPATH": lightkit_path(), **variables}
+    return Child(command, variables=own, output=output, own_session=False)
+
+
+def _check_finished(folder: Path) -> None:
+    if status(folder) != "finished":
+        what, fix = "only a run that has finished can be repeated", f"lightkit resume {folder}"
+        raise UserError(what, key=str(folder), received=status(folder), fix=fix, family="no-such-run")
+
+
+def _bisect(options: Namespace, one: Path, other: Path, root: Path) -> int:
+    """Repeat the first run with parts of what differs, until what makes the result of the second is found."""
+    from lightkit.runner.causes import PLACES, judge, smallest
+
+    for folder in (one, other):
+        _check_finished(folder)
+        if not is_ours(folder.resolve(), read_config(folder)):
+            what = "only runs that this project wrote are repeated in parts"
+            raise UserError(what, key=str(folder), family="run-from-elsewhere")
+    cfg, kept = read_run(one).cfg, [kept_variables(folder) for folder in (one, other)]
+    changes = difference(public(cfg), public(read_run(other).cfg))
+    items = [key for key in dict.fromkeys(key.lstrip("~") for key in changes) if key not in PLACES]
+    items += [run_files.CODE] if code_diff(kept_code(one), kept_code(other)) else []
+    apart, most = judge(one, other, tolerance=_TOLERANCE).outcome, max(2, 2 * len(items))
+    home = root / run_files.OUTPUTS / run_files.FOUND / run_files.FOUND_RUNS / f"why-{os.getpid()}"
+    reruns = list[Child]()
+
+    def gives(run: Path, chosen: Sequence[str]) -> bool:
+        place = home / str(len(reruns))
+        place.mkdir(parents=True)
+        values = {key: value for key, value in changes.items() if key.lstrip("~") in chosen}
+        save(with_values(cfg, {**values, "on_end": []}), place)
+        reruns.append(_train(place, place / "run", kept[run_files.CODE in chosen], output=NOTHING))
+        fails = reruns[-1].wait()
+        outcome = "neither" if fails else judge(run, place / "run", tolerance=_TOLERANCE).outcome
+        is_same = outcome == "bits" or outcome == "values" != apart  # where these are apart by that, only bits tell
+        came = "fails" if fails else f"{'as' if is_same else 'not as'} the {'first' if run == one else 'second'} run"
+        complain(f"rerun {len(reruns)} of {most} at most, with {', '.join(chosen) or 'nothing changed'}: {came}")
+        return is_same
+
+    complain(f"{', '.join(items) or 'nothing'} can be tried: {most} reruns at most")
+    checks = (
+        (lambda: apart != "bits", "both runs have the same bits"),
+        (lambda: gives(one, []), "the first run does not repeat itself, so reruns tell nothing"),
+        (lambda: gives(other, items), "keys and code do not make the result of the second: something else does"),
+    )
+    try:
+        reason = next((text for holds, text in checks if not holds()), "")
+        cause = [] if reason else smallest(items, lambda chosen: gives(other, chosen))
+    finally:
+        for child in reruns:
+            child.end()
+        shutil.rmtree(home, ignore_errors=True)
+    facts = {"cause": cause, "reason": reason, "reruns": len(reruns)}
+    report(options, facts, lambda: reason or f"the cause: {' and '.join(cause)}")
+    return int(not cause)
+
+
+_OUTCOMES = {"bits": "the same bits", "values": "the same values, but not the same bits", "neither": "NOT the same"}
 
 
 def _verdict(verdict: Verdict, found: list[Cause], tolerance: float) -> Iterator[str]:
@@ -96,9 +168,6 @@ def _verdict(verdict: Verdict, found: list[Cause], tolerance: float) -> Iterator
     yield table(["compared", "values", ""], rows, right=[1])
     if found:
         yield "\n" + table(["differs", "before and now"], [(cause.kind, cause.what) for cause in found])
-    size = (
-        ""
-        if verdict.largest is None
-        else f": metrics differ by {verdict.largest:.2g} at most ({tolerance:g} counts as the same)"
-    )
-    yield f"\n{_OUTCOMES[verdict.outcome]}{'' if verdict.outcome == 'bits' else size}"
+    size = f": metrics differ by {verdict.largest or 0:.2g} at most ({tolerance:g} counts as the same)"
+    is_known = verdict.outcome != "bits" and verdict.largest is not None
+    yield f"\n{_OUTCOMES[verdict.outcome]}{size if is_known else ''}"

@@ -5,11 +5,14 @@ Also whether a run that was repeated came out the same.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightkit.assembly.run_rows import read_rows
 from lightkit.common.ledger import MACHINE
@@ -20,11 +23,16 @@ from lightkit.runs.code import code_diff, kept_code
 from lightkit.runs.folder import differences
 from lightkit.runs.index import RunIndex
 from lightkit.runs.reading import read_facts, read_metrics, read_result
+from lightkit.runs.record import as_dict
 
+_T = TypeVar("_T")
 _SHOWN = 5
-_PLACES = ("name", "on_end", "resume.mode", "resume.file")
+_MOST = 20
+PLACES = ("name", "on_end", "resume.mode", "resume.file")
 """Keys that change nothing of what a run learns."""
 _MISSING = "(none)"
+_NAMED = {"variables": ("machine", "variable "), "named": ("code", "names "), "weights": ("weights", "")}
+"""Facts of `environment.json` by name: the kind of cause that they are, and what stands before the name."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Cause:
     """One thing in which two runs differ.
 
     Attributes:
-        kind: `configuration`, `code`, `data`, `versions` or `machine`.
+        kind: `configuration`, `code`, `data`, `weights`, `versions` or `machine`.
         what: What differs, in a line.
         detail: More to read, such as the diff of a file.
     """
@@ -54,11 +62,18 @@ def causes(one: Path, other: Path, root: Path) -> list[Cause]:
 
 
 def _of_configuration(one: Path, other: Path, root: Path) -> Iterator[Cause]:
-    first, second = (record.keys for record in RunIndex(root).records([one, other]))
-    for key in dict.fromkeys([*first, *second]):
-        before, now = first.get(key, _MISSING), second.get(key, _MISSING)
-        if before != now and key not in _PLACES and not key.startswith("hydra."):
-            yield Cause("configuration", f"{key}: {before} and {now}")
+    for key, both in _pairs(record.keys for record in RunIndex(root).records([one, other])):
+        if key not in PLACES and not key.startswith("hydra."):
+            yield Cause("configuration", f"{key}: {both}")
+
+
+def _pairs(tables: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield each name of two tables under which they have not the same, and what they have there."""
+    first, second = tables
+    for name in dict.fromkeys([*first, *second]):
+        pair = [table.get(name, _MISSING) for table in (first, second)]
+        if pair[0] != pair[1]:
+            yield name, " and ".join(value if isinstance(value, str) else json.dumps(value) for value in pair)
 
 
 def _of_code(one: Path, other: Path) -> Iterator[Cause]:
@@ -85,10 +100,13 @@ def _changed(first: KeptRows, second: KeptRows) -> str:
         gone, new = sorted({*first.names} - {*second.names}), sorted({*second.names} - {*first.names})
         both = ((gone, "removed"), (new, "added"))
         parts = [f"{counted(len(found), 'row')} {what} ({', '.join(found[:3])})" for found, what in both if found]
-        return f": {'; '.join(parts) or 'the same rows with another content'}"
+        same = "with another content" if first.names == second.names else "in another order"
+        return f": {'; '.join(parts) or f'the same rows {same}'}"
     if first.marks is None or second.marks is None:
         return f": {len(first):,} and {len(second):,} rows"
     marks = [part.marks.tolist() for part in (first, second) if part.marks is not None]
+    if sorted(marks[0]) == sorted(marks[1]):
+        return ": the same rows in another order"
     if len(marks[0]) == len(marks[1]):
         rows = [row for row, pair in enumerate(zip(*marks)) if pair[0] != pair[1]]
         etc = ", …" if len(rows) > _SHOWN else ""
@@ -101,13 +119,11 @@ def _of_rest(one: Path, other: Path) -> Iterator[Cause]:
     first, second = ({**read_facts(folder), "data": None, "modules": {}} for folder in (one, other))
     for line in differences(first, second):
         name, _, values = line.partition(" differs: ")
-        kind = "machine" if name in ("device", "host") else "versions"
+        kind = {"classes": "data", "device": "machine", "host": "machine"}.get(name, "versions")
         yield Cause(kind, f"{name}: {values.replace(' before, ', ' and ').removesuffix(' now')}" if values else line)
-    variables = [facts.get("variables") or {} for facts in (first, second)]
-    for name in sorted({*variables[0], *variables[1]}):
-        before, now = (found.get(name, _MISSING) for found in variables)
-        if before != now:
-            yield Cause("machine", f"variable {name}: {before} and {now}")
+    for fact, (kind, label) in _NAMED.items():
+        for name, values in islice(_pairs(as_dict(facts.get(fact)) for facts in (first, second)), _MOST):
+            yield Cause(kind, f"{label}{name}: {values}")
 
 
 def parting(one: Path, other: Path) -> tuple[int, str, Any, Any] | None:
@@ -117,21 +133,13 @@ def parting(one: Path, other: Path) -> tuple[int, str, Any, Any] | None:
         one: Folder of the first run.
         other: Folder of the second.
     """
-    rows = [_logged(folder) for folder in (one, other)]
-    for step in sorted({*rows[0]} & {*rows[1]}):
-        both = [found[step] for found in rows]
-        for name in both[0]:
-            if name in both[1] and not _same(both[0][name], both[1][name]):
-                return step, name, both[0][name], both[1][name]
-    return None
-
-
-def _logged(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return what a run has logged by step; several lines may be of one."""
-    found = dict[int, dict[str, Any]]()
-    for row in read_metrics(folder):
-        found.setdefault(row["step"], {}).update(flatten(row))
-    return found
+    first, second = (
+        {(row["step"], name): value for row in read_metrics(folder) for name, value in flatten(row)}
+        for folder in (one, other)
+    )
+    parts = (place for place, value in first.items() if place in second and not _same(value, second[place]))
+    found = min(parts, key=itemgetter(0), default=None)
+    return found and (*found, first[found], second[found])
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -169,10 +177,28 @@ def judge(one: Path, other: Path, *, tolerance: float) -> Verdict:
 
 def _largest(first: Mapping[str, Any], second: Mapping[str, Any]) -> float | None:
     names = [name for name in first if not name.startswith(tuple(MACHINE))]
-    if any(name not in second for name in names) or not names:
-        return None
-    pairs = [(first[name], second[name]) for name in names]
-    if any((a is None) != (b is None) for a, b in pairs):  # one is not finite
+    pairs = [(first[name], second.get(name)) for name in names]
+    if not pairs or any((a is None) != (b is None) for a, b in pairs):  # one is missing, or not finite
         return None
     found = [0.0 if _same(a, b) else abs(a - b) / max(1.0, abs(a)) for a, b in pairs]
-    return None if any(math.isnan(value) for value in found) else max(found, default=0.0)
+    return None if any(math.isnan(value) for value in found) else max(found)
+
+
+def smallest(items: Sequence[_T], is_enough: Callable[[Sequence[_T]], bool]) -> list[_T]:
+    """Find items that are enough together, of which none can be left out, by halves (QuickXplain, Junker 2004).
+
+    Args:
+        items: All, n of them, which are enough.
+        is_enough: Tells of some of them; it is asked 2 (n - 1) times at most, 2 log2(n) times where one counts.
+    """
+
+    def find(known: Sequence[_T], among: Sequence[_T], *, has_new: bool = True) -> list[_T]:
+        if has_new and is_enough(known):
+            return []
+        if len(among) == 1:
+            return [*among]
+        half = len(among) // 2
+        later = find([*known, *among[:half]], among[half:])
+        return [*find([*known, *later], among[:half], has_new=bool(later)), *later]
+
+    return find([], items, has_new=False)

@@ -266,7 +266,8 @@ def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], le
     """Write down what is about to run; returns what of it differs from the part of the run before."""
     before, engine, data = place.facts(), learner.engine, learner.data
     length = learner.timetable.total_steps  # of a length in epochs nothing else in the folder tells it
-    code, rows = record_facts(place, cfg, overrides, engine, data, learner.optimizer, total_steps=length)
+    facts = {"total_steps": length, "weights": before.get("weights") or learner.made.loaded}
+    code, rows = record_facts(place, cfg, overrides, engine, data, learner.optimizer, **facts)
     if learner.store:
         learner.store.prepare()
     return [*code, *rows, *differences(before, place.facts())] if before else []

@@ -1,5 +1,7 @@
 """The modules of the user that a run has imported: their checksums, and their source as it was, in the run's folder.
 
+Also the variables and files that they name.
+
 Equal files of several runs are one file on the disk, which all of their folders name (hard links to a store beside the
 runs); a folder that is copied elsewhere takes its files along.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 from contextlib import suppress
@@ -17,6 +20,8 @@ from pathlib import Path
 
 from lightkit.common import run_files
 from lightkit.common.failures import is_own
+from lightkit.common.reading import UnreadableError, read_file
+from lightkit.config.project import project_root
 from lightkit.processes.files import write_whole
 
 _DIGITS = 16
@@ -24,6 +29,11 @@ _PYTHON = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconf
 """Where most modules lie: to look at each of their paths takes long."""
 LIMIT = 20 * 2**20
 """Bytes of source that a run keeps at most."""
+
+
+_QUOTED = re.compile(r"""(["'])([\w./ -]{2,200})\1""")
+_HARMLESS = re.compile(r"[\d.]{1,8}|.{0,4}")
+"""Values of variables that are no secrets."""
 
 
 def own_files() -> dict[str, Path]:
@@ -51,8 +61,31 @@ def own_modules() -> dict[str, str]:
     found = {}
     for name, file in own_files().items():
         with suppress(OSError):
-            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGITS]
+            found[name] = _mark(file.read_bytes())
     return found
+
+
+def named_by_code() -> dict[str, str]:
+    """Return what these modules name in quotes: variables with their values, and files with their checksums.
+
+    Of a value that may be a secret it is a part of the checksum. Files are looked for in the project, and beside the
+    module that names them; those of more than 20 MiB are left out.
+    """
+    root, found = project_root() or Path.cwd(), dict[str, str]()
+    quoted = [
+        (own, name) for own in own_files().values() for _, name in _QUOTED.findall(own.read_text(errors="replace"))
+    ]
+    for name in {name for _, name in quoted if name in os.environ}:
+        value = os.environ[name]
+        found[name] = value if _HARMLESS.fullmatch(value) else f"checksum {_mark(value.encode())[:3]}"
+    for place in {folder / name for own, name in quoted for folder in (root, own.parent)}:
+        with suppress(OSError, UnreadableError):
+            found[os.path.relpath(place, root)] = f"checksum {_mark(read_file(place, LIMIT))}"
+    return dict(sorted(found.items()))
+
+
+def _mark(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def keep_code(folder: Path, store: Path | None) -> list[str]:
@@ -79,7 +112,7 @@ def keep_code(folder: Path, store: Path | None) -> list[str]:
             continue
         kept = home / name.replace(".", "/") / "__init__.py" if file.name == "__init__.py" else home / _path_of(name)
         if kept.is_file() and kept.read_bytes() != content:
-            old = home / run_files.CODE_EARLIER / hashlib.sha256(kept.read_bytes()).hexdigest()[:_DIGITS] / kept.name
+            old = home / run_files.CODE_EARLIER / _mark(kept.read_bytes()) / kept.name
             old.parent.mkdir(parents=True, exist_ok=True)
             kept.replace(old)
         if not kept.is_file():

@@ -280,7 +280,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         before: What `environment.json` said.
         now: What it says now.
     """
-    facts = [(name, before.get(name), now.get(name)) for name in ("data", "further sets", "device", "python", "host")]
+    told = ("data", "classes", "further sets", "device", "python", "host")
+    facts = [(name, before.get(name), now.get(name)) for name in told]
     old, new = before.get("packages", {}), now.get("packages", {})
     names = sorted({*old, *new}) if "modules" in before else old  # earlier versions noted few packages
     found = _differing((name, old.get(name), new.get(name)) for name in names)

@@ -20,6 +20,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.processes.children import output_of, usable_cpus
 from lightkit.runs.catalog import count_members, run_name, started
+from lightkit.runs.code import named_by_code
 
 _TELLING = (f"{run_files.CONFIG}:", f"{run_files.RESULT}:")
 """How a line begins of damage to a file without which nothing is known of a run."""
@@ -210,6 +211,7 @@ def environment(
         "memory_gib": memory,
         "python": platform.python_version(),
         "packages": installed(tuple(sys.path)),
+        "named": named_by_code(),
         "gpus": gpus,
         "variables": {name: text for name, text in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
         "git": known["git"] if "git" in known else git_state(Path(project) if project is not None else Path.cwd()),

@@ -60,6 +60,9 @@ class Network:
         without = (*self.report.missing, *self.report.reshaped, *self.report.left)
         return without if own is None else tuple(name for name in without if name in own)
 
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    """A checksum of each tensor that was loaded from a file, by its name in the network."""
+
 
 @dataclass(frozen=True)
 class Learner:
