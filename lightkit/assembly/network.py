@@ -36,7 +36,7 @@ from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
 from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
-from lightkit.trainer.audit.observations import checksum
+from lightkit.trainer.audit.observations import fingerprint as sums
 from lightkit.trainer.learner import Network
 from lightkit.trainer.state import Timetable
 
@@ -130,7 +130,8 @@ def build_base(
         do = "reset"
     chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
     report = load_weights(model, found, **chosen, head_name=head.parts if head else None)
-    loaded = {name: checksum(tensor) for name, tensor in model.state_dict().items() if name in {*report.loaded}}
+    state, names = model.state_dict(), report.loaded
+    loaded = {name: f"{hash((*sums(state[name]).tolist(),)):x}" for name in names if name in state}
     return Network(model, report, head, tuning=options, loaded=loaded)
 
 

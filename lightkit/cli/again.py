@@ -142,7 +142,7 @@ def _bisect(options: Namespace, one: Path, other: Path, root: Path) -> int:
         complain(f"rerun {len(reruns)} of {most} at most, with {', '.join(chosen) or 'nothing changed'}: {came}")
         return is_same
 
-    complain(f"{', '.join(items) or 'nothing'} can be tried: {most} reruns at most")
+    complain(f"what differs is {', '.join(items) or 'no key'}: this takes {most} reruns at most")
     checks = (
         (lambda: apart != "bits", "both runs have the same bits"),
         (lambda: gives(one, []), "the first run does not repeat itself, so reruns tell nothing"),
@@ -155,8 +155,7 @@ def _bisect(options: Namespace, one: Path, other: Path, root: Path) -> int:
         for child in reruns:
             child.end()
         shutil.rmtree(home, ignore_errors=True)
-    facts = {"cause": cause, "reason": reason, "reruns": len(reruns)}
-    report(options, facts, lambda: reason or f"the cause: {' and '.join(cause)}")
+    report(options, {"cause": cause, "reason": reason}, lambda: reason or f"the cause: {' and '.join(cause)}")
     return int(not cause)
 
 

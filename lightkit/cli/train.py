@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.again import kept_variables
 from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.ranks import follows, start, work
@@ -59,6 +60,10 @@ def _train(args: list[str]) -> int:
         return print_hydra(args)
     if options.detach and not options.cfg:
         leave_session("train", args)
+    if options.code and (options.source is None or _is_sweep(options)):
+        raise UserError(
+            "only a single run takes the code of an earlier one", key="--code", fix="--from RUN, without -m"
+        )
     composed = None if _is_sweep(options) else _compose(options)
     if composed is None:
         from lightkit.cli.multirun import multirun
@@ -98,7 +103,9 @@ def _compose(options: argparse.Namespace) -> Composed | None:
     """Compose a run, or a job of a sweep; None where a file asks for a sweep by `hydra.mode`."""
     if options.source is not None:
         own = [override for override in options.overrides if not override.startswith("hydra.")]
-        return read_run(find_run(options.source, project()), own, new=True)
+        run = find_run(options.source, project())
+        os.environ.update(kept_variables(run) if options.code else {})
+        return read_run(run, own, new=True)
     files = {"config_dir": options.config_dir, "config_name": options.config_name}
     try:
         composed = compose(options.overrides, **files, sweep=False)

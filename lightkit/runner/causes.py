@@ -134,8 +134,7 @@ def parting(one: Path, other: Path) -> tuple[int, str, Any, Any] | None:
         other: Folder of the second.
     """
     first, second = (
-        {(row["step"], name): value for row in read_metrics(folder) for name, value in flatten(row)}
-        for folder in (one, other)
+        {(row["step"], k): v for row in read_metrics(run) for k, v in flatten(row)} for run in (one, other)
     )
     parts = (place for place, value in first.items() if place in second and not _same(value, second[place]))
     found = min(parts, key=itemgetter(0), default=None)

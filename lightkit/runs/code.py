@@ -21,7 +21,6 @@ from pathlib import Path
 from lightkit.common import run_files
 from lightkit.common.failures import is_own
 from lightkit.common.reading import UnreadableError, read_file
-from lightkit.config.project import project_root
 from lightkit.processes.files import write_whole
 
 _DIGITS = 16
@@ -68,19 +67,17 @@ def own_modules() -> dict[str, str]:
 def named_by_code() -> dict[str, str]:
     """Return what these modules name in quotes: variables with their values, and files with their checksums.
 
-    Of a value that may be a secret it is a part of the checksum. Files are looked for in the project, and beside the
-    module that names them; those of more than 20 MiB are left out.
+    Of a value that may be a secret it is a part of the checksum. Files are looked for where the run was started, and
+    beside the module that names them; those of more than 20 MiB are left out.
     """
-    root, found = project_root() or Path.cwd(), dict[str, str]()
-    quoted = [
-        (own, name) for own in own_files().values() for _, name in _QUOTED.findall(own.read_text(errors="replace"))
-    ]
+    sources, found = [*own_files().values()], dict[str, str]()
+    quoted = [(own, name) for own in sources for _, name in _QUOTED.findall(own.read_text(errors="replace"))]
     for name in {name for _, name in quoted if name in os.environ}:
         value = os.environ[name]
         found[name] = value if _HARMLESS.fullmatch(value) else f"checksum {_mark(value.encode())[:3]}"
-    for place in {folder / name for own, name in quoted for folder in (root, own.parent)}:
+    for place in {folder / name for own, name in quoted for folder in (Path.cwd(), own.parent)}:
         with suppress(OSError, UnreadableError):
-            found[os.path.relpath(place, root)] = f"checksum {_mark(read_file(place, LIMIT))}"
+            found[os.path.relpath(place)] = f"checksum {_mark(read_file(place, LIMIT))}"
     return dict(sorted(found.items()))
 
 
@@ -110,7 +107,7 @@ def keep_code(folder: Path, store: Path | None) -> list[str]:
         if size > LIMIT:
             left.append(name)
             continue
-        kept = home / name.replace(".", "/") / "__init__.py" if file.name == "__init__.py" else home / _path_of(name)
+        kept = home / (name.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py"))
         if kept.is_file() and kept.read_bytes() != content:
             old = home / run_files.CODE_EARLIER / _mark(kept.read_bytes()) / kept.name
             old.parent.mkdir(parents=True, exist_ok=True)
@@ -118,10 +115,6 @@ def keep_code(folder: Path, store: Path | None) -> list[str]:
         if not kept.is_file():
             _put(kept, content, store and store / hashlib.sha256(content).hexdigest())
     return left
-
-
-def _path_of(name: str) -> str:
-    return f"{name.replace('.', '/')}.py"
 
 
 def _put(kept: Path, content: bytes, shared: Path | None) -> None:

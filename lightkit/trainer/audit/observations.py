@@ -47,11 +47,6 @@ def fingerprint(tensor: Tensor) -> Tensor:
     return _sums(own.resolve_neg().reshape(1, -1))[0]
 
 
-def checksum(tensor: Tensor) -> str:
-    """Write the fingerprint of a tensor as eight digits."""
-    return f"{hash((*fingerprint(tensor).tolist(),)) & 0xFFFFFFFF:08x}"
-
-
 def row_fingerprints(tensor: Tensor) -> Tensor:
     """Compute the fingerprint of each row of a stack of real, dense tensors `(M, ...)`; see `fingerprint`.
 
