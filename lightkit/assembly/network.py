@@ -130,8 +130,7 @@ def build_base(
         do = "reset"
     chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
     report = load_weights(model, found, **chosen, head_name=head.parts if head else None)
-    state, names = model.state_dict(), report.loaded
-    loaded = {name: f"{hash((*sums(state[name]).tolist(),)):x}" for name in names if name in state}
+    loaded = {n: f"{hash((*sums(t).tolist(),)):x}" for n, t in model.state_dict().items() if n in report.loaded}
     return Network(model, report, head, tuning=options, loaded=loaded)
 
 

@@ -60,10 +60,6 @@ def _train(args: list[str]) -> int:
         return print_hydra(args)
     if options.detach and not options.cfg:
         leave_session("train", args)
-    if options.code and (options.source is None or _is_sweep(options)):
-        raise UserError(
-            "only a single run takes the code of an earlier one", key="--code", fix="--from RUN, without -m"
-        )
     composed = None if _is_sweep(options) else _compose(options)
     if composed is None:
         from lightkit.cli.multirun import multirun
@@ -87,7 +83,10 @@ def _read(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--stop-at", help=argparse.SUPPRESS)
     for name in ("--warm", "--rank", "--measure"):
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
-    return parser.read(args)
+    options = parser.read(args)
+    if options.code and (options.source is None or _is_sweep(options)):
+        raise UserError("only a single run takes kept code", key="--code", fix="--from RUN, without -m")
+    return options
 
 
 def _is_sweep(options: argparse.Namespace) -> bool:
