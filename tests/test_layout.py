@@ -97,7 +97,7 @@ BUDGETS = {
     "loggers": 1900,
     "runs": 1800,
     "optim": 1250,
-    "detached": 1050,
+    "detached": 1150,
     "compare": 1000,
     "monitor": 850,
     "models": 950,

@@ -32,7 +32,7 @@ VALUES = {
     "--query": tuple(FIELDS),
     "--explain": tuple(FIELDS),
 }
-"""Values of options whose help does not list them; for `--from` and `--baseline` they are the runs."""
+"""Values of options whose help does not list them; for `--from`, `--baseline` and `--after` they are the runs."""
 
 
 def completion(args: Sequence[str]) -> int:
@@ -82,8 +82,8 @@ def _candidates(before: list[str], word: str) -> list[str]:
     options, last = options_of(command), rest[-1] if rest else ""
     if last in options and (words := options[last].words or VALUES.get(last)):
         return list(words)
-    if last in ("--from", "--baseline"):
-        return _runs()
+    if last in ("--from", "--baseline", "--after"):
+        return _started(alive=True) if last == "--after" else _runs()
     if word.startswith("-") or command == "new":
         return [*options, "--help"]
     return _arguments(command, [text for text in rest if not text.startswith("-")], word)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,16 +16,16 @@ from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.processes.children import lightkit_command
-from lightkit.runs.catalog import path_from, project, run_name
+from lightkit.runs.catalog import find_run, path_from, project, run_name
 
 
-def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, on_end: Sequence[str] = ()) -> int:
+def carry_out(work: Callable[[], int], folder: Path, options: Namespace, *, on_end: Sequence[str] = ()) -> int:
     """Train or sweep here, or in a process that outlives the terminal; then call the user's command.
 
     Args:
         work: Returns an exit status.
         folder: Where it writes.
-        detached: Whether it is to outlive the terminal. That process never comes back from here.
+        options: Of the command, as `leave_session` has left them. A detached process never comes back from here.
         on_end: Words of the command; of several processes that train together, one calls it.
 
     Returns:
@@ -32,10 +33,35 @@ def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, 
     """
     if on_end and not follows():
         work = partial(_with_on_end, work, folder, list(on_end))
-    return _carry_out_detached(work, folder) if detached else work()
+    if not options.detach:
+        return work()
+    from lightkit.detached.line import in_turn, join
+
+    def in_line() -> int:
+        if not options.has_place:
+            join(folder, options.queue or "", options.after, _again(options, folder))
+        return in_turn(folder, partial(guarded, work))
+
+    return _carry_out_detached(in_line if options.has_place or options.queue or options.after else work, folder)
 
 
-def leave_session(command: str, args: Sequence[str]) -> None:
+def _again(options: Namespace, folder: Path) -> list[str]:
+    """Return the words that start the same again in its folder, or go on with it, whatever `last` is by then."""
+    typed = vars(options)
+    named = {str(typed.get("run", typed.get("sweep"))): str(folder)}
+    if source := typed.get("source"):
+        named |= {f"{flag}{source}": f"{flag}{find_run(source, project())}" for flag in ("", "--from=")}
+    place = f"hydra.{'sweep' if typed.get('multirun') else 'run'}.dir={quoted(folder)}"
+    return [named.get(word, word) for word in options.words] + ([place, "resume=auto"] if "multirun" in typed else [])
+
+
+def quoted(path: Path) -> str:
+    """Return a path as the value of an override."""
+    escaped = str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def leave_session(command: str, args: Sequence[str], options: Namespace) -> None:
     """Look whether the system lets a process outlive its terminal, and do what it takes, before anything is begun.
 
     Where systemd ends everything of a session at logout, this process becomes one that runs the same command in a scope
@@ -44,14 +70,21 @@ def leave_session(command: str, args: Sequence[str]) -> None:
     Args:
         command: `train` or `resume`.
         args: Its arguments.
+        options: What they say; the names of runs to wait for become folders. Nothing is done without `detach`, which
+            follows from a place in the line.
 
     Raises:
-        UserError: systemd would end the run at logout, and only a command of the user's can change that.
+        UserError: systemd would end the run at logout, and only a command of the user's can change that; or there is no
+            such run to wait for.
     """
+    options.words, options.detach = [command, *args], options.detach or bool(options.queue or options.after)
+    if not options.detach:
+        return
     if launched():
         what, fix = "torchrun waits for its processes, so none of them can leave", "device.nproc=N in place of torchrun"
         raise UserError(what, key="--detach", fix=fix, family="wrong-command")
-    from lightkit.detached.detach import LINGER, fate, scope_command
+    from lightkit.detached.detach import IN_LINE, LINGER, fate, scope_command
+    from lightkit.detached.folders import find_folder
 
     found = fate()
     if found == "scope":
@@ -68,6 +101,8 @@ def leave_session(command: str, args: Sequence[str]) -> None:
         complain(f"note: systemd ends this when you log out everywhere; to let it go on:  {LINGER}")
     if "SLURM_JOB_ID" in os.environ:
         complain("note: Slurm ends everything of a job with the job, what is detached too")
+    options.has_place = os.environ.pop(IN_LINE, "")
+    options.after = [] if options.has_place else [find_folder(text, project()) for text in options.after]
 
 
 def _with_on_end(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
@@ -83,6 +118,7 @@ def _with_on_end(work: Callable[[], int], folder: Path, command: Sequence[str]) 
 def _carry_out_detached(work: Callable[[], int], folder: Path) -> int:
     """Do work in another process, and say how to come back to it."""
     from lightkit.detached.detach import detach, tidy
+    from lightkit.detached.line import leave
 
     log = folder / run_files.OUTPUT_LOG
 
@@ -93,6 +129,7 @@ def _carry_out_detached(work: Callable[[], int], folder: Path) -> int:
     try:
         begun = detach(folder, work, guard=guarded, slow=slow)
     except KeyboardInterrupt:
+        leave(folder)
         tidy(folder)
         raise
     if begun.code is None:
@@ -107,18 +144,25 @@ def _carry_out_detached(work: Callable[[], int], folder: Path) -> int:
 
 
 def _explain(folder: Path, pid: int | None) -> None:
-    name = shlex.quote(_name(folder))
+    from lightkit.detached.folders import entry_of
+    from lightkit.detached.line import find, survive_reboot
+
+    name, waits = shlex.quote(_name(folder)), entry_of(folder).standing.waits
     goes_on = "sweep resume" if (folder / run_files.SWEEP_JOURNAL).is_file() else "resume"
-    say(f"{name} goes on without this terminal: process {pid}, folder {_shown(folder)}")
+    end = "take it out of the line" if waits else f"let it save and end; then  lightkit {goes_on} -d {name}"
+    does = f"waits ({waits}) and goes on" if waits else "goes on"
+    say(f"{name} {does} without this terminal: process {pid}, folder {_shown(folder)}")
     lines = {
         "lightkit ps": "what runs, and how the others ended",
         f"lightkit logs -f {name}": "what it prints",
         f"lightkit attach {name}": "how far it is; Ctrl-C leaves it alone",
-        f"lightkit stop {name}": f"let it save and end; then  lightkit {goes_on} -d {name}",
+        f"lightkit stop {name}": end,
     }
     width = max(map(len, lines))
     for line, meaning in lines.items():
         say(f"  {line:<{width}}  {meaning}")
+    if find(folder) and (note := survive_reboot()):
+        complain(note)
 
 
 def _name(folder: Path) -> str:

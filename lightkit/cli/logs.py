@@ -14,13 +14,16 @@ from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import FAILED, UserError
 from lightkit.detached import following
-from lightkit.detached.folders import find_folder, is_alive, is_sweep
+from lightkit.detached.detach import tidy
+from lightkit.detached.folders import entry_of, find_folder, is_sweep
 from lightkit.detached.following import ask_to_end, exit_status
-from lightkit.detached.liveness import ALIVE, look, wait_until_free
+from lightkit.detached.line import leave
+from lightkit.detached.liveness import ALIVE, is_waiting, look, wait_until_free
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.runs.catalog import path_from, places_of, project, runs_below
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
+from lightkit.runs.placement import discard_if_empty
 from lightkit.sweep import limits
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.plan import find_sweep, survives
@@ -44,7 +47,7 @@ def logs(args: list[str]) -> int:
         last = whole_number("--lines", options.lines, what=what, expected=expected)
     if options.log and options.output:
         raise UserError("one of them at a time", key="lightkit logs", received="--log --output")
-    folder = find_folder(options.run, project())
+    folder = _found(options.run)
     path = following.log_of(folder, output=options.output if options.output or options.log else None)
     lines = following.Lines(path, last=last)
     if not options.follow and not path.exists():
@@ -61,12 +64,11 @@ def attach(args: list[str]) -> int:
     """Show a run until it ends or Ctrl-C is pressed."""
     options = Parser("attach", "run").read(args)
     root, run = project(), shlex.quote(options.run)
-    folder = find_folder(options.run, root)
-    if not is_alive(folder):
-        standing = look(folder)
+    folder = _found(options.run)
+    if (standing := look(folder)).state not in ALIVE:
         say(f"{standing.describe(root)}\nwhat it told:  lightkit logs {run}")
         return exit_status(standing)
-    if (standing := look(folder)).state == "starting":
+    if standing.state == "starting":
         say(f"process {standing.pid or 'unknown'} builds data and model; it shows up here as soon as it trains")
     try:
         if is_sweep(folder):
@@ -81,6 +83,14 @@ def attach(args: list[str]) -> int:
         return 0
     complain(standing.describe(root))
     return exit_status(standing)
+
+
+def _found(run: str) -> Path:
+    """Find the folder of a run, and say it where the run waits in line."""
+    folder = find_folder(run, project())
+    if is_waiting(folder):
+        complain(entry_of(folder).standing.describe(project()))
+    return folder
 
 
 def patiently(is_over: Callable[[], bool], kill: str) -> None:
@@ -135,6 +145,9 @@ def wait(args: list[str]) -> int:
 def _ask(folder: Path, *, now: bool) -> bool:
     """Ask a run to end; tells whether it is alive."""
     standing = look(folder)
+    leave(folder)  # after a reboot nothing goes on with it
+    if standing.state == "waiting" and standing.pid is None:
+        return True
     if standing.state not in ALIVE:
         say(f"nothing to stop: {standing.describe(project())}")
         return False
@@ -153,10 +166,13 @@ def _wait_for_end(folder: Path) -> None:
     place = path_from(project(), folder)
     patiently(lambda: wait_until_free(folder, 0.0), f"lightkit stop --now {place}")
     limits.forget_request(folder)
+    tidy(folder)
+    discard_if_empty(folder, project())
     standing = look(folder)
     words = ["lightkit", *(["sweep"] if is_sweep(folder) else []), "resume", *(["-d"] if standing.detached else [])]
     again = "" if standing.state == "finished" else f"; go on with:  {shlex.join([*words, place])}"
-    say(standing.describe(project()) + again)
+    told = standing.describe(project()) + again
+    say(told if folder.exists() else f"{place} is out of the line; it had not begun")
 
 
 def _stop_sweep(folder: Path, *, now: bool) -> None:

@@ -67,7 +67,6 @@ def multirun(options: argparse.Namespace) -> int:
     at_once = launcher == _AT_ONCE and is_grid
     study: dict[str, Any] = {}
     names = placement.job_names(jobs, options.overrides)
-    ending: dict[str, Any] = {"detached": options.detach, "on_end": jobs[0].cfg.on_end}
     if at_once:
         from lightkit.runner.seeds import check_seeds
 
@@ -84,7 +83,7 @@ def multirun(options: argparse.Namespace) -> int:
             run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
             return 0
 
-        return carry_out(run_by_hydra, folder, **ending)
+        return carry_out(run_by_hydra, folder, options, on_end=jobs[0].cfg.on_end)
     plan.check_alike(jobs)
     source = str(find_run(options.source, project())) if options.source is not None else None
     more = {"over": jobs[0].sweep["over"]} if jobs[0].replicate else {}
@@ -96,7 +95,8 @@ def multirun(options: argparse.Namespace) -> int:
     planned = [] if study else list(zip(names, jobs))
     head = {"command": command, "options": jobs[0].sweep, "at_once": at_once, **study}
     try:
-        return carry_out(partial(_begin, folder, planned, plain, head), folder, **ending)
+        work = partial(_begin, folder, planned, plain, head)
+        return carry_out(work, folder, options, on_end=jobs[0].cfg.on_end)
     finally:
         placement.discard_if_empty(folder, project())
 

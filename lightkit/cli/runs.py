@@ -93,6 +93,10 @@ def ps(args: list[str]) -> int:
     if options.other:
         fix = f"lightkit logs {options.other[0]}, or lightkit attach {options.other[0]}"
         raise UserError("ps takes no run", key="lightkit ps", received=options.other[0], fix=fix)
+    if options.start_waiting:
+        from lightkit.detached.line import start_waiting
+
+        start_waiting(resume=True)
     seconds = None if options.watch is None else read_seconds(options.watch)
     live = seconds is not None and not options.json and sys.stdout.isatty()
     if seconds is None:
@@ -144,9 +148,9 @@ def page(entries: Sequence[ListedRun], left_out: int, root: Path) -> str:
         return f"nothing is running in {root}\n{more or note}"
     drawn = table(OF_PS, [_cells(entry, root) for entry in entries], right=[2, 3], cut=[0, 6])
     reasons = [
-        f"{entry.name} {run.state}{'' if run.step is None else f' at step {run.step}'}: {run.error}"
+        f"{entry.name} {run.state}{'' if run.step is None else f' at step {run.step}'}: {run.error or run.waits}"
         for entry in entries
-        if (run := entry.standing).error
+        if (run := entry.standing).error or run.waits
     ]
     return "\n\n".join(filter(None, [drawn, "\n".join(reasons), more]))
 

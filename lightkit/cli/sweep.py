@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.logs import patiently
 from lightkit.cli.replicates import best_of, whole_states
 from lightkit.cli.terminal import complain, json_text, number, read_seconds, say, table
@@ -64,10 +65,7 @@ def sweep(args: list[str]) -> int:
     ):
         if getattr(options, name) and action != "resume":
             raise UserError(what, key=f"--{name}", received=action)
-    if options.detach:
-        from lightkit.cli.detach import leave_session
-
-        leave_session("sweep", args)
+    leave_session("sweep", args, options)
     return _act(find_sweep(options.sweep, project()), options)
 
 
@@ -86,7 +84,6 @@ def _act(folder: Path, options: argparse.Namespace) -> int:
 
 def _resume(folder: Path, options: argparse.Namespace) -> int:
     """Go on with a sweep."""
-    from lightkit.cli.detach import carry_out
     from lightkit.cli.multirun import go_on, take_over
 
     changed = _given(options.overrides)
@@ -100,7 +97,7 @@ def _resume(folder: Path, options: argparse.Namespace) -> int:
         command = content_of(job.config).get("on_end")
     on_end: Any = command if TEXTS.fits(command) else []
     work = partial(go_on, folder, changed, again=options.stopped)
-    return carry_out(work, folder, detached=options.detach, on_end=on_end)
+    return carry_out(work, folder, options, on_end=on_end)
 
 
 def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -180,6 +177,9 @@ def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) ->
 
 def stop_sweep(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
+    from lightkit.detached.line import leave
+
+    leave(folder)
     holder, record = lock_holder(folder), read_journal(folder)
     if holder is None and survives(counting_options(record, {})[0]):
         from lightkit.cli.multirun import go_on

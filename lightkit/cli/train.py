@@ -7,14 +7,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.again import kept_variables
 from lightkit.cli.arguments import Parser
-from lightkit.cli.detach import carry_out, leave_session
+from lightkit.cli.detach import carry_out, leave_session, quoted
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common.errors import UserError, UserErrors, of_process
@@ -27,7 +27,7 @@ from lightkit.config.native import is_multirun
 from lightkit.config.saved import with_values_of
 from lightkit.processes.children import Child, lightkit_command
 from lightkit.runs import catalog, placement
-from lightkit.runs.catalog import all_runs, find_run, has_members, no_project_note, project, status
+from lightkit.runs.catalog import find_run, has_members, no_project_note, project, status
 from lightkit.runs.reading import read_run, read_run_unchanged
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ def _train(args: list[str]) -> int:
         from lightkit.cli.config import print_hydra
 
         return print_hydra(args)
-    if options.detach and not options.cfg:
-        leave_session("train", args)
+    if not options.cfg:
+        leave_session("train", args, options)
     composed = None if _is_sweep(options) else _compose(options)
+    options.multirun = composed is None
     if composed is None:
         from lightkit.cli.multirun import multirun
 
@@ -164,7 +165,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
             folder = chosen if goes_on else placement.chosen_run_folder(chosen)
     work = partial(start, cfg, folder, overrides=options.overrides, resume=earlier is not None)
     try:
-        return carry_out(work, folder, detached=options.detach, on_end=cfg.on_end)
+        return carry_out(work, folder, options, on_end=cfg.on_end)
     finally:
         placement.discard_if_empty(folder, root)
 
@@ -173,18 +174,16 @@ def resume(args: list[str]) -> int:
     """Go on with a stopped run."""
     parser = Parser("resume", "run?", "overrides*")
     options = parser.read(args)
-    if options.detach:
-        leave_session("resume", args)
+    leave_session("resume", args, options)
     if options.all_lost and (options.run is not None or not options.detach):
         what, fix = "all runs that were lost go on beside each other", "lightkit resume -d --all-lost"
         raise UserError(what, key="--all-lost", fix=fix, family="wrong-command")
     if options.all_lost:
-        return _resume_all_lost()
+        return _resume_all_lost([text for text in args if text != "--all-lost"])
     if options.run is None:
         parser.error("the following arguments are required: run")
     if Path(options.run).is_file():
-        path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-        return _train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
+        return _train([*(text for text in args if text != options.run), f"resume.file={quoted(Path(options.run))}"])
     try:
         folder = find_run(options.run, project())
     except UserError as error:
@@ -205,27 +204,28 @@ def _of_sweep(text: str, *, detached: bool) -> UserError | None:
     return UserError("this is a sweep", received=text, fix=fix, family="wrong-command")
 
 
-def _resume_all_lost() -> int:
+def _resume_all_lost(args: Sequence[str]) -> int:
     """Go on, detached, with all runs and sweeps of the project that ended with the machine they ran on.
+
+    Args:
+        args: What each of them is gone on with.
 
     Returns:
         0, or the exit status of the first that could not be gone on with.
     """
+    from lightkit.detached.folders import all_folders, is_sweep, sweep_of
     from lightkit.detached.liveness import look
-    from lightkit.sweep.plan import all_sweeps
 
-    sweeps = all_sweeps(project(), everywhere=True)
-    runs = [run for run in all_runs(project()) if not any(sweep in run.parents for sweep in sweeps)]
-    commands: dict[Path, tuple[str, ...]] = {run: ("resume", "-d", str(run)) for run in runs}
-    commands |= {sweep: ("sweep", "resume", "-d", str(sweep)) for sweep in sweeps}  # with all of its jobs
-    lost = [folder for folder in commands if look(folder).state == "lost"]
+    begun = [folder for folder in all_folders(project()) if catalog.is_whole(folder) and sweep_of(folder) is None]
+    lost = [folder for folder in begun if look(folder).state == "lost"]
     if not lost:
         say("no run has ended with its machine")
         if note := no_project_note():  # after a reboot one is easily in another folder
             say(note)
     sys.stdout.flush()
     # Each in a process of its own: what is wrong with one does not concern the others.
-    codes = [Child(lightkit_command(*commands[folder]), own_session=False).wait() for folder in lost]
+    commands = [[*(["sweep"] if is_sweep(folder) else []), "resume", *args, str(folder)] for folder in lost]
+    codes = [Child(lightkit_command(*words), own_session=False).wait() for words in commands]
     return next((of_process(code) for code in codes if code), 0)
 
 
@@ -245,7 +245,7 @@ def _resume(folder: Path, options: argparse.Namespace) -> int:
     ):
         return finished(folder)
     work = partial(start, composed.cfg, folder, overrides=options.overrides, resume=True)
-    return carry_out(work, folder, detached=options.detach, on_end=composed.cfg.on_end)
+    return carry_out(work, folder, options, on_end=composed.cfg.on_end)
 
 
 def verify_resume(args: list[str]) -> int:

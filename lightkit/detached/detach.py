@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +21,10 @@ from lightkit.common.errors import FAILED, UserError
 from lightkit.processes.children import output_of
 from lightkit.processes.forks import fork_away
 from lightkit.runs.folder import unwritable
-from lightkit.runs.lock import in_use, locked, read_lock
+from lightkit.runs.lock import in_use, lock_holder, locked, read_lock
 
+IN_LINE = "LIGHTKIT_IN_LINE"
+"""Set for a process that is to take the place that its run has in the line; where it has none it does nothing."""
 PATIENCE_SECONDS = 5.0
 """After this time whoever waits is told that the work has not begun yet."""
 _POLL_SECONDS = 0.05
@@ -84,31 +87,29 @@ def detach(
         raise unwritable(folder / run_files.OUTPUT_LOG, error) from error
     before = os.fstat(log).st_size
     receive, send = os.pipe()
-
-    def carry_out() -> int:
-        os.close(receive)
-        return _carry_out(folder, work, guard, send)
-
-    middle = fork_away(carry_out, log)
+    middle = fork_away(partial(_carry_out, folder, work, guard, receive, send), log)
     os.close(send)
     os.close(log)
     try:
-        pid, code = _Handshake(folder, receive, middle).wait(slow)
+        pid, code = _Handshake(folder, receive).wait(middle, slow)
     finally:
         os.close(receive)
     return Detached(pid, code, "" if code is None else _said(folder, before))
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a detached process has left that never began; a folder in which there is more stays as it is."""
+    """Remove what a detached process has left that never began; one with more in it, or at work, stays."""
     with suppress(OSError):
-        if {path.name for path in folder.iterdir()} <= _OURS:
+        if {path.name for path in folder.iterdir()} <= _OURS and not lock_holder(folder, run_files.JOB_LOCK):
             for name in _OURS:
                 (folder / name).unlink(missing_ok=True)
 
 
-def _carry_out(folder: Path, work: Callable[[], int], guard: Callable[[Callable[[], int]], int], send: int) -> int:
+def _carry_out(
+    folder: Path, work: Callable[[], int], guard: Callable[[Callable[[], int]], int], receive: int, send: int
+) -> int:
     """Do the work, and tell the waiting process what it needs to know: that it is locked, and how it ended."""
+    os.close(receive)
     os.register_at_fork(after_in_child=lambda: _close(send))  # a worker that is left over would keep it open
 
     def tell(what: str, number: int) -> None:
@@ -142,73 +143,56 @@ class _Handshake:
 
     Args:
         folder: Where the work writes.
-        receive: The pipe from its process: its number once it holds the lock, and its exit status.
-        middle: The process between that one and this, which ends at once.
+        receive: The pipe from its process.
+        told: What came by it: the number of the process, `pid`, once it holds the lock, and its exit status, `code`.
     """
 
     folder: Path
     receive: int
-    middle: int
-    _text: bytes = field(default=b"", init=False)
-    _is_closed: bool = field(default=False, init=False)
-    _since: float | None = field(default=None, init=False)
+    told: dict[str, int] = field(default_factory=dict)
 
-    def wait(self, slow: Callable[[], None]) -> tuple[int | None, int | None]:
-        """Return the number of the process and, where it has ended, its exit status."""
+    def wait(self, middle: int, slow: Callable[[], None]) -> tuple[int | None, int | None]:
+        """Return the number of the process and, where it has ended, its exit status.
+
+        Args:
+            middle: The process between that one and this, which ends at once.
+            slow: See `detach`.
+        """
         patient_until = time.monotonic() + PATIENCE_SECONDS
         try:
-            os.waitpid(self.middle, 0)
-            while not self._is_over and not self._has_begun():
-                self._listen()
+            os.waitpid(middle, 0)
+            while not self._is_over() and not self._has_begun():
                 if time.monotonic() > patient_until:
                     patient_until = float("inf")
                     slow()
-        except KeyboardInterrupt:
-            self._cancel()
+        except KeyboardInterrupt:  # end the process, and wait until it has
+            while not self.told:
+                self._is_over()
+            with suppress(OSError, KeyError):
+                os.kill(self.told["pid"], signal.SIGTERM)
+            while not self._is_over():
+                pass
             raise
-        # A process that was killed has not told its exit status.
-        return self._told.get("pid"), self._told.get("code", FAILED) if self._is_over else None
+        return self.told.get("pid"), self.told.get("code")
 
-    @property
-    def _told(self) -> dict[str, int]:
-        return {what: int(number) for what, number in (line.split() for line in self._text.decode().splitlines())}
-
-    @property
     def _is_over(self) -> bool:
-        return self._is_closed or "code" in self._told
-
-    def _listen(self) -> None:
-        if select.select([self.receive], [], [], _POLL_SECONDS)[0]:
-            data = os.read(self.receive, 4096)
-            self._text += data
-            self._is_closed = not data
+        """Listen for a moment, and tell whether the process has ended; one that was killed does not say how."""
+        if "code" not in self.told and select.select([self.receive], [], [], _POLL_SECONDS)[0]:
+            lines = os.read(self.receive, 4096).decode().splitlines()
+            self.told |= {what: int(number) for what, number in map(str.split, lines)} or {"code": FAILED}
+        return "code" in self.told
 
     def _has_begun(self) -> bool:
         """Tell whether the work has written down what it does, or that it waits, under the lock of its folder."""
-        if "pid" not in self._told:
+        if "pid" not in self.told:
             return False
-        if self._since is None:
-            lock = read_lock(self.folder, run_files.JOB_LOCK)
-            self._since = lock.written if lock is not None else 0.0
-        names = (run_files.ENVIRONMENT, run_files.SWEEP_JOURNAL, run_files.WAITING)
-        patterns = () if (self.folder / run_files.SWEEP_JOURNAL).is_file() else ("*/", "*/*/")
-        paths = [self.folder / name for name in names]
-        paths += [path for above in patterns for path in self.folder.glob(above + run_files.ENVIRONMENT)]
-        for path in paths:
-            with suppress(OSError):
-                if path.stat().st_mtime >= self._since:
-                    return True
+        patterns = [run_files.ENVIRONMENT, run_files.SWEEP_JOURNAL, run_files.WAITING]
+        if not (self.folder / run_files.SWEEP_JOURNAL).is_file():
+            patterns += [f"{above}/{run_files.ENVIRONMENT}" for above in ("*", "*/*")]
+        with suppress(OSError):  # one may go as we look
+            since = (self.folder / run_files.JOB_LOCK).stat().st_mtime  # written as it is locked
+            return any(path.stat().st_mtime >= since for text in patterns for path in self.folder.glob(text))
         return False
-
-    def _cancel(self) -> None:
-        """End the process, and wait until it has."""
-        while not self._told and not self._is_over:
-            self._listen()
-        if "pid" in self._told and not self._is_over:
-            with suppress(OSError):
-                os.kill(self._told["pid"], signal.SIGTERM)
-        while not self._is_over:
-            self._listen()
 
 
 def _said(folder: Path, before: int) -> str:

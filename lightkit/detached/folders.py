@@ -14,7 +14,8 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
-from lightkit.detached.liveness import ALIVE, Standing, look
+from lightkit.detached.line import find
+from lightkit.detached.liveness import ALIVE, Standing, is_waiting, look
 from lightkit.loggers.files import ShownProgress, read_progress_file
 from lightkit.runs.catalog import no_runs, noted, path_from, places_of, run_name, started
 from lightkit.runs.index import RunIndex
@@ -39,8 +40,8 @@ def is_sweep(folder: Path) -> bool:
 
 
 def is_alive(folder: Path) -> bool:
-    """Tell whether a process works in a folder, or a queue holds jobs of the sweep there."""
-    return is_locked(folder) or (is_sweep(folder) and look(folder).state in ALIVE)
+    """Tell whether a process works in a folder, the run waits in line, or a queue holds jobs of the sweep there."""
+    return is_locked(folder) or is_waiting(folder) or (is_sweep(folder) and look(folder).state in ALIVE)
 
 
 def sweep_of(folder: Path) -> Path | None:
@@ -167,17 +168,15 @@ def entry_of(folder: Path) -> ListedRun:
     standing = look(folder)
     if standing.total_steps is None:  # its length is given in epochs
         standing = replace(standing, total_steps=read_facts(folder).get("total_steps"))  # older versions don't tell
+    if standing.state == "waiting" and (place := find(folder)):
+        standing = replace(standing, waits=place.waits())
     kind = "sweep" if is_sweep(folder) else "run" if sweep_of(folder) is None else "job"
     shown = read_progress_file(folder / run_files.PROGRESS)
     if shown is not None and shown.progress is not None and standing.state in (*ALIVE, "died", "lost"):
         # Not all steps are logged.
         newer = max(standing.step or 0, shown.progress.step)
-        known: dict[str, Any] = {
-            "step": newer,
-            "total_steps": shown.progress.total_steps,
-            "epoch": shown.progress.epoch,
-        }
-        standing = replace(standing, **known)
+        progress = shown.progress
+        standing = replace(standing, step=newer, total_steps=progress.total_steps, epoch=progress.epoch)
     return ListedRun(kind, standing, shown if standing.state in ALIVE else None)
 
 

@@ -197,12 +197,9 @@ def _send(standing: Standing, number: signal.Signals) -> bool:
     """Send a signal to the process that holds the lock, and to no other that has its number by now."""
     pid = standing.pid
     assert pid is not None, "checked"
-    try:
-        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return False
-    except OSError:  # an old kernel
-        handle = None
+    handle: int | None = None
+    with suppress(OSError, AttributeError):  # an old kernel, another system; or it has gone, as the lock tells
+        handle = os.pidfd_open(pid)
     try:
         # The process of this number is held; if the run still is this process, no other can come between.
         again = look(standing.folder)

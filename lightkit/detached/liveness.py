@@ -27,11 +27,11 @@ from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.state import JobState, is_locked
 from lightkit.sweep.state import look as look_at_job
 
-STATES = ("starting", "running", "finished", "paused", "pruned", "interrupted", "failed", "died", "lost", "damaged")
+ALIVE = ("waiting", "starting", "running")
+"""States of what has not ended: a process is at work, or will be when other runs have ended."""
+STATES = (*ALIVE, "finished", "paused", "pruned", "interrupted", "failed", "died", "lost", "damaged")
 """What a run can be seen to be; nobody wrote down how those ended that died or were lost, and of those that are damaged
 it cannot be read."""
-ALIVE = ("starting", "running")
-"""Those of them in which a process is at work."""
 _LOCKS = (run_files.JOB_LOCK, run_files.LOCK)
 """Locks of a folder: the first is held from the first moment of a process to its last, where it is held at all."""
 _TAIL_BYTES = 65536
@@ -62,6 +62,7 @@ class Standing:
         error: The last line that tells of an error, of a run that failed or died; else empty.
         started: When it began, in local time.
         detached: Whether its last process was detached from the terminal.
+        waits: Which runs it waits for, and its place in the line.
     """
 
     folder: Path
@@ -74,13 +75,20 @@ class Standing:
     error: str
     started: datetime
     detached: bool
+    waits: str = ""
 
     def describe(self, root: Path) -> str:
         """Say what became of it, from the folder `root`: `outputs/…/digits_cnn failed at step 310: CUDA error`."""
         step = "" if self.step is None else f" at step {self.step}"
         if self.state == "finished":
             step = "" if self.step is None else f" after {counted(self.step, 'step')}"
-        return f"{path_from(root, self.folder)} {self.state}{step}" + (f": {self.error}" if self.error else "")
+        told = f": {self.error or self.waits}" if self.error or self.waits else ""
+        return f"{path_from(root, self.folder)} {self.state}{step}{told}"
+
+
+def is_waiting(folder: Path) -> bool:
+    """Tell whether a run waits in line for other runs."""
+    return bool(read_tail(folder / run_files.WAITING, 1))
 
 
 def look(folder: Path) -> Standing:
@@ -123,6 +131,8 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
     newest = max(locks.values(), key=lambda lock: lock.written, default=None)
     if run_files.LOCK in locks and locks[run_files.LOCK].is_held:
         state, error = "running", ""
+    elif is_waiting(folder):
+        state, error = "waiting", ""
     elif is_sweep:
         state, error = ("starting", "") if held else _of_sweep(folder, newest)
     else:
@@ -202,20 +212,17 @@ def _of_jobs(folder: Path, record: Record, lock: LockState | None) -> tuple[str,
         return _gone(lock), _last_error(folder, lock.written)
     failed = [state for state in states if state.status == "failed"]
     if failed and found <= {"finished", "pruned", "stopped", "failed"}:
-        return (
-            "failed",
-            f"{len(failed)} of {counted(len(states), 'job')} failed: {failed[-1].job.name}: {failed[-1].reason}",
-        )
+        told = f"{len(failed)} of {counted(len(states), 'job')} failed: {failed[-1].job.name}: {failed[-1].reason}"
+        return "failed", told
     return "interrupted", ""
 
 
 def _gone(lock: LockState | None) -> str:
     """Tell whether a run died by itself, or with its machine."""
     now = boot_id()
-    is_lost = (
-        lock is not None and lock.host == socket.gethostname() and None not in (lock.boot, now) and lock.boot != now
-    )
-    return "lost" if is_lost else "died"
+    if lock is None or lock.host != socket.gethostname() or None in (lock.boot, now) or lock.boot == now:
+        return "died"
+    return "lost"
 
 
 def _is_newer(path: Path, second: float) -> bool:

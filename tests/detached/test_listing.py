@@ -70,6 +70,7 @@ def test_all_that_is_known(project: Path) -> None:
         "epoch": 1,
         "error": "",
         "detached": False,
+        "waits": "",
         "started": "2026-01-31 12:00:00",
         "share": 0.5,
         "eta_seconds": 65.0,
