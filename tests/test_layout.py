@@ -82,7 +82,7 @@ BUDGETS = {
     "config": 6850,
     "runner": 6450,
     "doctor": 4250,
-    "cli": 4650,
+    "cli": 4780,
     "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,
