@@ -82,7 +82,7 @@ BUDGETS = {
     "config": 6850,
     "runner": 6450,
     "doctor": 4250,
-    "cli": 4780,
+    "cli": 4700,
     "data": 6650,
     "ensemble": 3300,
     "sweep": 3050,
