@@ -174,16 +174,17 @@ def build_learner(
     )
 
 
-def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> Learner:
+def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path, *, steps: bool = False) -> Learner:
     """Build a model that differs from another one in seeds and rows alone; what both have alike is not built again.
 
-    It has no optimizer and no checkpoints of its own: it is for training together with its twin.
+    It has no checkpoints of its own: it is for training together with its twin.
 
     Args:
         cfg: Its configuration.
         shared: What all models share.
         twin: The other model, as it was built.
         folder: Its folder, beside those of the others.
+        steps: It has an optimizer of its own, with settings of its own.
     """
     engine = twin.engine.reseeded(cfg.seed)
     data = build_own(cfg, shared, folder).data
@@ -197,6 +198,7 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> 
         network=engine.wrap(model),
         criterion=twin.criterion if alike else build_loss(cfg.loss, data.info, engine, model),
         timetable=replace(twin.timetable, epoch_samples=data.train.epoch_samples),
+        optimizer=build_optimizer(cfg.optim, Network(model), twin.timetable, engine) if steps else twin.optimizer,
         made=Network(model),
         callbacks=copy.deepcopy(dict(twin.callbacks)),
         store=None,

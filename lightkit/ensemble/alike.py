@@ -16,7 +16,7 @@ from lightkit.common.failures import in_short
 from lightkit.common.modules import trains
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.ensemble.stack import Stack, StackMember
+from lightkit.ensemble.stack import SETTINGS, Stack, StackMember
 from lightkit.ensemble.vectorized import VectorStepper
 from lightkit.ensemble.vmapped import seeders
 from lightkit.metrics import SplitMetrics
@@ -87,13 +87,14 @@ def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
 
 def _unlike(first: Learner, other: Learner) -> tuple[tuple[bool, str], ...]:
     """Return in what a member may differ from the first."""
+    own, keeps_rates = other.optimizer is not first.optimizer, isinstance(first.optimizer, torch.optim.ASGD)
     lengths = [(one.timetable, one.data.train.options.batch_size) for one in (first, other)]
     rows = [len(one.data.rows.get("val", _NONE)) for one in (first, other)]
     mine, yours = _tensors(first.criterion), _tensors(other.criterion)
     return (
         (_shape(first.model) != _shape(other.model), "the models differ in their tensors"),
         (lengths[0] != lengths[1], "the members train for different numbers of steps"),
-        (other.optimizer is not first.optimizer and _groups(first) != _groups(other), "the optimizers differ"),
+        (own and (keeps_rates or _groups(first) != _groups(other)), "the optimizers differ"),
         (
             bool(first.data.more) and other.data.source is not first.data.source,
             "each member prepares further sets (data.more) in its own way",
@@ -119,7 +120,7 @@ def _shape(model: nn.Module) -> dict[str, Any]:
 def _groups(learner: Learner) -> list[Any]:
     names = {parameter: name for name, parameter in learner.model.named_parameters()}
     return [
-        ({key: value for key, value in group.items() if key != "params"}, [names[p] for p in group["params"]])
+        ({key: value for key, value in group.items() if key not in SETTINGS}, [names[p] for p in group["params"]])
         for group in learner.optimizer.param_groups
     ]
 
@@ -157,7 +158,7 @@ def _compared(stack: Stack, batch: tuple[Tensor, Tensor]) -> str:
             found = stack.computation(batch, seeds=seeders(engines, 0, 0))
         weights = {name: weight for name, weight in stack.model.weights.items() if weight.requires_grad}
         grads = torch.autograd.grad(found.loss.sum(), [*weights.values()], allow_unused=True, materialize_grads=True)
-        for row in {0, len(engines) - 1}:
+        for row in range(len(engines)) if stack.computation.networks else {0, len(engines) - 1}:
             wrong = _alone(stack, row, batch, before, training=training)
             together = {
                 "loss": found.loss[row],

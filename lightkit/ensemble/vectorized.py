@@ -124,10 +124,13 @@ class VectorTrainer(Trainer):
             speed, machine = self._clock.read(self._counted - before), self._clock.vitals()
             losses = self.stepper.loss.tolist()
             norms = [float("nan")] * len(losses) if self._norm is None else self._norm.tolist()
-            for member, loss, norm in zip(self.stack.active, losses, norms):
+            for place, (member, loss, norm) in enumerate(zip(self.stack.active, losses, norms)):
                 self._follow(member)
                 member.clock.speed, member.clock.machine = speed, machine
-                member.report.step(loss, norm, self._rates, {})
+                rates = {
+                    name: self.stack.steps.rate(place, at, rate) for at, (name, rate) in enumerate(self._rates.items())
+                }
+                member.report.step(loss, norm, rates, {})
 
     def _follow(self, member: StackMember) -> None:
         """Let the counters of a member be those of the loop."""

@@ -8,6 +8,7 @@ drawn outside of it, in the order in which a model alone calls for them, and han
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,12 +30,13 @@ class StackedModel(nn.Module):
     """The parameters and buffers of alike models, `(M, ...)` each, under the names that one model has for them.
 
     Args:
-        models: The models. The first serves as the one whose code is run; its own weights are not used.
+        models: The models.
+        template: The one of them whose code is run, without its own weights; None takes the first.
     """
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], template: nn.Module | None = None) -> None:
         super().__init__()
-        self.template = models[0]
+        self.template = template or models[0]
         weights = [dict(model.named_parameters()) for model in models]
         buffers = [dict(model.named_buffers()) for model in models]
         self.weights = {
@@ -101,15 +103,25 @@ class Computation:
         network: The first model as its own training would call it, with the hooks of its precision.
         task: How a batch becomes a loss.
         criterion: The loss.
+        networks: Those of all models, where they drop other shares; none where all drop what the first one does.
     """
 
-    def __init__(self, model: StackedModel, network: nn.Module, task: Task, criterion: Criterion) -> None:
+    def __init__(
+        self,
+        model: StackedModel,
+        network: nn.Module,
+        task: Task,
+        criterion: Criterion,
+        *,
+        networks: Sequence[nn.Module] = (),
+    ) -> None:
+        self.networks = list(networks)
         self._attack = task if isinstance(task, FastGradientSign) else None
         self.model, self._network, self._criterion = model, network, criterion
         self._task = self._attack.task if self._attack else task
         self._slots = list(_slots(model.template, network))
         self._has_preds = self._has_target = self._has_weight = True
-        self._draws: dict[Any, list[Draw]] = {}
+        self._draws: dict[Any, list[list[Draw]]] = {}
         self._together: dict[Any, Callable[..., Any]] = {}
 
     def __call__(
@@ -125,10 +137,13 @@ class Computation:
         if not self.model.training:
             return self._forward(batch, (), shared=shared)
         draws, times = self._calls(batch), 2 if self._attack else 1
-        masks = drawn(draws * times, seeds, batch[0].device) if draws else ()
+        every = [own * times for own in (draws if self.networks else draws * len(seeds))]
+        masks = drawn(every, seeds, batch[0].device) if draws[0] else ()
         if self._attack is None:
             return self._forward(batch, masks, shared=shared)
-        left = iter((masks[: len(draws)], masks[len(draws) :]))  # a model alone draws them one after the other, too
+        left = iter(
+            (masks[: len(draws[0])], masks[len(draws[0]) :])
+        )  # a model alone draws them one after the other, too
         return self._attack.on_both(batch, lambda inputs: self._forward(inputs, next(left), shared=shared))
 
     def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
@@ -148,15 +163,25 @@ class Computation:
         with replayed(masks), cheap_cross_entropy(), layer_by_layer():
             return self._step(tensors, batch)
 
-    def _calls(self, batch: Sequence[Tensor]) -> list[Draw]:
-        """Find out which masks a model asks for with batches of this shape, by computing one with the first model."""
+    def _calls(self, batch: Sequence[Tensor]) -> list[list[Draw]]:
+        """Find out which masks each of the networks asks for with batches of this shape; none are masks of ones."""
         key = tuple((part.shape[1:], part.dtype) for part in batch)
         if key not in self._draws:
-            draws = self._draws[key] = []
-            own = [tensor[0].clone() for tensor in self.model.tensors.values()]
-            with torch.no_grad(), recorded(draws):
-                self._step(own, tuple(part[0] for part in batch))
+            found = list[list[Draw]]()
+            for row, network in enumerate(self.networks or [self._network]):
+                found.append([])
+                with torch.no_grad(), recorded(found[-1]):
+                    self._task.step(copy.deepcopy(network).train(), tuple(part[row] for part in batch), self._criterion)
+            none = [draw._replace(probability=0.0) for draw in max(found, key=len)]
+            if any([draw._replace(probability=0.0) for draw in own] not in ([], none) for own in found):
+                raise ValueError("they drop something at other places")
+            self._draws[key] = [own or none for own in found]
         return self._draws[key]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave out all models but these."""
+        self.networks = [self.networks[row] for row in rows] if self.networks else []
+        self._draws.clear()
 
     def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
         """Return loss, outputs, targets and what the loss weighs; the loss in place of what there is none of."""
@@ -321,11 +346,13 @@ def replayed(masks: Sequence[Tensor]) -> AbstractContextManager[None]:
     return _masked(lambda name, like, probability: next(left))
 
 
-def drawn(draws: Sequence[Draw], seeds: Sequence[Callable[[], None]], device: torch.device) -> tuple[Tensor, ...]:
+def drawn(
+    draws: Sequence[Sequence[Draw]], seeds: Sequence[Callable[[], None]], device: torch.device
+) -> tuple[Tensor, ...]:
     """Draw the masks of many models, scaled by what they keep, `(M, ...)` each.
 
     Args:
-        draws: What a model calls for.
+        draws: What each model calls for, in the same places.
         seeds: Seeds the generators for each model.
         device: Where the models compute.
     """
@@ -337,17 +364,23 @@ def drawn(draws: Sequence[Draw], seeds: Sequence[Callable[[], None]], device: to
             dtype=draw.dtype,
             device=device,
         )
-        for draw in draws
+        for draw in draws[0]
     ]
     rows = [mask.unbind(0) for mask in masks]
     for model, seed in enumerate(seeds):
         seed()
-        for draw, own in zip(draws, rows):
-            if device.type == "cpu" or draw.function in _WHOLE_CHANNELS:
+        for draw, own in zip(draws[model], rows):
+            if not draw.probability:
+                own[model].fill_(1.0)
+            elif device.type == "cpu" or draw.function in _WHOLE_CHANNELS:
                 own[model].bernoulli_(1.0 - draw.probability)
             else:  # one kernel draws and scales there, and consumes other numbers
                 own[model].copy_(_PLAIN["dropout"](torch.ones_like(own[model]), draw.probability) != 0)
-    return tuple(mask.div_(1.0 - draw.probability) for mask, draw in zip(masks, draws))
+    for mask, own, place in zip(masks, rows, zip(*draws)):
+        shares = [1.0 - draw.probability for draw in place]
+        for part, share in zip(own, shares) if len({*shares}) > 1 else [(mask, shares[0])]:
+            part.div_(share)
+    return tuple(masks)
 
 
 def _masked(mask: Callable[[str, Tensor, float], Tensor]) -> AbstractContextManager[None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -57,14 +58,27 @@ TAIL = {
 Make = Callable[[int], Learner]
 
 
-def maker(*overrides: str, rows: Callable[[int, Tensor], Tensor] = lambda seed, rows: rows) -> Make:
-    """Make members of a run, each with a seed and rows of its own."""
+UNLIKE: dict[str, list[float]] = {
+    "optim.lr": [0.05, 0.05, 0.01],
+    "optim.weight_decay": [0.0, 0.0, 0.2, 0.1],
+    "model.dropout": [0.0, 0.3, 0.1],
+}
+
+
+def maker(
+    *overrides: str,
+    rows: Callable[[int, Tensor], Tensor] = lambda seed, rows: rows,
+    unlike: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> Make:
+    """Make members of a run, each with a seed and rows of its own, and with values of `unlike` in turn."""
     cfg: Any = compose([*overrides, "device=cpu", "logger=quiet", "logger.every_steps=2"]).cfg
     shared = build_shared(cfg, Path("unused"))
 
     def make(seed: int) -> Learner:
         own: Any = OmegaConf.create(OmegaConf.to_container(cfg))
         own.seed = seed
+        for key, values in unlike.items():
+            OmegaConf.update(own, key, values[seed % len(values)])
         parts = build_own(own, shared, Path("unused"))
         data = replace(parts.data, train=parts.data.train.with_rows(rows(seed, parts.data.rows["train"])))
         return build_learner(own, replace(parts, data=data), Path("unused"))
@@ -115,8 +129,38 @@ def test_each_member_is_what_it_is_alone(kind: str) -> None:
         compare(member, alone)
 
 
-def test_a_member_that_ends_early_leaves_the_others_alone() -> None:
-    make = maker(*WINE, "trainer.epochs=12", "optim.lr=0.05", "trainer.early_stopping.patience=2")
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", pytest.param("rmsprop", marks=pytest.mark.thorough)])
+def test_rates_decays_and_dropouts_may_be_unlike(optimizer: str) -> None:
+    more = [
+        "scheduler=cosine",
+        "trainer.epochs=2",
+        "model.norm=batch",
+        "trainer.clip_norm=0.5",
+        "trainer.ema.decay=0.9",
+    ]
+    make = maker(*WINE, f"optim={optimizer}", *more, unlike=UNLIKE)
+    stack = together(make, range(4))
+    for seed, member in enumerate(stack.members):
+        alone = make(seed)
+        Trainer(alone, Services(), **goal(alone)).fit()
+        compare(member, alone)
+        assert member.last is not None
+        for own, group in zip(member.last["optimizer"]["groups"], alone.optimizer.param_groups):
+            assert {key: own[key] for key in ("lr", "initial_lr", "weight_decay")} == pytest.approx(
+                {key: group[key] for key in ("lr", "initial_lr", "weight_decay")}, rel=1e-12, abs=0
+            )
+        assert [each for row in member.history.rows for name, each in row.items() if name.startswith("lr/")]
+    learners = [make(seed) for seed in range(2)]
+    own = [replace(one, optimizer=torch.optim.ASGD(one.model.parameters())) for one in learners]
+    assert "optimizers" in refusal(own)
+    other = {"model.dropout": [0.3, 0.1]}
+    assert not difference(built(maker("data=digits", "data.split.limit=512", *CNN, unlike=other), range(2)))
+
+
+@pytest.mark.parametrize("unlike", [{}, UNLIKE])
+def test_a_member_that_ends_early_leaves_the_others_alone(unlike: Mapping[str, Sequence[float]]) -> None:
+    early = ["trainer.epochs=12", "optim.lr=0.05", "trainer.early_stopping.patience=2"]
+    make = maker(*WINE, *early, unlike=unlike)
     stack = together(make, range(4))
     ends = []
     for seed, member in enumerate(stack.members):
@@ -145,10 +189,12 @@ def test_a_member_whose_loss_is_no_longer_finite_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("step", "more"),
-    [(13, ATTACKED), (8, []), *(pytest.param(step, [], marks=pytest.mark.thorough) for step in (3, 19))],
+    [(13, ATTACKED), (8, []), (9, UNLIKE), *(pytest.param(step, [], marks=pytest.mark.thorough) for step in (3, 19))],
 )
-def test_it_goes_on_with_the_same_bits(step: int, more: list[str]) -> None:
-    make = maker(*WINE, *more, "model.dropout=0.3", "trainer.ema.decay=0.9", "trainer.early_stopping.patience=3")
+def test_it_goes_on_with_the_same_bits(step: int, more: Any) -> None:
+    typed, unlike = (more, {}) if isinstance(more, list) else ([], more)
+    often = ["model.dropout=0.3", "trainer.ema.decay=0.9", "trainer.early_stopping.patience=3"]
+    make = maker(*WINE, *typed, *often, unlike=unlike)
     whole = together(make, range(3))
 
     class Killed(Exception):
@@ -256,7 +302,7 @@ def test_what_concerns_a_single_model_is_refused() -> None:
         made = replace(learner, optimizer=kind(learner.model.parameters()))
         assert f"{kind.__name__} may look at a whole tensor" in refusal([made])
     assert "tensors" in refusal([learner, maker(*WINE, "model.hidden=[9]")(0)])
-    assert "optimizers" in refusal([learner, maker(*WINE, "optim.lr=0.5")(0)])
+    assert "optimizers" in refusal([learner, maker(*WINE, "optim.betas=[0.5,0.9]")(0)])
     assert "numbers of steps" in refusal([learner, maker(*WINE, rows=lambda seed, rows: rows[:-1])(0)])
 
 

@@ -24,7 +24,7 @@ from lightkit.config import to_yaml
 from lightkit.ensemble.methods.base import NO_ENSEMBLE, MemberResult, RunMember
 from lightkit.processes.children import NOTHING, PIPE, Child, lightkit_command, lightkit_path, usable_cpus
 from lightkit.runner.ensemble.group_training import GroupTraining
-from lightkit.runner.ensemble.member_files import OWN, leaves
+from lightkit.runner.ensemble.member_files import OWN, leaves, may_differ
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session
@@ -227,6 +227,8 @@ def train_at_once(
         group = GroupTraining(run, groups.pop(0), shared, engine=engine, finished=finished)
         if group.prepare():
             found |= {result.member.name: result for result in group.train()}
+        elif len(finer := _by_kind(group.members, OWN.__contains__)) > 1:
+            groups += [part for part in finer if len(part) > 1]
         groups += [group.others] if len(group.others) > 1 else []
         alone += [f"{one.name}: it has another number of rows" for one in group.others if len(group.others) == 1]
     for line in alone:
@@ -235,7 +237,7 @@ def train_at_once(
 
 
 def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, MemberResult]) -> list[list[RunMember]]:
-    """Return groups of two and more members that differ in seeds and rows alone and are still to be trained.
+    """Return groups of two and more members that may train at once and are still to be trained.
 
     A group that was training when the run was killed stays together, with those of it that have been written since.
     """
@@ -268,22 +270,21 @@ def _reasons(run: Session, members: Sequence[RunMember], others: Sequence[str]) 
         return lines
     values = [leaves(member.values) for member in members]
     every = dict.fromkeys(key for own in values for key in own)
-    keys = [key for key in every if key not in OWN]
+    keys = [key for key in every if not may_differ(key)]
     differing = [key for key in keys if len({json.dumps(own.get(key, "-"), default=str) for own in values}) > 1]
     missing = [key for key in every if any(key not in own for own in values)]
     what = f"no other member has the same {' and '.join(differing)}" if differing else "no other member is left"
     if missing and not differing:
         what = f"{' and '.join(missing)} is not given for each member"
-    rate = ", and a step of all at once has one learning rate" if differing == ["optim.lr"] else ""
-    return [*lines, f"{', '.join(fresh)}: {what}{rate}"]
+    return [*lines, f"{', '.join(fresh)}: {what}"]
 
 
-def _by_kind(members: Sequence[RunMember]) -> list[list[RunMember]]:
-    """Group members that differ in seeds and rows alone."""
+def _by_kind(members: Sequence[RunMember], own: Callable[[str], bool] = may_differ) -> list[list[RunMember]]:
+    """Group members that differ in nothing but their own."""
     groups: dict[str, list[RunMember]] = {}
     for member in members:
         values = leaves(member.values)
-        key = [{name: value for name, value in values.items() if name not in OWN}, [*values]]
+        key = [{name: value for name, value in values.items() if not own(name)}, [*values]]
         groups.setdefault(json.dumps(key, default=str), []).append(member)
     return [*groups.values()]
 

@@ -27,7 +27,7 @@ from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
 from lightkit.loggers.tensorboard import TensorBoardLogger
 from lightkit.metrics import Figures
-from lightkit.runner.ensemble.member_files import OWN, MemberFiles, leaves
+from lightkit.runner.ensemble.member_files import OWN, MemberFiles, leaves, may_differ
 from lightkit.runner.ensemble.predictions import HELD_OUT, Outputs, evaluate_ended, is_member, keep_outputs
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.machine import Machine
@@ -136,10 +136,11 @@ class GroupTraining:
         cfg = copy.deepcopy(self.cfg)
         OmegaConf.set_readonly(cfg, False)
         for own in self.members[1:]:
-            for key, value in leaves(own.values).items():
-                if key in OWN:
-                    OmegaConf.update(cfg, key, value)
-            yield build_twin(cfg, self.shared, first, self.run.place.member(own.name).path)
+            values = {key: value for key, value in leaves(own.values).items() if may_differ(key)}
+            for key, value in values.items():
+                OmegaConf.update(cfg, key, value)
+            options = {"steps": not values.keys() <= {*OWN}}
+            yield build_twin(cfg, self.shared, first, self.run.place.member(own.name).path, **options)
 
     def train(self) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out.

@@ -45,7 +45,7 @@ class ConfigTexts:
     """
 
     def __init__(self, member: RunMember, cfg: DictConfig, overrides: Sequence[str]) -> None:
-        own = [key for key in leaves(member.values) if key in OWN]
+        own = [key for key in leaves(member.values) if may_differ(key)]
         self._stand_ins = {key: _STAND_IN + number for number, key in enumerate(own)}
         content = public(with_values(cfg, self._stand_ins))
         self._text, self._settings = as_yaml(content), columns(content, overrides)
@@ -54,7 +54,7 @@ class ConfigTexts:
         """Return the configuration of a member as YAML."""
         values, text = leaves(member.values), self._text
         for key, number in self._stand_ins.items():
-            text = text.replace(str(number), json.dumps(values[key]))
+            text = text.replace(str(number), as_yaml({"": values[key]}).rpartition(": ")[2].rstrip())
         return text
 
     def settings(self, member: RunMember) -> dict[str, bool | float | str]:
@@ -73,7 +73,12 @@ def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 OWN = ("seed", "name", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
 OWN += ("data.split.seed", "data.split.fold")
-"""Keys in which alike members may differ: their names and seeds, and the rows that they learn from."""
+"""Keys in which members may differ that one optimizer steps: their names and seeds, and the rows they learn from."""
+
+
+def may_differ(key: str) -> bool:
+    """Tell whether members that train at once may differ in a key: also in what is a number for each of them."""
+    return key in (*OWN, "optim.lr", "optim.weight_decay") or (key.startswith("model.") and key.endswith("dropout"))
 
 
 class MemberFiles:

@@ -205,24 +205,26 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.thorough(first=0)
 def test_members_train_at_once_as_far_as_they_are_alike(cli: Callable[..., Outcome]) -> None:
     kinds = (
-        "[{name: a, seed: 4, optim.lr: 0.01}, {name: b, seed: 5, optim.lr: 0.01}, {name: c, seed: 6, optim.lr: 0.02}"
+        "[{name: a, seed: 4, optim.lr: 1e-5}, {name: b, seed: 5, optim.lr: 0.01}, {name: c, seed: 6, optim.lr: 0.02}"
     )
     kinds += ", {name: d, seed: 7, optim.lr: 0.01, model: soft_tree}]"
     args = [*QUICK, "trainer.epochs=1", "logger.console.style=lines", "ensemble=voting", "ensemble.engine=vectorized"]
     outcome = cli("train", *args, f"ensemble.members={kinds}")
     assert outcome.code == 0, outcome.err
     printed = outcome.out.replace("\n", " ")
-    assert "2 members train at once" in printed
-    assert "one after the other trains 02-c, 03-d: no other member has the same optim.lr and model" in printed
+    assert "3 members train at once" in printed
+    assert "one after the other trains 03-d: no other member has the same model" in printed
     assert "same name" not in printed
     (run,) = Path("outputs/runs").glob("*/*")
     for member in (run / "members").iterdir():
         assert read_result(member)["name"] == from_yaml(read_config(member))["name"]
+    kept = [from_yaml(read_config(member))["optim"]["lr"] for member in sorted((run / "members").iterdir())]
+    assert kept == [1e-5, 0.01, 0.02, 0.01]
 
 
 ALONE = """
-{"optim.lr": 0.1} | {"optim.lr": 0.2} ; has the same optim.lr, and a step of all at once has one learning rate
-{"model.dropout": 0.1} | {"model.dropout": 0.2} ; one after the other trains 00, 01: no other member has the same model
+{"optim.betas": [0.8, 0.9]} | {"optim.betas": [0.9, 0.9]} ; 00, 01: no other member has the same optim.betas
+{"model.hidden": [3]} | {"model.hidden": [4]} ; one after the other trains 00, 01: no other member has the same model
 {} | {"seed": 5} ; 00, 01: seed is not given for each member
 {"seed": 5} ; one after the other trains 00: no other member is left
 {"seed": 4, "finetune": {"freeze": ["*0*"]}} | {"seed": 5, "finetune": {"freeze": ["*0*"]}} ; the members are fine-tuned
