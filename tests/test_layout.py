@@ -84,7 +84,7 @@ BUDGETS = {
     "doctor": 4250,
     "cli": 4700,
     "data": 6650,
-    "ensemble": 3300,
+    "ensemble": 3400,
     "sweep": 3050,
     "finetune": 2750,
     "trainer": 3200,

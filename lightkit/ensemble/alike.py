@@ -16,7 +16,8 @@ from lightkit.common.failures import in_short
 from lightkit.common.modules import trains
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.ensemble.stack import SETTINGS, Stack, StackMember
+from lightkit.ensemble.stack import Stack, StackMember
+from lightkit.ensemble.unlike import SETTINGS
 from lightkit.ensemble.vectorized import VectorStepper
 from lightkit.ensemble.vmapped import seeders
 from lightkit.metrics import SplitMetrics
