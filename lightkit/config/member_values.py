@@ -53,21 +53,10 @@ def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     else:
         made = cast(DictConfig, pickle.loads(pickle.dumps(cfg)))  # a third of the time that making all anew takes
         made._set_flag(["readonly", "struct"], [False, False])
-        for place in changes:
-            _take(made, tree, place)
+        for name in dict.fromkeys(place[0] for place in changes):
+            made[name] = tree[name]
     made._set_flag(["readonly", "struct"], [True, True])
     return made
-
-
-def _take(made: DictConfig, tree: Tree, place: tuple[str, ...]) -> None:
-    """Take the value at a place from a tree, with no more around it than is new."""
-    first, *rest = place
-    inner = made._get_node(first)
-    is_open = isinstance(inner, DictConfig) and isinstance(inner._value(), dict) and isinstance(tree[first], dict)
-    if rest and is_open:
-        _take(cast(DictConfig, inner), tree[first], tuple(rest))
-    else:
-        made[first] = tree[first]
 
 
 def member_label(entry: Mapping[str, Any], index: int) -> str:
