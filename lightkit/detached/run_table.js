@@ -263,6 +263,8 @@ async function fillCard() {
   const title = make("h2", mine.title || answer.name), parts = [title];
   if (alone) {
     parts.push(make("p", mine.mark.replace(`${known.folder}/`, ""), "soft"), make("pre", answer.typed));
+    const members = Math.max(...answer.curve?.seeds || [1]);
+    if (members > 1) parts.push(make("p", `mean and deviation of its ${members} members`, "soft"));
     if (answer.note) parts.push(make("p", answer.note));
     if (answer.said) parts.push(make("pre", answer.said, "bad"));
   } else if (mine.of > 1) {

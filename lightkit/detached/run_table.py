@@ -24,6 +24,7 @@ from werkzeug.exceptions import abort
 from werkzeug.serving import make_server
 from werkzeug.utils import send_file
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.compare.grouping import Group, read_curves
 from lightkit.detached.boards import free_port
@@ -60,22 +61,21 @@ class RunTable:
         self._version = time.time_ns() // 10**6  # later than all of a server that was here before
         self._pause, self._due = _LEAST_SECONDS, 0.0
 
-    def rows(self, request: Request) -> dict[str, Any]:
+    def rows(self, args: Any) -> dict[str, Any]:
         """Return a part of the table.
 
         Args:
-            request: Has `where` (conditions as of `lightkit runs`, joined by `and`), `sort` (a column, `-NAME` for the
-                other way round), `first` and `count` of the rows, any `column`, and `since`: the version of the same
-                part that the page has.
+            args: Words of the address: `where` (conditions as of `lightkit runs`, joined by `and`), `sort` (a column,
+                `-NAME` for the other way round), `first` and `count` of the rows, any `column`, and `since`: the
+                version of the same part that the page has.
 
         Returns:
             `version`, and the `pause` until it is worth asking again; nothing more where nothing has changed. Else the
             `order` of the rows by their folders, those `rows` that have changed, and the progress of all that are
             `live`; or the `mistake`.
         """
-        first, count, since = (abs(request.args.get(name, 0, int)) for name in ("first", "count", "since"))
-        where, sort = (request.args.get(name, "").strip() for name in ("where", "sort"))
-        names = request.args.getlist("column")
+        first, count, since = (abs(args.get(name, 0, int)) for name in ("first", "count", "since"))
+        where, sort = (args.get(name, "").strip() for name in ("where", "sort"))
         with self._lock:
             self._look()
             known, runs = {"version": self._version, "pause": self._pause}, [*self._runs.values()]
@@ -88,11 +88,11 @@ class RunTable:
                 return {**known, "mistake": str(error)}
             part = {str(run.folder): run for run in chosen[first : first + count]}
             new = [mark for mark in part if self._changed[mark] > since]
-            rows = {mark: [_cell(look_up(part[mark], name)) for name in names] for mark in new}
+            rows = {mark: [_cell(look_up(part[mark], name)) for name in args.getlist("column")] for mark in new}
             counts = {"of": len(runs), "total": len(chosen), "folder": str(self._folder), "live": self._live}
             return {**known, **counts, "order": [*part], "rows": rows}
 
-    def names(self, _: Request) -> list[str]:
+    def names(self, _: Any) -> list[str]:
         """Return what there may be columns of: facts, metrics, keys of the configuration: first those that differ."""
         runs, values = [*self._runs.values()], defaultdict[str, set[str]](set)
         for section in {id(section): section for run in runs for section in run.sections}.values():
@@ -101,14 +101,15 @@ class RunTable:
         metrics = {name for run in runs for name in run.values}
         return [*dict.fromkeys([*COLUMNS, *sorted(metrics), *sorted(values, key=lambda key: len(values[key]) == 1)])]
 
-    def curve(self, request: Request) -> dict[str, Any]:
-        """Return what a page shows of a `run`, with the curve of its main metric; of several their mean."""
-        runs = [run for mark in request.args.getlist("run")[:_MOST_CURVES] if (run := self._runs.get(mark))]
+    def curve(self, args: Any) -> dict[str, Any]:
+        """Return what a page shows of a `run`, with the curve of its main metric; of several or members their mean."""
+        runs = [run for mark in args.getlist("run")[:_MOST_CURVES] if (run := self._runs.get(mark))]
         metric = runs[0].metric or "train/loss" if runs else abort(404)
-        curve = read_curves(Group({}, tuple(runs)), metric, POINTS - 1).get(metric)
+        members = self._index.records(run_folders(runs[0].folder / run_files.MEMBERS))
+        curves = [read_curves(Group({}, tuple(each)), metric, POINTS - 1).get(metric) for each in (runs, members)]
         said = "\n".join([str(runs[0].result.get("reason") or ""), *runs[0].damage]).strip()
         texts = {"name": runs[0].name, "typed": " ".join(runs[0].overrides), "note": runs[0].note, "said": said}
-        return {name: _cell(text) for name, text in texts.items()} | {"metric": metric, "curve": curve and vars(curve)}
+        return {**{key: _cell(text) for key, text in texts.items()}, "metric": metric, "curve": curves[0] or curves[1]}
 
     def _look(self) -> None:
         """Look at the folders, if it is time, and note what has changed."""
@@ -160,7 +161,7 @@ def serving_table(folder: Path, root: Path, *, host: str, **wanted: Any) -> Iter
         if request.path in _FILES:
             response = send_file(Path(__file__).with_suffix(_FILES[request.path]), request.environ)
         else:
-            content = json.dumps(answers.get(request.path, lambda _: abort(404))(request)).encode()
+            content = json.dumps(answers.get(request.path, lambda _: abort(404))(request.args), default=vars).encode()
             response = Response(gzip.compress(content, 1), headers=_PACKED)
         response.headers.update(_HEADERS)
         return response

@@ -118,6 +118,11 @@ def test_what_is_damaged_or_no_number_is_shown(address: str, tmp_path: Path) -> 
     assert "result.json" in get(address, "curve", run=answer["order"][0])["said"]
     curve = get(address, "curve", run=answer["order"][1])["curve"]
     assert (len(curve["steps"]) <= 200, curve["steps"][-1], curve["means"][-1]) == (True, 10020, 0.75)
+    several = a_run(tmp_path / RUNS / "12-00-02-several")
+    for seed in (0, 1):
+        a_run(several / "members" / f"fold-{seed}", seed=seed, curve=[0.25, 0.5 + seed])
+    assert get(address)["order"][0] == str(several)
+    assert get(address, "curve", run=str(several))["curve"]["means"] == [0.25, 1.0]
 
 
 def test_other_names_of_this_machine_other_methods_and_paths_are_refused(address: str) -> None:
