@@ -15,4 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from lightkit.cli.entry import launched, leave, run
 
     status = run(list(sys.argv[1:] if argv is None else argv))
-    return leave(status) if launched() else status
+    if launched():
+        leave(status)
+    if argv is None and "torch" not in sys.modules:  # taking apart what was imported takes as long as many a command
+        leave(status, orderly=True)
+    return status

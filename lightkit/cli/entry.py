@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import NoReturn
 from lightkit import __version__
 from lightkit.cli.arguments import COMMAND_GROUPS, COMMANDS, help_of
 from lightkit.cli.terminal import complain, say
+from lightkit.common.collecting import uncollected
 from lightkit.common.doors import import_path
 from lightkit.common.errors import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY, UserError, pointer
 from lightkit.common.failures import is_out_of_memory
@@ -26,14 +30,25 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def leave(status: int) -> NoReturn:
-    """End this process, one of several, without taking Python apart.
+def leave(status: int, *, orderly: bool = False) -> NoReturn:
+    """End this process without taking Python apart.
 
-    PyTorch's threads that talk to processes which are gone may hang or crash then.
+    In one of several processes PyTorch's threads that talk to those which are gone may hang or crash then, and one that
+    was forked would copy all that it shares.
+
+    Args:
+        status: Its exit status.
+        orderly: Do first what else Python does at its end: wait for threads, and call what is registered for it.
     """
+    with contextlib.suppress(KeyboardInterrupt):
+        if orderly:
+            threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+            atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    if os.name == "posix" and (library := sys.modules.get("ctypes")):  # PyTorch loads it; what compiled code printed
+        library.CDLL(None).fflush(None)
     os._exit(status)
 
 
@@ -126,7 +141,11 @@ def dispatch(args: list[str]) -> int:
     if "-h" in rest or "--help" in rest:
         say(help_of(name))
         return 0
-    return int(import_path(f"lightkit.cli.{COMMANDS[name][0]}")(rest))
+    with uncollected():
+        command = import_path(f"lightkit.cli.{COMMANDS[name][0]}")
+    if not gc.get_freeze_count():  # once in a process
+        gc.freeze()  # what is imported stays: no search for cycles in it
+    return int(command(rest))
 
 
 def _with_command(args: list[str]) -> str:

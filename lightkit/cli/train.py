@@ -126,10 +126,10 @@ def _serve(options: argparse.Namespace) -> int:
 
         return bench.work()
     if options.warm:
-        from lightkit.cli.entry import run
-        from lightkit.sweep.warm_server import end, serve
+        from lightkit.cli.entry import leave, run
+        from lightkit.sweep.warm_server import serve
 
-        end(run(serve()))  # in a process that was forked; the server itself does not come back
+        leave(run(serve()), orderly=True)  # in a process that was forked; the server itself does not come back
     from lightkit.sweep.run_job import run_job
 
     return run_job(options.job, stop_at=options.stop_at, train=start)

@@ -292,11 +292,9 @@ def complete(cfg: DictConfig) -> DictConfig:
 
 def sweep_options(cfg: DictConfig) -> dict[str, Any]:
     """Return the section `sweep` of a checked configuration with its defaults, as plain values."""
-    given: Any = to_plain(cfg.get("sweep"))
-    found = OmegaConf.create(given or {})
+    found: Any = OmegaConf.create(to_plain(cfg.get("sweep")) or {})
     _fill(found, SweepConfig)
-    content: Any = to_plain(found)
-    return cast("dict[str, Any]", content)
+    return cast("dict[str, Any]", to_plain(found))
 
 
 def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,9 +91,8 @@ def _outline(module: Module, text: bytes) -> bool:
         Whether it can be told where these end: a string of several lines may hold what looks like one.
     """
     file, blocks, line, at = module.file, dict[int, bytes](), 1, 0
-    if file is None or not (_OWN in file.parents or any(name in file.parts for name in _OF_OTHERS)):
-        return False
-    if b"coding" in text[:100]:
+    is_fixed = file is not None and (_OWN in file.parents or any(name in file.parts for name in _OF_OTHERS))
+    if not is_fixed or b"coding" in text[:100]:
         return False
     for found in _DEFINITION.finditer(text):
         line, at = line + text.count(b"\n", at, found.start()), found.start()

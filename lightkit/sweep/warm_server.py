@@ -7,9 +7,7 @@ computed, it need not limit PyTorch's threads: setting their number, even to wha
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -17,10 +15,9 @@ import os
 import select
 import socket
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lightkit.processes.forks import forked, missed_threads
 from lightkit.sweep.run_job import tie_to_sweep
@@ -69,21 +66,6 @@ def serve() -> list[str]:
                 _say(channel, {"job": number, "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
             elif (arguments := _fork(channel, running)) is not None:
                 return arguments
-
-
-def end(status: int) -> NoReturn:
-    """End a forked process as Python ends one, but without taking apart what it shares with the server.
-
-    That would copy all of it.
-    """
-    with contextlib.suppress(KeyboardInterrupt):
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)
-    os._exit(status)
 
 
 def _fork(channel: socket.socket, running: dict[int, tuple[int, int]]) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import textwrap
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -188,7 +189,7 @@ def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Ca
 
 def test_a_package_adds_a_name_by_an_entry_point(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("sweep.engine.again", "lightkit.sweep.engines.local:LocalEngine", doors.GROUP)
-    monkeypatch.setattr(doors, "entry_points", lambda group: [point] if group == doors.GROUP else [])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == doors.GROUP else [])
     assert doors.names("sweep.engine") == ["local", "slurm", "ray", "again"]
     assert doors.load("sweep.engine", "again")[0].__name__ == "LocalEngine"
 
