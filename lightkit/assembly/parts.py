@@ -48,7 +48,6 @@ from lightkit.trainer.overfit import KEY as OVERFIT
 from lightkit.trainer.overfit import Overfit
 from lightkit.trainer.state import Timetable
 from lightkit.trainer.tasks import Criterion, Supervised
-from lightkit.trainer.traced import KEY as TRACE
 from lightkit.trainer.traced import StepTrace
 
 
@@ -247,7 +246,7 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
     if histograms := cfg.logger.tensorboard.get("histograms"):
         callbacks[HISTOGRAMS] = Histograms(histograms)
     if trace := cfg.logger.get("trace"):
-        callbacks[TRACE] = StepTrace(trace)
+        callbacks["logger.trace"] = StepTrace(trace)
     for name, node in trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")

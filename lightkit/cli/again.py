@@ -40,10 +40,12 @@ def why(args: list[str]) -> int:
     if options.bisect:
         return _bisect(options, one, other, root)
     from lightkit.runner.causes import causes, parting
+    from lightkit.runner.traces import first_difference
 
-    found, parts = causes(one, other, root), parting(one, other)
-    facts = {"causes": [asdict(cause) for cause in found], "parting": parts and dict(zip(_PARTING, parts))}
-    return report(options, facts, lambda: _lines(found, parts))
+    found, parts, first = causes(one, other, root), parting(one, other), first_difference(one, other, root, complain)
+    facts: dict[str, object] = {"causes": [asdict(cause) for cause in found], "first": first and asdict(first)}
+    facts["parting"] = parts and dict(zip(_PARTING, parts))
+    return report(options, facts, lambda: [*_lines(found, parts), *([f"\n{first}"] if first else [])])
 
 
 _PARTING = ("step", "name", "first", "second")

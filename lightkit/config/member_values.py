@@ -217,7 +217,6 @@ def _shorten(cfg: DictConfig) -> None:
         cfg.checkpoint.every_epochs = 1
     cfg.logger.every_steps = 1
     cfg.logger.tensorboard.histograms = cfg.logger.tensorboard.histograms and 1
-    cfg.logger.trace = cfg.logger.trace and 1
     if cfg.scheduler.get("warmup_steps") or cfg.scheduler.get("warmup_epochs"):
         cfg.scheduler.warmup_steps = 1
         if "warmup_epochs" in cfg.scheduler:

@@ -340,7 +340,8 @@ def fingerprint(parts: Iterable[object]) -> str:
     for part in parts:
         if isinstance(part, torch.Tensor):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            digest.update(part.detach().contiguous().cpu().numpy().reshape(-1).view("uint8").data)
+            plain = part.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
         else:
             digest.update(f"{part!r}\x1f".encode())
     return digest.hexdigest()

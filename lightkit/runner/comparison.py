@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from lightkit.checkpoint.compare import bits, leaves
+from lightkit.checkpoint.compare import leaves
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
 from lightkit.common.reading import UnreadableError, is_whole, parse_object
+from lightkit.data.tensors import fingerprint
 from lightkit.loggers.events import read_scalars, repeated
 from lightkit.runs.reading import read_lines, read_metrics, read_result
 
@@ -30,15 +29,8 @@ flatten = partial(leaves, without=(*_CLOCK, *MACHINE))
 
 def digest(value: Any) -> str:
     """Hash nested tensors, arrays and plain values; the same types and bits give the same short text."""
-    hashed = hashlib.blake2b(digest_size=8)
-    for key, item in leaves(value):
-        hashed.update(key.encode())
-        if isinstance(item, Tensor):
-            hashed.update(f"{item.dtype}{tuple(item.shape)}".encode())
-            hashed.update(bits(item if item.layout is torch.strided else item.to_dense()).numpy().data)
-        else:
-            hashed.update(repr(item).encode())
-    return hashed.hexdigest()
+    parts = (part for key, item in leaves(value) for part in (key, item))
+    return fingerprint(part.to_dense() if isinstance(part, Tensor) else part for part in parts)
 
 
 class Comparison(NamedTuple):
@@ -146,6 +138,7 @@ _FACTS = {
     "gradients": "the gradients",
     "weights": "the weights",
     "optimizer": "the optimizer's state",
+    "value": "what is computed",
     "moment": "what is done",
 }
 _WHERE = {
@@ -162,40 +155,34 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a trace; one torn by a crash is left out."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in read_lines(path, _trace_row):
-        rows[_key(row)] = rows.get(_key(row), {}) | row
+        rows[line_key(row)] = rows.get(line_key(row), {}) | row
     return list(rows.values())
 
 
 def _trace_row(line: bytes) -> dict[str, Any]:
     row = parse_object(line)
-    known = row.get("phase") in (*_WHERE, "end", "epoch") and isinstance(row.get("member", ""), str)
-    if not known or not all(is_whole(row.get(name)) for name in ("step", "number")):
+    texts, numbers = (
+        [row.get("phase"), row.get("member", ""), row.get("module", "")],
+        [row.get("step"), row.get("number")],
+    )
+    if not all(isinstance(text, str) for text in texts) or not all(map(is_whole, numbers)):
         raise UnreadableError("no line of a trace")
     return row
 
 
-def first_mismatch(
-    reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]], *, common: bool = False
-) -> Mismatch | None:
+def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:
     """Find the first line of a trace that is not as in the reference.
 
     Saves are left out: which files are deleted differs after a kill. A run that went on starts at a later step; there
     its state is that after the step in the reference.
-
-    Args:
-        reference: The first trace.
-        trace: The second.
-        common: Compare only lines that both have.
     """
-    known = {_key(row): row for row in reference}
+    known = {line_key(row): row for row in reference}
     for row in trace:
         if row["phase"] in ("save", "end", "epoch"):
             continue
         went_on = row["phase"] == "start" and row["step"] > 0
-        expected = known.get(("step", row["step"], 0, row.get("member", "")) if went_on else _key(row))
+        expected = known.get(("step", *line_key(row)[1:]) if went_on else (), known.get(line_key(row)))
         if expected is None:
-            if common:
-                continue
             return Mismatch(row, "moment")
         for fact in _FACTS:
             is_compared = fact in row and fact in expected and not (went_on and fact == "rates")
@@ -204,8 +191,9 @@ def first_mismatch(
     return None
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["phase"], row["step"], row["number"], row.get("member", "")
+def line_key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a line of a trace is known by: its moment, and the module that it is about."""
+    return row["phase"], row["step"], row["number"], row.get("member", ""), row.get("module", "")
 
 
 _GLOBAL = (

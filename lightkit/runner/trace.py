@@ -9,19 +9,22 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
 from lightkit.assembly import Learner
+from lightkit.checkpoint.compare import leaves
 from lightkit.checkpoint.optimizer_state import packed
 from lightkit.common import run_files
+from lightkit.common.modules import mapped, tensors
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.comparison import digest
 from lightkit.runner.fit import Observer
@@ -119,7 +122,7 @@ class RunTrace(Callback, Observer):
     def on_fit_start(self, trainer: Training) -> None:
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
-        self._write({"phase": "start", "step": trainer.state.step, "number": 0, **_state(trainer)})
+        self.moment("start", trainer.state.step, **_state(trainer))
 
     def on_step(self, trainer: Training) -> None:
         """Write down the state after an optimizer step."""
@@ -171,6 +174,68 @@ class RunTrace(Callback, Observer):
         os.write(self._file, f"{json.dumps({**row, 'member': self._member})}\n".encode())
 
 
+class ModuleTrace(RunTrace):
+    """Writes a line for each output of a module, and for the gradient of each, of some steps, too.
+
+    Args:
+        path: See `RunTrace`.
+        checkpoints: See `RunTrace`.
+        after: The step after which modules are listened to.
+        keep: Phase, step, number and module of a line, and a fact in it, whose values are saved beside the trace, which
+            ends the process.
+        **options: Others of `RunTrace`.
+    """
+
+    def __init__(self, path: Path, checkpoints: Path, *, after: int, keep: Sequence[Any] = (), **options: Any) -> None:
+        super().__init__(path, checkpoints, **options)
+        self._kept, self._after, self._keep, self._learns = path.with_suffix(".pt"), after, [*keep], False
+        self._value: Any = None
+
+    def watch(self, learner: Learner) -> Learner:
+        """See `RunTrace.watch`; listens to each module, too."""
+        for name, module in learner.model.named_modules():
+            module.register_forward_hook(partial(self._output, name))
+        return super().watch(learner)
+
+    def on_before_update(self, trainer: Training) -> None:
+        """Write down the gradients of the weights, those of the last ones first."""
+        self._see("gradient", "", dict(reversed(trainer.gradients().items())))
+
+    def batch(self, model: nn.Module, batch: Any) -> None:
+        """See `RunTrace.batch`; from now on modules are listened to."""
+        if self._trainer and model.training:
+            self._learns, self._value = True, {"rows": self._trainer.rows(), **dict(leaves(batch))}
+        super().batch(model, batch)
+
+    def result(self, step: Any) -> Any:
+        """Write down the loss of the batch; modules are not listened to any more."""
+        if self._learns:
+            self._see("output", "loss", [getattr(step, "loss", None)])
+        self._learns = False
+        return step
+
+    def _output(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._learns:
+            self._see("output", name, [*tensors(output)])
+            for tensor in tensors(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda gradient: self._see("gradient", name, [gradient]))
+
+    def _see(self, phase: str, name: str, value: Any) -> None:
+        place = name, phase, self._step() + 1
+        if place[2] > self._after:
+            self._counts[place] = number = self._counts.get(place, -1) + 1
+            self._value = mapped(Tensor.detach, value)
+            self._write({"phase": phase, "step": place[2], "number": number, "module": name, "value": digest(value)})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        super()._write(row)
+        key, self._value, value = [row["phase"], row["step"], row["number"], row.get("module", "")], None, self._value
+        if self._trainer and key == self._keep[:-1] and self._keep[-1] in row:
+            torch.save(value or dict(self._trainer.model.state_dict()), self._kept)
+            self._end()
+
+
 class TracedTask(Task):
     """A task whose batches and losses are written down.
 
@@ -202,9 +267,10 @@ def traced_runner(cfg: DictConfig, folder: Path, *, trace: Path, **options: Any)
         cfg: See `Runner`.
         folder: See `Runner`.
         trace: File of the trace; appended to.
-        **options: Others of `RunTrace`.
+        **options: Others of `RunTrace`, or of `ModuleTrace` with `after`.
     """
-    observer = RunTrace(trace, Path(folder) / run_files.CHECKPOINTS, **options)
+    kind = ModuleTrace if "after" in options else RunTrace
+    observer = kind(trace, Path(folder) / run_files.CHECKPOINTS, **options)
     return Runner(cfg, folder, observer=observer, on_end=False)
 
 

@@ -34,7 +34,11 @@ _BLOCKS = 10
 _SHARE, _MEMBER_EPOCHS, _MOST_MEMBERS = 3, 2, 3
 """Of an ensemble: by what the steps of a member are fewer, its epochs, and the number of members at most."""
 _LOG_LINES = 15
-_SIGKILL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
+_REPLAYED = (
+    "profile=false logger.more={} logger.console.style=quiet logger.tensorboard.enabled=false device.compile=none"
+)
+"""What a replay leaves out: what others see of a run, and what hides the modules."""
+SIGKILL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class TracedJob:
     """The member of an ensemble that will be trained then; None where that is to be drawn."""
     resume: bool = False
     """Go on with the run in the folder."""
+    replays: str = ""
+    """Folder of a run that is made again, module by module; empty where a configuration is run."""
+    after: int = -1
+    """Of a replay: the step after which all is written down."""
+    keep: Sequence[Any] = ()
+    """Of a replay: the line whose tensors are kept; see `ModuleTrace`."""
     settings: Sequence[str] = ()
     """Overrides that shorten the run; found out by the first job."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -76,16 +86,19 @@ def run_job(file: Path) -> dict[str, Any]:
         file: The job; what the first job finds out for the others is added to it.
     """
     job = TracedJob(**json.loads(file.read_text(encoding="utf-8")))
-    if job.resume:
+    options: dict[str, Any] = {"rows": job.rows, "blocks": _BLOCKS}
+    if job.replays:
+        cfg, options = load_run(Path(job.replays), _REPLAYED.split()).cfg, {"after": job.after, "keep": job.keep}
+    elif job.resume:
         cfg = load_run(Path(job.folder)).cfg
     else:
         if not job.settings:
             job = shortened(job)
             file.write_text(json.dumps(asdict(job)), encoding="utf-8")
         overrides = [*job.overrides, *job.settings]
-        cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
+        cfg, options["rows"] = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg, job.rows
     end_at = Moment(*job.end_at) if job.end_at else None
-    run = traced_runner(cfg, Path(job.folder), trace=Path(job.trace), rows=job.rows, blocks=_BLOCKS, end_at=end_at)
+    run = traced_runner(cfg, Path(job.folder), trace=Path(job.trace), end_at=end_at, **options)
     return run.run(resume=job.resume)
 
 
@@ -216,7 +229,7 @@ def verify(
     base, draw = Path(job.folder), draw or random.Random()
     base.mkdir(parents=True, exist_ok=True)
     progress("1/3 running without interruption")
-    whole, trace = _traced(job, "whole")
+    whole, trace = traced(job, "whole")
     names = list(dict.fromkeys(row["member"] for row in trace))
     if job.member is not None and job.member not in names:
         raise UserError("no such member", key="--member", received=job.member, choices=names)
@@ -225,9 +238,9 @@ def verify(
     moment = choose_moment(reference, at=job.at, phase=phase, draw=draw)
     progress(f"2/3 running again, killed {moment.describe()}")
     again = replace(whole, folder=job.folder)
-    _, cut = _traced(replace(again, end_at=moment), "killed", want=-_SIGKILL)
+    _, cut = traced(replace(again, end_at=moment), "killed", want=-SIGKILL)
     progress("3/3 going on")
-    _, resumed = _traced(replace(again, resume=True), "resumed", run="killed")
+    _, resumed = traced(replace(again, resume=True), "resumed", run="killed")
     cut, resumed = _of_member(cut, member), _of_member(resumed, member)
     compared = compare_runs(base / "whole", base / "killed")
     different = [item for item in compared if item.different]
@@ -235,29 +248,38 @@ def verify(
     reason = None
     if different or repeated or parted:
         if repeated is None and parted is not None:  # one more run that nobody interrupts tells whether it's the resume
-            repeated = first_mismatch(reference, _of_member(_traced(again, "again")[1], member))
+            repeated = first_mismatch(reference, _of_member(traced(again, "again")[1], member))
         reason = explain(repeated, parted, different)
     start = next((row["step"] for row in resumed if row["phase"] == "start"), 0)
     return VerifyResult(moment, start, len(_steps_of(reference, "step")), compared, reason, whole.rows)
 
 
-def _traced(
-    job: TracedJob, name: str, *, run: str | None = None, want: int = 0
+def traced(
+    job: TracedJob, name: str, *, run: str | None = None, want: int = 0, **variables: str
 ) -> tuple[TracedJob, list[dict[str, Any]]]:
-    """Do a job below its folder, under a name; return it as it was done, and the trace that it left."""
+    """Do a job below its folder, under a name; return it as it was done, and the trace that it left.
+
+    Args:
+        job: The job; its folder is the one to work in.
+        name: Names its files.
+        run: Name of the run's folder where that is another.
+        want: See `run_in_process`.
+        **variables: See `run_in_process`.
+    """
     base = Path(job.folder)
     trace, file = base / f"{name}.jsonl", base / f"{name}.json"
     file.write_text(json.dumps(asdict(replace(job, folder=str(base / (run or name)), trace=str(trace)))), "utf-8")
-    run_in_process(file, want=want)
+    run_in_process(file, want=want, **variables)
     return TracedJob(**json.loads(file.read_text(encoding="utf-8"))), read_trace(trace)
 
 
-def run_in_process(file: Path, *, want: int = 0) -> None:
+def run_in_process(file: Path, *, want: int = 0, **variables: str) -> None:
     """Have a process do a job, and see that it ends as it should.
 
     Args:
         file: The job; a file beside it takes what the process says.
         want: The exit status it should end with, negative for a signal.
+        **variables: Further ones of its environment.
 
     Raises:
         UserError: It ended otherwise.
@@ -265,7 +287,7 @@ def run_in_process(file: Path, *, want: int = 0) -> None:
     command, log = lightkit_command("verify-resume", "--worker", str(file)), file.with_suffix(".log")
     with log.open("wb") as output:
         # A session of its own: the process kills its whole group, and must not take us along.
-        process = Child(command, output=output, variables={**os.environ, "PYTHONPATH": lightkit_path()})
+        process = Child(command, output=output, variables={**os.environ, "PYTHONPATH": lightkit_path(), **variables})
         try:
             code = process.wait()
         finally:
