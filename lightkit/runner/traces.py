@@ -81,19 +81,14 @@ def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], o
     told = Difference(step, "", _WHAT.get(found.fact, "weight"), None, after=after, member=member)
     try:
         for run in (one, other):
-            _check(run, member)
+            text = read_config(run)
+            several = (yaml_or_nothing(text).get("device") or {}).get("nproc", 1) != 1
+            if member or several or not is_ours(run.resolve(), text):
+                raise UserError("members, runs of several processes and runs from elsewhere are not replayed")
         with tempfile.TemporaryDirectory(prefix="lightkit-why-", ignore_cleanup_errors=True) as scratch:
             return _replayed(told, (one, other), Path(scratch), tell)
     except UserError as error:
         return replace(told, note=error.what)
-
-
-def _check(run: Path, member: str) -> None:
-    """Refuse to replay what cannot be: members, runs from elsewhere, runs of several processes."""
-    text = read_config(run)
-    several = (yaml_or_nothing(text).get("device") or {}).get("nproc", 1) != 1
-    if member or several or not is_ours(run.resolve(), text):
-        raise UserError("members, runs of several processes and runs from elsewhere are not replayed")
 
 
 def _replayed(told: Difference, runs: tuple[Path, Path], scratch: Path, tell: Callable[[str], object]) -> Difference:
@@ -127,8 +122,7 @@ def _replay(job: TracedJob, run: Path, start: str | None, name: str) -> list[dic
     if start:
         shutil.copytree(run, folder, ignore=shutil.ignore_patterns("step-*.pt", run_files.MANIFEST, run_files.CODE))
         shutil.copy2(run / run_files.CHECKPOINTS / start, folder / run_files.CHECKPOINTS)
-    variables = {CODE: str(kept.resolve())} if kept.is_dir() else {}
-    lines = traced(replace(job, replays=str(run.resolve())), name, want=-SIGKILL, **variables)[1]
+    lines = traced(replace(job, replays=str(run.resolve())), name, want=-SIGKILL, **{CODE: str(kept.resolve())})[1]
     return [{**row, "rates": None, "optimizer": None} for row in lines]  # what they change shows in the weights
 
 

@@ -86,19 +86,17 @@ def run_job(file: Path) -> dict[str, Any]:
         file: The job; what the first job finds out for the others is added to it.
     """
     job = TracedJob(**json.loads(file.read_text(encoding="utf-8")))
-    options: dict[str, Any] = {"rows": job.rows, "blocks": _BLOCKS}
-    if job.replays:
-        cfg, options = load_run(Path(job.replays), _REPLAYED.split()).cfg, {"after": job.after, "keep": job.keep}
-    elif job.resume:
-        cfg = load_run(Path(job.folder)).cfg
+    if job.replays or job.resume:
+        cfg = load_run(Path(job.replays or job.folder), _REPLAYED.split() if job.replays else ()).cfg
     else:
         if not job.settings:
             job = shortened(job)
             file.write_text(json.dumps(asdict(job)), encoding="utf-8")
         overrides = [*job.overrides, *job.settings]
-        cfg, options["rows"] = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg, job.rows
+        cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
+    own = {"after": job.after, "keep": job.keep} if job.replays else {"rows": job.rows, "blocks": _BLOCKS}
     end_at = Moment(*job.end_at) if job.end_at else None
-    run = traced_runner(cfg, Path(job.folder), trace=Path(job.trace), end_at=end_at, **options)
+    run = traced_runner(cfg, Path(job.folder), trace=Path(job.trace), end_at=end_at, **own)
     return run.run(resume=job.resume)
 
 
