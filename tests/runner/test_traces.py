@@ -148,7 +148,7 @@ def test_a_replay_begins_at_the_checkpoint_that_both_have(parted: Callable[..., 
     assert (found := parted([*DEEP, *saves], [*DEEP, *saves, f"{FLIP}weight}}}}"])) is not None
     assert found == first_difference(tmp_path / "one", tmp_path / "other", tmp_path, seen.append)
     assert (found.step, found.module, found.after) == (6, "blocks.4.0.weight", 4)
-    assert seen[0] == "replaying both runs from step 3 to step 8"
+    assert seen[0] == "replaying both runs from step 4 to step 8"
     assert not [*Path(os.environ.get("TMPDIR", "/tmp")).glob(f"lightkit-why-*/{tmp_path.name}")]
 
 
