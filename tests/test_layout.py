@@ -87,7 +87,7 @@ BUDGETS = {
     "ensemble": 3400,
     "sweep": 3050,
     "finetune": 2750,
-    "trainer": 3200,
+    "trainer": 3150,
     "checkpoint": 2300,
     "assembly": 2050,
     "device": 1700,
