@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint.compare import leaves
 from lightkit.checkpoint.optimizer_state import packed
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.modules import mapped, tensors
 from lightkit.metrics import SplitMetrics
@@ -188,7 +188,7 @@ class ModuleTrace(RunTrace):
 
     def __init__(self, path: Path, checkpoints: Path, *, after: int, keep: Sequence[Any] = (), **options: Any) -> None:
         super().__init__(path, checkpoints, **options)
-        self._kept, self._after, self._keep, self._learns = path.with_suffix(".pt"), after, [*keep], False
+        self._kept, self._after, self._keep, self._learns = path.with_suffix(".kept"), after, [*keep], False
         self._value: Any = None
 
     def watch(self, learner: Learner) -> Learner:
@@ -232,7 +232,7 @@ class ModuleTrace(RunTrace):
         super()._write(row)
         key, self._value, value = [row["phase"], row["step"], row["number"], row.get("module", "")], None, self._value
         if self._trainer and key == self._keep[:-1] and self._keep[-1] in row:
-            torch.save(value or dict(self._trainer.model.state_dict()), self._kept)
+            CheckpointStore(self._kept).save(dict(leaves(value or self._trainer.model.state_dict())), step=0)
             self._end()
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from lightkit.checkpoint.compare import compare, leaves
+from lightkit.checkpoint.compare import compare
+from lightkit.checkpoint.reading import read
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.reading import yaml_or_nothing
@@ -108,7 +109,7 @@ def _replayed(told: Difference, runs: tuple[Path, Path], scratch: Path, tell: Ca
         return Difference(key[1], key[3], what, None, after=told.after)
     for at, run in enumerate(runs):
         _replay(replace(job, keep=key), run, steps.get(begin), f"one-{at}")
-    sides = [dict(leaves(torch.load(scratch / f"one-{at}.pt", "cpu", weights_only=True))) for at in (0, 1)]
+    sides = [read(next((scratch / f"one-{at}.kept").glob(run_files.CHECKPOINT_PATTERN))) for at in (0, 1)]
     name, size = next(((gap.name, gap.largest) for gap in compare(*sides)), ("", None))
     if size is None or name == "rows":
         return Difference(key[1], key[3] or name, what, None, after=told.after)
