@@ -57,6 +57,7 @@ def test_page(page: str, check: CheckPage) -> None:
         "docs/guides/resume.md",
         "docs/guides/segmentation.md",
         "docs/guides/several-processes.md",
+        "docs/guides/messages.md",
         "docs/guides/streams.md",
         "docs/guides/sweeps.md",
         "docs/guides/tables.md",

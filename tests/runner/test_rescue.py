@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ PARTS = """
 import os
 from pathlib import Path
 import torch
+import torchmetrics
 from torch import nn
+from lightkit import Logger
+from lightkit.data.tables import wine
 from lightkit.trainer import Callback
 from lightkit.trainer.tasks import Supervised
 
@@ -51,6 +55,24 @@ class Loss(nn.CrossEntropyLoss):
     def forward(self, x, y):
         fails("loss", Task.calls)
         return super().forward(x, y)
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.rows = wine()
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, index):
+        fails("data", Task.calls)
+        return self.rows[index]
+
+class Metric(torchmetrics.SumMetric):
+    def update(self, *args):
+        fails("metric", Task.calls)
+        super().update(1.0)
+
+class Log(Logger):
+    def scalars(self, values, *, step, epoch):
+        fails("logger", step)
 
 class Counter(Callback):
     def __init__(self):
@@ -111,17 +133,25 @@ def begin(cli: Cli, *more: str) -> Outcome:
     return cli("train", *ARGS, *more)
 
 
-PLACES = [("on_validation", 8), ("train", 6), ("loss", 7), ("stop", 6), ("val", 16), ("on_step", 4), ("on_epoch", 8)]
+PLACES = [
+    ("on_validation", 8), ("train", 6), ("loss", 7), ("stop", 6), ("val", 16), ("on_step", 4), ("on_epoch", 8),
+    ("data", 6), ("data", 16), ("metric", 8), ("metric", 16),
+]  # fmt: skip
+OWN_PARTS = {
+    "data": ("data.dataset._target_=own_parts.Rows", "data.normalize=none", "data.split.by=random"),
+    "metric": ("metrics.train.own._target_=own_parts.Metric", "metrics.val.own._target_=own_parts.Metric"),
+}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("place", "step"), PLACES)
 def test_the_last_whole_step_is_saved_wherever_the_error_comes(cli: Cli, parts: Path, place: str, step: int) -> None:
     project = parts
-    whole = begin(cli, "hydra.run.dir=whole")
+    own = OWN_PARTS.get(place, ())
+    whole = begin(cli, "hydra.run.dir=whole", *own)
     assert whole.code == 0, whole.err
     (project / "broken").write_text(f"{place} {step}")
-    failed = begin(cli, "hydra.run.dir=run")
+    failed = begin(cli, "hydra.run.dir=run", *own)
     assert failed.code != 0
     result = json.loads((project / "run" / "result.json").read_text())
     assert result["status"] == ("interrupted" if place == "stop" else "failed")
@@ -151,3 +181,29 @@ def test_members_of_an_ensemble_lose_no_step_either(cli: Cli, parts: Path) -> No
     assert "the last that is whole, is saved" in (parts / "run" / "members" / "00" / "run.log").read_text()
     (parts / "broken").unlink()
     assert cli("resume", "run").code == 0
+
+
+def test_a_logger_that_fails_costs_nothing(cli: Cli, parts: Path) -> None:
+    (parts / "broken").write_text("logger 4")
+    done = begin(cli, "logger.more.own._target_=own_parts.Log", "hydra.run.dir=run")
+    log = (parts / "run" / "run.log").read_text()
+    assert (done.code, "logger.more.own is left out: scalars fails: ValueError: my own mistake" in log) == (0, True)
+    (parts / "broken").unlink()
+    assert begin(cli, "hydra.run.dir=whole").code == 0
+    np.testing.assert_equal(final(parts / "run"), final(parts / "whole"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [("cv=2",), ("ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")])
+def test_models_of_one_run_say_which_code_has_changed_before_they_train(cli: Cli, parts: Path, kind: Any) -> None:
+    (parts / "broken").write_text("train 6")
+    assert begin(cli, *kind, "hydra.run.dir=run").code == 1
+    (parts / "broken").unlink()
+    (parts / "own_parts.py").write_text(PARTS.replace("my own mistake", "mine"))
+    del sys.modules["own_parts"]
+    done = cli("resume", "run")
+    assert done.code == 0, done.err
+    text = done.out + done.err
+    line = "the code of own_parts (loss, model, trainer.task, trainer.callbacks.counter) has changed"
+    assert line in text
+    assert text.index(line) < text.index("step ")
