@@ -76,7 +76,8 @@ def rerun(args: list[str]) -> int:
         raise UserError(what, key="hydra.run.dir", received=place, fix="leave it out")
     composed = read_run(folder, [text for text in options.overrides if not text.startswith("hydra.")], new=True)
     variables = {} if options.current_code else kept_variables(folder)
-    new = placement.new_run_folder(root, f"{composed.cfg.name}-again")
+    is_named = any(text.startswith("name=") for text in options.overrides)
+    new = placement.new_run_folder(root, composed.cfg.name if is_named else f"{composed.cfg.name}-again")
     code = _train(folder, new, variables, *options.overrides, output=2 if options.json else None).wait()
     if code:
         placement.discard_if_empty(new, root)
@@ -95,8 +96,9 @@ def kept_variables(folder: Path) -> dict[str, str]:
     Args:
         folder: That of the other run; one from elsewhere gives no code, which is said.
     """
-    kept = folder / run_files.CODE
-    is_used = kept.is_dir() and is_ours(folder.resolve(), read_config(folder))
+    home = folder.parent.parent if folder.parent.name == run_files.MEMBERS else folder  # which keeps it for all
+    kept = home / run_files.CODE
+    is_used = kept.is_dir() and is_ours(home.resolve(), read_config(home))
     if kept.is_dir() and not is_used:
         complain("the run comes from elsewhere, so its code is not used: that of this project is")
     return {CODE: str(kept.resolve())} if is_used else {}

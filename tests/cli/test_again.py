@@ -36,6 +36,7 @@ def test_a_run_is_repeated_with_the_code_that_it_kept(cli: Cli, project: Path, t
     found = json.loads(done.out)
     assert (done.code, found["outcome"], found["largest"]) == (0, "bits", 0.0)
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
+    assert Path(found["folder"]).name.endswith("-b"), "a name that is typed is that of the folder"
     done = cli("rerun", "a", "--current-code")
     assert (done.code, "NOT the same" in done.out, "own_net.py" in done.out) == (1, True, True)
 
@@ -107,3 +108,12 @@ def test_every_line_of_a_step_is_compared_and_what_is_not_finite_is_no_value(tmp
 
 def test_a_repeated_run_chooses_its_folder(cli: Cli, trained: Path) -> None:
     assert "hydra.run.dir" in cli("rerun", "a", "hydra.run.dir=here").err
+
+
+def test_a_fold_is_repeated_with_the_code_of_its_cross_validation(cli: Cli, project: Path) -> None:
+    (project / "own_net.py").write_text(NET)
+    assert cli("train", *QUICK, "cv=2", "hydra.run.dir=folds").code == 0
+    (project / "own_net.py").write_text(NET.replace("4", "6"))
+    found = json.loads(cli("rerun", "folds/members/fold-0", "--json").out)
+    assert found["outcome"] in ("bits", "values"), "folds may have trained at once, which rounds otherwise"
+    assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
