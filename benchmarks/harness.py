@@ -12,7 +12,7 @@ import gc
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter, process_time
+from time import perf_counter, process_time, thread_time
 from types import TracebackType
 from typing import Any
 
@@ -27,18 +27,21 @@ class Sample:
     """Seconds on the clock."""
     cpu: float = 0.0
     """CPU seconds of the process, all threads together."""
+    thread: float = 0.0
+    """CPU seconds of the thread that measures alone."""
     peak: float = 0.0
     """The most memory that the process has held, in MiB; 0 where that was not measured."""
     proof: dict[str, float] = field(default_factory=dict)
     """What shows that the work was done, such as the accuracy reached."""
 
     def __enter__(self) -> Sample:
-        self.wall, self.cpu = -perf_counter(), -process_time()
+        self.wall, self.cpu, self.thread = -perf_counter(), -process_time(), -thread_time()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.thread += thread_time()
         self.wall, self.cpu = self.wall + perf_counter(), self.cpu + process_time()
 
 
@@ -74,7 +77,7 @@ class Bar:
         name: The contestant.
         base: What it is compared with; empty for the time of the contestant itself, in seconds.
         limit: The largest figure that is good enough; None only shows it.
-        kind: `wall`, `cpu` or `peak`.
+        kind: `wall`, `cpu`, `thread` or `peak`.
         minus: The difference in seconds in place of the ratio.
         least: Without `base`, the least of the rounds in place of their median: the time on a machine that is calm.
     """
