@@ -42,7 +42,9 @@ def _as_before(root, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def figures(text: str) -> dict[str, float]:
-    return {name: float(value) for name, value in re.findall(r"^(.+, (?:wall|cpu|thread|peak)): (-?[\d.]+)", text, re.M)}
+    return {
+        name: float(value) for name, value in re.findall(r"^(.+, (?:wall|cpu|thread|peak)): (-?[\d.]+)", text, re.M)
+    }
 
 
 @pytest.mark.thorough
