@@ -136,7 +136,7 @@ def in_turn(folder: Path, work: Callable[[], int]) -> int:
     """
     mark = folder / run_files.WAITING
     while place := find(folder):
-        with (_home() / f"{slug(place.queue or place.path.stem)}.lock").open("ab") as turn:
+        with (_home() / f"{slug(place.queue)}.lock" if place.queue else place.path).open("ab") as turn:
             if not (first := place.first()) and take(turn):
                 mark.unlink(missing_ok=True)
                 if (code := work()) < of_signal(1):  # else it is to go on after a reboot, which may be what ended it
@@ -161,10 +161,11 @@ def start_waiting(*, resume: bool = False) -> None:
         # A run that was stopped or has failed has left the line: this one is to go on.
         goes_on = is_waiting(place.folder) or (resume and look(place.folder).state in ("lost", "interrupted"))
         if goes_on and not is_locked(place.folder):
-            with (place.folder / run_files.OUTPUT_LOG).open("ab") as log:
+            # A folder may be gone, or not be there yet; the others are to start all the same.
+            with suppress(OSError), (place.folder / run_files.OUTPUT_LOG).open("ab") as log:
                 code = Child(place.command, cwd=place.cwd, output=log, own_session=False).wait()
-            if 0 < code < IN_USE:  # what is wrong is in `output.log`; by that status somebody else has started it
-                leave(place.folder)
+                if 0 < code < IN_USE:  # what is wrong is in `output.log`; by that status somebody else has started it
+                    leave(place.folder)
 
 
 def survive_reboot() -> str:

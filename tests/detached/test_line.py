@@ -144,7 +144,7 @@ def test_after_a_reboot_what_ran_goes_on_and_what_waited_begins_once(
     enabled = (tmp_path / "asked").read_text().splitlines()[-1]
     assert enabled.startswith("--user enable /")
     (command,) = [text for text in Path(enabled.split()[-1]).read_text().splitlines() if text.startswith("ExecStart=")]
-    words = shlex.split(command.removeprefix("ExecStart="))
+    words = shlex.split(command.removeprefix("ExecStart=-"))
     assert words[-2:] == ["ps", "--start-waiting"]
     starters = [subprocess.Popen(words, cwd="/", stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [starter.wait() for starter in starters] == [0, 0]
@@ -204,9 +204,16 @@ def test_the_command_that_starts_it_again_says_the_same_later(cli: Run, lined: N
         assert "LIGHTKIT_IN_LINE=1" in place.command
 
 
-def test_what_somebody_else_wrote_into_the_line_counts_for_nothing(cli: Run, lined: None, project: Path) -> None:
-    folder = make_run(project, "base", status="interrupted")
-    line.join(folder, "a", [], ["--version"])
+def test_what_somebody_else_wrote_into_the_line_counts_for_nothing(
+    cli: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, home = make_run(project, "base", status="interrupted"), project / "elsewhere"
+    home.mkdir()
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(project))
+    with monkeypatch.context() as patch:
+        patch.chdir(home)
+        line.join(folder, "a", [], ["--version"])
+    home.rmdir()
     (place,) = line.places()
     (folder / ".waiting").write_text("place 1")
     text = place.path.read_text()
@@ -216,6 +223,8 @@ def test_what_somebody_else_wrote_into_the_line_counts_for_nothing(cli: Run, lin
         line.start_waiting(resume=True)
         assert json.loads(cli("ps", "--json").out)[0]["waits"] == ""
     place.path.write_text(text)
+    assert line.places() == [place]
+    line.start_waiting()  # its working directory is gone, which may be for a while
     assert line.places() == [place]
     assert cli("stop", "base").out.count("\n") == 1
     assert (line.places(), look(folder).state) == ([], "interrupted")
