@@ -1,9 +1,10 @@
 """`lightkit runs` and `lightkit compare` over many run folders, beside reading and looking at the same files alone.
 
-    python -m benchmarks.comparing [--rounds 5] [--runs 1000]
+    python -m benchmarks.comparing [--rounds 5] [--runs 1000] [--folders 10000]
 
 The contestants read the folders of one made-up sweep: the floor reads each file as text (cold) or looks at its time
-and size (warm). What a process takes to start is in none of them.
+and size (warm). What a process takes to start is in none of them. The commands themselves are timed over more folders,
+as whole processes, with an index that is there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Bar, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, show
+from benchmarks.startup import LIGHTKIT, process
 from lightkit.common import run_files
 from lightkit.compare.comparison import build_comparison
 from lightkit.runs.index import RunIndex, all_records
@@ -28,6 +31,8 @@ BARS = [
     Bar(WARM, ""),
     Bar(COMPARED, ""),
 ]
+RUNS, PS, COMPARE = "lightkit runs", "lightkit ps", "lightkit compare"
+COMMANDS = [Bar(name, "", 1.0, kind="cpu") for name in (RUNS, PS, COMPARE)]
 _NAMES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT)
 
 
@@ -53,10 +58,19 @@ def make_runs(root: Path, count: int) -> None:
         (folder / run_files.RESULT).write_text(json.dumps(result, indent=2))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print and judge."""
+def time_commands(root: Path, *, rounds: int) -> Results:
+    """Time `lightkit runs`, `ps` and `compare` over the runs of a project."""
+    (root / "conf").mkdir(exist_ok=True)
+    sweep = str(next(root.glob(f"**/{run_files.CONFIG}")).parents[1])
+    words = {RUNS: ("runs",), PS: ("ps",), COMPARE: ("compare", sweep)}
+    return interleave({name: partial(process, (*LIGHTKIT, *more), root) for name, more in words.items()}, rounds=rounds)
+
+
+def main(arguments: Sequence[str] | None = None) -> bool:
+    """Measure, print and judge; returns whether the bars hold."""
     parser = options(__doc__, rounds=5)
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--folders", type=int, default=10_000)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -96,8 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         contestants = {READ: read, LOOK: look, COLD: cold, WARM: warm, COMPARED: compared}
         results = interleave(contestants, rounds=chosen.rounds)
     show(f"{chosen.runs} runs", results, READ)
-    judge(results, BARS)
+    with tempfile.TemporaryDirectory() as name:
+        make_runs(Path(name), chosen.folders)
+        commands = time_commands(Path(name), rounds=chosen.rounds)
+    show(f"{chosen.folders} folders, whole processes", commands, RUNS, unit="s")
+    return judge(results, BARS) & judge(commands, COMMANDS)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(not main())

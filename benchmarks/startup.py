@@ -48,8 +48,8 @@ BARS = [
     Bar(FIRST, TORCH, 0.8, minus=True),
     Bar(FIRST, TORCH, 0.8, kind="cpu", minus=True),
     Bar(HELP, "", 0.15, kind="cpu"),
-    Bar(CONFIG, "", 0.6, kind="cpu"),
-    Bar(COMPLETION, "", kind="cpu"),
+    Bar(CONFIG, "", 0.35, kind="cpu"),
+    Bar(COMPLETION, "", 0.25, kind="cpu"),
 ]
 
 
