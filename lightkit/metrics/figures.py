@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.metrics.collection import alone, convert
+from lightkit.metrics.sparing import sparingly
 
 TASKS = ("multiclass", "binary", "multilabel")
 NAMES = ("confusion_matrix", "per_class", "roc", "pr")
@@ -234,11 +236,10 @@ class Counts:
 
     def _build(self, kind: str, thresholds: Any = False) -> Any:
         """Make the metric of that kind for the task."""
-        from torchmetrics import classification
-
         sizes = {"multiclass": {"num_classes": self.num_classes}, "multilabel": {"num_labels": self.num_classes}}
         options: dict[str, Any] = dict(sizes.get(self.task, {}))
         options |= {} if thresholds is False else {"thresholds": thresholds}
+        classification = sparingly(lambda: import_module("torchmetrics.classification"))
         return alone(getattr(classification, f"{self.task.capitalize()}{kind}")(**options))
 
 

@@ -13,6 +13,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import mapped, tensors
 from lightkit.metrics.collection import Collection, keeps_more, outlasts
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
+from lightkit.metrics.sparing import sparingly
 from lightkit.metrics.texts import Decode
 
 _LOG = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class SplitMetrics:
         """Return the metrics, made now where they were not."""
         if self._collection is None:
             key = f"metrics.{self.prefix}"
-            self._collection = Collection(self._make(), key=key, device=self._device, decode=self._decode)
+            self._collection = Collection(sparingly(self._make), key=key, device=self._device, decode=self._decode)
         return self._collection
 
     def for_one_model(self) -> str:
