@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.csv_lines import CsvWriter
+from lightkit.common.sparing import sparingly
 from lightkit.metrics.collection import alone, convert
-from lightkit.metrics.sparing import sparingly
 
 TASKS = ("multiclass", "binary", "multilabel")
 NAMES = ("confusion_matrix", "per_class", "roc", "pr")

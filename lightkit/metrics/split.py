@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import mapped, tensors
+from lightkit.common.sparing import sparingly
 from lightkit.metrics.collection import Collection, keeps_more, outlasts
 from lightkit.metrics.results import Shaped, flatten, gives_no_numbers
-from lightkit.metrics.sparing import sparingly
 from lightkit.metrics.texts import Decode
 
 _LOG = logging.getLogger(__name__)
