@@ -22,7 +22,7 @@ from benchmarks.harness import Bar, Sample, interleave, judge, options, print_ta
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH, BY_HAND, FIRST = "import torch", "first step, by hand", "first step, lightkit train"
-MEASURED = "the same, with metrics"
+MEASURED, WHOLE, DOCTOR = "the same, with metrics", "lightkit train", "lightkit doctor"
 HELP, CONFIG, COMPLETION = "lightkit --help", "lightkit train --cfg job", "completion of `optim.`"
 LEAVE = "import os; os._exit(0)"
 HAND_WRITTEN = f"""
@@ -39,7 +39,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     TORCH: (sys.executable, "-c", f"import torch; {LEAVE}"),
     BY_HAND: (sys.executable, "-c", HAND_WRITTEN),
     FIRST: (*LIGHTKIT, *TRAIN, "metrics=none"),
-    MEASURED: (*LIGHTKIT, *TRAIN),  # which brings the import of torchmetrics, as they are tried before the first step
+    MEASURED: (*LIGHTKIT, *TRAIN),  # as the default run has them: they are tried before the first step
+    WHOLE: (*LIGHTKIT, "train"),
+    DOCTOR: (*LIGHTKIT, "doctor"),
     HELP: (*LIGHTKIT, "--help"),
     CONFIG: (*LIGHTKIT, "train", "--cfg", "job"),
     COMPLETION: (*LIGHTKIT, "train", "-sc", "query=bash"),
@@ -47,6 +49,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 BARS = [
     Bar(FIRST, TORCH, 0.8, minus=True),
     Bar(FIRST, TORCH, 0.8, kind="cpu", minus=True),
+    Bar(MEASURED, TORCH, 1.0, kind="cpu", minus=True),
+    Bar(WHOLE, "", 5.0, kind="cpu"),
+    Bar(DOCTOR, "", 6.0, kind="cpu"),
     Bar(HELP, "", 0.15, kind="cpu"),
     Bar(CONFIG, "", 0.35, kind="cpu"),
     Bar(COMPLETION, "", 0.25, kind="cpu"),

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import lightkit.loggers.events as rewind
 from lightkit.common import run_files
 from lightkit.common.ledger import FACTS
 from lightkit.common.names import SPLIT_NAMES
-from lightkit.common.sparing import sparingly
 from lightkit.loggers.base import Logger
 from lightkit.loggers.events import TAG, Layout, layouts, leave_failures_to_the_writer
 from lightkit.processes.files import sync_file
@@ -68,10 +66,11 @@ class TensorBoardLogger(Logger):
     @property
     def _writer(self) -> Any:
         if self._made is None:
+            from torch.utils.tensorboard import SummaryWriter
+
             _put_first(self._files(), int(time.time()), socket.gethostname())
             leave_failures_to_the_writer()
-            module = sparingly(lambda: import_module("torch.utils.tensorboard"))
-            self._made = module.SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
+            self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
             self._write_settings()
         return self._made
 

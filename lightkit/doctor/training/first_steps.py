@@ -48,7 +48,9 @@ class _Look(Callback):
         if len(self.times) == 2:  # the first step takes what is only once, too
             self._until = time.monotonic() + _SECONDS
         if len(self.alive) < _WATCHED:
-            tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+            objects = gc.get_objects()
+            kinds = {kind for kind in {*map(type, objects)} if issubclass(kind, torch.Tensor)}
+            tensors = [each for each in objects if type(each) in kinds]
             self.graphs.append(kept_graphs(self._learner))
             self.alive.append(sum(each.grad_fn is not None for each in tensors))
         self._until += time.perf_counter() - self.times[-1]  # looking takes longer than a small step

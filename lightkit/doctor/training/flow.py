@@ -39,6 +39,8 @@ _VANISHED = 1e-7
 class _Flow(TorchDispatchMode):
     """Notes what modules give, and which units of each ReLU are on for some sample, also of `torch.relu`."""
 
+    _should_skip_dynamo = classmethod(lambda _: False)  # that would import the compiler
+
     def __init__(self) -> None:
         super().__init__()
         self.modules = [""]

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from lightkit.assembly import Learner
 from lightkit.common.modules import mapped
-from lightkit.common.stepping import set_rate
+from lightkit.common.stepping import set_rate, take_step
 from lightkit.data.loaders import Loader
 from lightkit.trainer.step import trial_stepper
 from lightkit.trainer.tasks import StepOutput
@@ -173,7 +173,7 @@ def fitted(
             break
         optimizer.zero_grad()
         value.backward()
-        optimizer.step()
+        take_step(optimizer)
     return losses, best
 
 

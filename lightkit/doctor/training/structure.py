@@ -175,6 +175,8 @@ def _resting(module: nn.Module) -> str:
 class _Used(TorchDispatchMode):
     """Notes, while inside, the memory that operations read, and modules that are called and belong to nothing."""
 
+    _should_skip_dynamo = classmethod(lambda _: False)  # that would import the compiler
+
     def __init__(self) -> None:
         super().__init__()
         self.storages = set[int]()
