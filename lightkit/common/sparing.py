@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from traceback import format_exception
 from types import ModuleType, SimpleNamespace
@@ -48,7 +47,7 @@ def sparingly(make: Callable[[], Any]) -> Any:
     return make()
 
 
-class _Finder(MetaPathFinder):
+class _Finder:  # no `MetaPathFinder`: a class that stands in `sys.meta_path` has no `self` for its other methods
     """Finds what waits."""
 
     @classmethod

@@ -32,6 +32,7 @@ def test_metrics_that_come_in_parts_give_the_values_of_the_whole_package():
     [
         ("import torchmetrics; print(torchmetrics.functional.accuracy.__name__)", "accuracy"),
         ("from torchmetrics.functional.classification import accuracy; print(callable(accuracy))", "True"),
+        ("import importlib as i, torchmetrics as t; i.invalidate_caches(); print(t.SumMetric.__name__)", "SumMetric"),
         ("import torchmetrics; print(torchmetrics.image.SpectralAngleMapper.__name__)", "SpectralAngleMapper"),
         ("import torchmetrics.text; print(torchmetrics.text.BERTScore.__name__)", "BERTScore"),
         ("import torchmetrics; print('Accuracy' in dir(torchmetrics), 'F1Score' in vars(torchmetrics))", "True True"),
