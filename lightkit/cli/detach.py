@@ -75,9 +75,9 @@ def leave_session(command: str, args: Sequence[str], options: Namespace) -> None
 
     Raises:
         UserError: systemd would end the run at logout, and only a command of the user's can change that; or there is no
-            such run to wait for.
+            such run to wait for, or the queue has no name.
     """
-    options.words, options.detach = [command, *args], options.detach or bool(options.queue or options.after)
+    options.words, options.detach = [command, *args], _detaches(options)
     if not options.detach:
         return
     if launched():
@@ -103,6 +103,12 @@ def leave_session(command: str, args: Sequence[str], options: Namespace) -> None
         complain("note: Slurm ends everything of a job with the job, what is detached too")
     options.has_place = os.environ.pop(IN_LINE, "")
     options.after = [] if options.has_place else [find_folder(text, project()) for text in options.after]
+
+
+def _detaches(options: Namespace) -> bool:
+    if options.queue == "":  # such as of a variable that is not set
+        raise UserError("the queue has no name", key="--queue", received="", fix="--queue NAME", family="wrong-command")
+    return bool(options.detach or options.queue or options.after)
 
 
 def _with_on_end(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:

@@ -104,9 +104,16 @@ def join(folder: Path, queue: str, after: Sequence[Path], words: Sequence[str]) 
         words: Arguments of lightkit that start the run again.
 
     Raises:
-        UserError: This user has no key by which the line could be told from one of somebody else.
+        UserError: It would wait for itself; or this user has no key by which the line could be told from one of
+            somebody else.
     """
     leave(folder)
+    first = [*after]
+    for run in first:  # grows
+        first += [other for place in places() if place.folder == run and is_waiting(run) for other in place.after]
+        if run == folder.resolve():
+            what, fix = "the run would wait for itself, and never start", "--after with runs that do not wait for it"
+            raise UserError(what, key="--after", received=run_name(run), fix=fix, family="wrong-command")
     variables = [f"{name}={text}" for name, text in os.environ.items() if name.startswith(_KEPT)]
     command = ["env", *variables, f"PYTHONPATH={lightkit_path()}", f"{IN_LINE}=1", *lightkit_command(*words)]
     text = json.dumps([str(folder.resolve()), queue, [str(run) for run in after], command, str(Path.cwd())])

@@ -117,6 +117,18 @@ def test_what_waits_for_a_run_begins_when_that_has_finished_not_when_it_has_fail
     assert in_order(one, two)
 
 
+def test_no_run_waits_for_itself(terminal: Start, cli: Run, project: Path) -> None:
+    assert cli("train", "name=base", *OWN).code == 0
+    assert terminal("train", "-d", "name=one", *OWN, at(9, "hold")).wait() == 0
+    assert terminal("train", "--after", "base", "--after", "one", "name=two", *OWN).wait() == 0
+    for other in ("base", "two"):
+        shell = terminal("resume", "base", "trainer.epochs=50", "--after", other)
+        assert (shell.wait(), "would wait for itself" in shell.shown) == (2, True), shell.shown
+    assert list(waits(cli)) == ["two"]
+    (project / "go").touch()
+    finish(run_of(project, "one"), run_of(project, "two"))
+
+
 def test_after_a_reboot_what_ran_goes_on_and_what_waited_begins_once(
     terminal: Start, cli: Run, project: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,9 +243,14 @@ def test_what_somebody_else_wrote_into_the_line_counts_for_nothing(
 
 
 def test_what_is_mistyped_never_joins_the_line(cli: Run, project: Path) -> None:
-    for args in (["optim.lrr=1", "--queue", "a"], ["--after", "nowhere"], ["--queue", "a", "sweep.slots=2"]):
+    for args in (
+        ["optim.lrr=1", "--queue", "a"],
+        ["--after", "nowhere"],
+        ["--queue", ""],
+        ["--queue", "a", "sweep.slots=2"],
+    ):
         done = cli("train", *args)
-        assert (done.code, done.err[:7]) == (2, "error: "), args
+        assert (done.code, done.err[:7]) == (2, "error: "), (args, done.err)
     assert not (project / "outputs").exists()
     assert cli("train", "--queue", "a", "data=wine", "--cfg", "job").code == 0
     assert not (project / "outputs").exists()
