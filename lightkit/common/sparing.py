@@ -35,14 +35,14 @@ def sparingly(make: Callable[[], Any]) -> Any:
         make: The function. Where a module of torchmetrics fails to be imported without the others, it is called once
             more after all of them.
     """
-    if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
     try:
         return make()
     except Exception as error:
         if not re.search(rf"{_ROOT}\W.*, in <module>", "".join(format_exception(error))):
             raise
-    sys.meta_path.remove(_Finder)
+    sys.meta_path.remove(_FINDER)
     _complete()
     return make()
 
@@ -50,8 +50,7 @@ def sparingly(make: Callable[[], Any]) -> Any:
 class _Finder:  # no `MetaPathFinder`: a class that stands in `sys.meta_path` has no `self` for its other methods
     """Finds what waits."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """Return a module that waits; None for what is imported as ever."""
         spec: Any = PathFinder.find_spec(name, path) if name.partition(".")[0] == _ROOT else None
         if spec is None or not isinstance(loader := spec.loader, SourceFileLoader):
@@ -59,6 +58,9 @@ class _Finder:  # no `MetaPathFinder`: a class that stands in `sys.meta_path` ha
         if name == _PLOT or spec.submodule_search_locations:
             spec.loader = SimpleNamespace(create_module=loader.create_module, exec_module=lambda it: _split(it, loader))
         return spec
+
+
+_FINDER = _Finder()
 
 
 def _split(module: Any, loader: SourceFileLoader) -> None:

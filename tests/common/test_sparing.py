@@ -30,6 +30,7 @@ def test_metrics_that_come_in_parts_give_the_values_of_the_whole_package():
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
+        ("import importlib; importlib.invalidate_caches(); print('well')", "well"),
         ("import torchmetrics; print(torchmetrics.functional.accuracy.__name__)", "accuracy"),
         ("from torchmetrics.functional.classification import accuracy; print(callable(accuracy))", "True"),
         ("import importlib as i, torchmetrics as t; i.invalidate_caches(); print(t.SumMetric.__name__)", "SumMetric"),
