@@ -59,7 +59,8 @@ def _lines(found: list[Cause], parts: tuple[int, str, object, object] | None) ->
             yield f"\n{cause.detail}"
     if parts is not None:
         step, name, before, now = parts
-        yield f"\nthe curves part at step {step}: {name} is {number(before)} and {number(now)}"
+        shown = str if number(before) == number(now) else number  # all digits where four decimals are the same
+        yield f"\nthe curves part at step {step}: {name} is {shown(before)} and {shown(now)}"
         if not found:
             yield "nothing else is known to differ: device.deterministic=true may be missing, or a seed"
     else:
@@ -150,7 +151,10 @@ def _bisect(options: Namespace, one: Path, other: Path, root: Path) -> int:
     checks = (
         (lambda: apart != "bits", "both runs have the same bits"),
         (lambda: gives(one, []), "the first run does not repeat itself, so reruns tell nothing"),
-        (lambda: gives(other, items), "keys and code do not make the result of the second: something else does"),
+        (
+            lambda: gives(other, items),
+            "keys and code do not make the result of the second: something else does, maybe a draw without a seed",
+        ),
     )
     try:
         reason = next((text for holds, text in checks if not holds()), "")

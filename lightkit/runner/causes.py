@@ -19,7 +19,7 @@ from lightkit.common.ledger import MACHINE
 from lightkit.common.text import counted
 from lightkit.data.kept_rows import KeptRows
 from lightkit.runner.comparison import Comparison, compare_runs, flatten
-from lightkit.runs.code import code_diff, kept_code
+from lightkit.runs.code import code_diff, earlier_code, kept_code
 from lightkit.runs.folder import differences
 from lightkit.runs.index import RunIndex
 from lightkit.runs.reading import read_facts, read_metrics, read_result
@@ -79,6 +79,9 @@ def _pairs(tables: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 def _of_code(one: Path, other: Path) -> Iterator[Cause]:
     for name, diff in code_diff(kept_code(one), kept_code(other)).items():
         yield Cause("code", name if "\n" in diff else f"{name}: {diff}", diff if "\n" in diff else "")
+    for which, run in (("first", one), ("second", other)):
+        for path in sorted({*earlier_code(run)} - {*earlier_code(other if run == one else one)}):
+            yield Cause("code", f"an earlier part of the {which} run had another {Path(path).name} (code/{path})")
     first, second = (read_facts(folder).get("git") or {} for folder in (one, other))
     if first.get("commit") != second.get("commit"):
         yield Cause("code", f"git commit: {first.get('commit') or _MISSING} and {second.get('commit') or _MISSING}")

@@ -62,7 +62,8 @@ def checkpoint_path(store: CheckpointStore | None, checkpoint: str, folder: Path
         return Path(checkpoint)
     path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
     if path is None:
-        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
+        fix = "train it first; `lightkit rerun` trains a run again whose checkpoints were removed"
+        raise UserError("the run has no checkpoint", key=str(folder), fix=fix, family="no-checkpoint")
     return path
 
 

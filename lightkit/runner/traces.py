@@ -24,6 +24,7 @@ from lightkit.config.project import CODE
 from lightkit.config.provenance import is_ours
 from lightkit.runner.comparison import first_mismatch, line_key, read_trace
 from lightkit.runner.verify import SIGKILL, TracedJob, traced
+from lightkit.runs.code import earlier_code
 from lightkit.runs.reading import read_config
 
 _WHAT = {"rows": "batch", "batch": "batch", "loss": "output", "gradients": "gradient"}
@@ -56,7 +57,11 @@ class Difference:
     note: str = ""
 
     def __str__(self) -> str:
-        place = f"after step {max(0, self.after)} and up to step {self.step}" if self.note else f"at step {self.step}"
+        place = (
+            f"after step {max(0, self.after)} and up to step {self.step}"
+            if self.note and self.step
+            else f"at step {self.step}"
+        )
         about = f" of {self.module}" if self.module else f" of member {self.member}" if self.member else ""
         size = "" if self.size is None else f", by {self.size:.3g} at most ({self.relative:.2g} of the largest value)"
         return f"{place} the {self.what}{about} differs first{size}{f': {self.note}' if self.note else ''}"
@@ -86,6 +91,8 @@ def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], o
             several = (yaml_or_nothing(text).get("device") or {}).get("nproc", 1) != 1
             if member or several or not is_ours(run.resolve(), text):
                 raise UserError("members, runs of several processes and runs from elsewhere are not replayed")
+            if earlier_code(run):
+                raise UserError("a run that was resumed with other code is not replayed")
         with tempfile.TemporaryDirectory(prefix="lightkit-why-", ignore_cleanup_errors=True) as scratch:
             return _replayed(told, (one, other), Path(scratch), tell)
     except UserError as error:

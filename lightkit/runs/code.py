@@ -140,6 +140,12 @@ def kept_code(folder: Path) -> dict[str, str]:
     return {file.relative_to(home).as_posix(): file.read_text(encoding="utf-8", errors="replace") for file in own}
 
 
+def earlier_code(folder: Path) -> list[str]:
+    """Return the path below `code/` of each file that an earlier part of a resumed run had otherwise."""
+    home = folder / run_files.CODE
+    return sorted(file.relative_to(home).as_posix() for file in (home / run_files.CODE_EARLIER).glob("*/*.py"))
+
+
 def code_diff(first: dict[str, str], second: dict[str, str]) -> dict[str, str]:
     """Return for each file that differs its unified diff; of one that only one run has, one line.
 

@@ -72,6 +72,29 @@ def test_why_names_every_planted_cause(cli: Cli, project: Path, trained: Path) -
     assert cli("why", "a", "a").code == 2
 
 
+def test_a_run_that_was_resumed_with_other_code_says_so_and_is_not_replayed(cli: Cli, project: Path) -> None:
+    (project / "own_net.py").write_text(NET)
+    quick = (*QUICK, "logger.trace=1")
+    assert cli("train", *quick, "name=b", "trainer.epochs=2").code == 0
+    assert cli("train", *quick, "name=a").code == 0
+    (project / "own_net.py").write_text(NET.replace("nn.ReLU()", "nn.ReLU6()"))
+    assert cli("resume", "a", "trainer.epochs=2").code == 0
+    (project / "own_net.py").write_text(NET)
+    done = cli("why", "b", "a")
+    assert "code     an earlier part of the second run had another own_net.py (code/earlier/" in done.out
+    assert "replaying" not in done.err
+    if "the curves part" in done.out:
+        assert "differs first: a run that was resumed with other code is not replayed" in done.out
+
+
+def test_numbers_that_are_alike_to_four_decimals_are_shown_in_full(cli: Cli, project: Path, trained: Path) -> None:
+    other = trained.with_name("00-00-00-b")
+    shutil.copytree(trained, other)
+    for folder, loss in ((trained, 0.50000001), (other, 0.50000002)):
+        (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "epoch": 1, "train/loss": loss}) + "\n")
+    assert "train/loss is 0.50000001 and 0.50000002" in cli("why", "a", "b").out
+
+
 def test_why_reads_code_rows_versions_and_variables(cli: Cli, project: Path, trained: Path) -> None:
     other = trained.with_name("00-00-00-b")
     shutil.copytree(trained, other)

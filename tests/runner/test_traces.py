@@ -99,6 +99,8 @@ def test_the_first_step_that_differs_of_those_that_both_have(tmp_path: Path, fac
     assert "from elsewhere are not replayed" in found.note
     assert f"after step 0 and up to step 6 the {what} differs first: " in str(found)
     assert first_difference(tmp_path / "a", tmp_path / "a", tmp_path) is None
+    write(tmp_path / "d", line(0, weights="x"))
+    assert str(first_difference(tmp_path / "a", tmp_path / "d", tmp_path)).startswith("at step 0 the weight differs ")
     (tmp_path / "c").mkdir()
     assert first_difference(tmp_path / "a", tmp_path / "c", tmp_path) is None
 

@@ -193,5 +193,6 @@ def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = Non
     store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
     path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
     if path is None:
-        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
+        fix = "train it first; `lightkit rerun` trains a run again whose checkpoints were removed"
+        raise UserError("the run has no checkpoint", key=str(folder), fix=fix, family="no-checkpoint")
     return path
