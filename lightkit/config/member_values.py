@@ -7,7 +7,6 @@ first, then come whole nodes, then values; of two that say the same the later co
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -15,6 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 from lightkit.common.text import slug
+from lightkit.config.merging import copy_node
 
 REMOVE = "~"
 NAME = "name"
@@ -51,7 +51,7 @@ def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     if any(place[0].startswith(REMOVE) for place in changes):
         made = OmegaConf.create(tree)
     else:
-        made = cast(DictConfig, pickle.loads(pickle.dumps(cfg)))  # a third of the time that making all anew takes
+        made = copy_node(cfg)  # in a part of the time that making all anew takes
         made._set_flag(["readonly", "struct"], [False, False])
         for name in dict.fromkeys(place[0] for place in changes):
             made[name] = tree[name]
