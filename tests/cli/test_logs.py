@@ -38,7 +38,7 @@ def test_nothing_yet(cli: Cli, project: Path) -> None:
 def test_following_until_the_run_ends(cli: Cli, project: Path) -> None:
     folder = make_run(project)
     with going_on(folder) as process:
-        threading.Timer(0.2, process.terminate).start()
+        threading.Timer(2.0, process.terminate).start()
         done = cli("logs", "-f", "-n", "1", "a")
     assert done.code == 0
     assert [line.rpartition(": ")[2] for line in done.out.splitlines()] == ["loss 0.5", "saved"]

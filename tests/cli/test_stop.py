@@ -43,7 +43,7 @@ def test_stopping_waits_until_a_run_has_saved(cli: Cli, project: Path) -> None:
 
 def test_somebody_asked_before(cli: Cli, project: Path) -> None:
     folder = make_run(project)
-    with going_on(folder, seconds=0.3) as process:
+    with going_on(folder, seconds=3.0) as process:
         ask_to_end(look(folder))
         done = cli("stop", "a")
     assert done.out.splitlines()[0] == f"process {process.pid} was asked before; waiting for it"
