@@ -61,17 +61,21 @@ class UnlikeSteps:
         return [{**group, **own, "lr": rate} for group, own, rate in zip(groups, self.settings[member], rates)]
 
     def __call__(self) -> None:
-        """Take a step of all."""
+        """Take a step of all, which is one step to the hooks of the optimizer: the watch counts by them."""
         wholes = _weights(self.optimizer)
         if not self._parts:
             runs = [[*members] for _, members in groupby(range(len(self.settings)), key=self.settings.__getitem__)]
             self._parts = [(rows, self._part(rows)) for rows in (slice(run[0], run[-1] + 1) for run in runs)]
+        for before in self.optimizer._optimizer_step_pre_hooks.values():
+            before(self.optimizer, (), {})
         for rows, part in self._parts:
             for own, group in zip(part.param_groups, self.groups(rows.start, self.optimizer.param_groups)):
                 own["lr"] = group["lr"]
             for mine, whole in zip(_weights(part), wholes):
                 mine.grad = None if whole.grad is None else whole.grad[rows]
             take_step(part)
+        for after in self.optimizer._optimizer_step_post_hooks.values():
+            after(self.optimizer, (), {})
 
     def _part(self, rows: slice) -> Optimizer:
         """Make the optimizer of some members, over their parts of the weights and of what is kept of these."""

@@ -376,9 +376,10 @@ def watched(
     action: str = "warn",
     act: Callable[[Any], None] = lambda trainer: None,
     change: Callable[[nn.Module], Any] = lambda model: None,
+    unlike: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[Stack, list[str]]:
     """Train members; `act` is called after each step, `change` with each model. Returns them and what was said."""
-    make, told = maker(*(overrides or SGD)), list[str]()
+    make, told = maker(*(overrides or SGD), unlike=unlike or {}), list[str]()
 
     def changed(seed: int) -> Learner:
         learner = make(seed)
@@ -420,6 +421,10 @@ def test_sound_members_train_with_the_same_bits_and_nothing_is_told(kind: str, e
 @pytest.mark.parametrize("kind", ["adversarial mlp", *TAIL])
 def test_nothing_is_told_of_sound_members_of_other_kinds(kind: str) -> None:
     assert watched(*{**KINDS, **TAIL}[kind], every=2)[1] == []
+
+
+def test_nothing_is_told_of_sound_members_with_rates_of_their_own() -> None:
+    assert watched(unlike=UNLIKE)[1] == watched(*WINE, unlike=UNLIKE, every=2)[1] == []
 
 
 def test_members_that_leave_are_no_longer_looked_at() -> None:
