@@ -47,7 +47,7 @@ def sparingly(make: Callable[[], Any]) -> Any:
     return make()
 
 
-class _Finder:  # no `MetaPathFinder`: a class that stands in `sys.meta_path` has no `self` for its other methods
+class _Finder:
     """Finds what waits."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:

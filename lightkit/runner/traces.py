@@ -128,7 +128,8 @@ def _replay(job: TracedJob, run: Path, start: str | None, name: str) -> list[dic
     """Make a run again in a process of its own, from a checkpoint or its start; return what it has written down."""
     folder, kept = Path(job.folder) / name, run / run_files.CODE
     if start:
-        shutil.copytree(run, folder, ignore=shutil.ignore_patterns("step-*.pt", run_files.MANIFEST, run_files.CODE))
+        left = (run_files.CHECKPOINT_PATTERN, run_files.MANIFEST, run_files.CODE)
+        shutil.copytree(run, folder, ignore=shutil.ignore_patterns(*left))
         shutil.copy2(run / run_files.CHECKPOINTS / start, folder / run_files.CHECKPOINTS)
     lines = traced(replace(job, replays=str(run.resolve())), name, want=-SIGKILL, **{CODE: str(kept.resolve())})[1]
     return [{**row, "rates": None, "optimizer": None} for row in lines]  # what they change shows in the weights
