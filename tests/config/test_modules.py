@@ -46,6 +46,7 @@ NAMES = ["a",
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "_OF_OTHERS", tmp_path.parts[-1:])
+    monkeypatch.setattr(modules, "ast", ast)  # not what other tests share
 
 
 def read(file: Path) -> tuple[Module, bool]:
