@@ -341,7 +341,8 @@ def fingerprint(parts: Iterable[object]) -> str:
         if isinstance(part, torch.Tensor):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
             plain = part.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+            flat = plain.as_strided((plain.numel(),), (1,))  # one number may have any stride
+            digest.update(flat.view(torch.uint8).numpy().data)
         else:
             digest.update(f"{part!r}\x1f".encode())
     return digest.hexdigest()
