@@ -218,18 +218,26 @@ def _resolved(loader: ConfigLoader, rewritten: Rewritten) -> DictConfig:
     """
     texts, errors = list(rewritten.texts), list(rewritten.errors)
     cfg = _load(loader, rewritten)
-    nodes = {str(group): node for group, node in cfg.items_ex(resolve=False) if isinstance(node, DictConfig)}
-    open_ones = {group: node["by_task"] for group, node in nodes.items() if "by_task" in [*node.keys()]}
-    if not open_ones:
+    chosen = choices_by_task(cfg)
+    if not chosen:
         return cfg
-    task = kind_of_target(cfg)
-    chosen = [
-        f"{group}={options.get(str(task)) or next(iter(options.values()))}" for group, options in open_ones.items()
-    ]
-    kept = [text for text in texts if text.lstrip("+~").partition("=")[0] not in open_ones]
+    groups = {text.partition("=")[0] for text in chosen}
+    kept = [text for text in texts if text.lstrip("+~").partition("=")[0] not in groups]
     rewritten.texts, rewritten.errors[:] = [*chosen, *kept], errors
     rewritten.toggled.clear()
     return _load(loader, rewritten)
+
+
+def choices_by_task(cfg: DictConfig) -> list[str]:
+    """Return the options, as `loss=mse`, of the groups that leave this to the kind of the data's target.
+
+    Args:
+        cfg: A composition.
+    """
+    nodes = {str(group): node for group, node in cfg.items_ex(resolve=False) if isinstance(node, DictConfig)}
+    open_ones = {group: node["by_task"] for group, node in nodes.items() if "by_task" in [*node.keys()]}
+    task = kind_of_target(cfg) if open_ones else None
+    return [f"{group}={options.get(str(task)) or next(iter(options.values()))}" for group, options in open_ones.items()]
 
 
 def _load(loader: ConfigLoader, rewritten: Rewritten) -> DictConfig:

@@ -22,7 +22,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.reading import UnreadableError, parse_mapping, read_text
 from lightkit.config.check import complete, problems, sweep_options
-from lightkit.config.compose import Composed, load_choices
+from lightkit.config.compose import Composed, choices_by_task, load_choices
 from lightkit.config.describe import changed_keys
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.finetuning import pattern_places
@@ -133,8 +133,8 @@ def load_run(
     tree["trust"] = [*dict.fromkeys([*(_trust_entries(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
     chosen = [text for text in overrides if is_choice(loader, text) and (new or _group(text) in _AROUND)]
-    errors += _choose(cfg, loader, chosen) if new else _set_around(cfg, loader, chosen)
     overrides = [text for text in overrides if text not in chosen]
+    errors += _choose(cfg, loader, chosen, overrides) if new else _set_around(cfg, loader, chosen)
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     for line in move_former(cfg):
         _LOG.warning(line)
@@ -154,8 +154,10 @@ def load_run(
     return Composed(members.write(complete(cfg)), [*chosen, *overrides], {}, sources, sweep=sweep)
 
 
-def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:
-    """Put the options of groups in the place of what the run had; those of data bring loss and metrics along."""
+def _choose(
+    cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str], values: Sequence[str] = ()
+) -> Sequence[UserError]:
+    """Put the options of groups in the place of what the run had; those of data bring what suits its target along."""
     if not choices:
         return ()
     try:
@@ -164,7 +166,11 @@ def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Se
         return found.errors
     for group in groups:
         cfg[group] = OmegaConf.to_container(composed[group], resolve=False)
-    return ()
+    meant = copy.deepcopy(cfg)
+    for text in values:
+        if text.startswith("data."):
+            _apply(meant, loader, text, [])  # what is wrong with it is told where the run gets it
+    return _choose(cfg, loader, choices_by_task(meant))
 
 
 def _set_around(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:

@@ -191,3 +191,14 @@ def test_an_older_run_means_what_it_meant_wherever_it_is_read(folder: Path) -> N
     assert from_yaml(path.read_text(encoding="utf-8"))["finetune"]["freeze"] == ["*0.*"]  # as a resume reads it
     assert MARK in save(cfg, folder).read_text(encoding="utf-8")
     assert load_run(folder).cfg.finetune.freeze == ["*0.*"], "once widened, that is what it says"
+
+
+@pytest.mark.parametrize(("target", "loss"), [("kind", "CrossEntropyLoss"), ("size", "MSELoss")])
+def test_a_table_that_a_new_run_chooses_brings_the_loss_of_its_target(tmp_path: Path, target: str, loss: str) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,size,kind\n" + "".join(f"{row},{row / 7},{'uv'[row % 2]}\n" for row in range(60)))
+    save(compose(["data=digits"]).cfg, tmp_path)
+    typed = ["data=table", f"data.dataset.path={table}", f"data.dataset.target={target}", "data.dataset.features=[a]"]
+    cfg = load_run(tmp_path, typed, new=True).cfg
+    assert cfg.loss["_target_"].endswith(loss)
+    assert cfg.metrics.monitor
