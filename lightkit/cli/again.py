@@ -171,7 +171,10 @@ _OUTCOMES = {"bits": "the same bits", "values": "the same values, but not the sa
 
 
 def _verdict(verdict: Verdict, found: list[Cause], tolerance: float) -> Iterator[str]:
-    rows = [(part.name, str(part.size), "different" if part.different else "same") for part in verdict.compared]
+    rows = [
+        (part.name, str(part.size), "different" if part.different else "same" if part.size else "not in both runs")
+        for part in verdict.compared
+    ]
     yield table(["compared", "values", ""], rows, right=[1])
     if found:
         yield "\n" + table(["differs", "before and now"], [(cause.kind, cause.what) for cause in found])

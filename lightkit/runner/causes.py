@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightkit.assembly.run_rows import read_rows
+from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
 from lightkit.common.text import counted
 from lightkit.data.kept_rows import KeptRows
-from lightkit.runner.comparison import Comparison, compare_runs, flatten
+from lightkit.runner.comparison import PARTS, Comparison, compare_runs, flatten
 from lightkit.runs.code import code_diff, earlier_code, kept_code
 from lightkit.runs.folder import differences
 from lightkit.runs.index import RunIndex
@@ -172,6 +173,9 @@ def judge(one: Path, other: Path, *, tolerance: float) -> Verdict:
         tolerance: Largest difference of a metric, relative to its size, that counts as the same.
     """
     compared = [part for part in compare_runs(one, other) if part.size or part.different]
+    if not all(any(folder.rglob(run_files.CHECKPOINT_PATTERN)) for folder in (one, other)):  # removed since
+        compared = [part for part in compared if part.name.removeprefix(f"{run_files.MEMBERS}: ") not in PARTS]
+        compared.append(Comparison(run_files.CHECKPOINTS, 0, None))
     largest = _largest(*(read_result(folder).get("metrics") or {} for folder in (one, other)))
     within = "values" if largest is not None and largest <= tolerance else "neither"
     return Verdict(within if any(part.different for part in compared) else "bits", compared, largest)

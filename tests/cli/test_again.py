@@ -140,3 +140,13 @@ def test_a_fold_is_repeated_with_the_code_of_its_cross_validation(cli: Cli, proj
     found = json.loads(cli("rerun", "folds/members/fold-0", "--json").out)
     assert found["outcome"] in ("bits", "values"), "folds may have trained at once, which rounds otherwise"
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
+
+
+def test_checkpoints_that_were_removed_are_not_compared(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    assert judge(trained, other, tolerance=0).compared[0].name == "model"
+    shutil.rmtree(other / "checkpoints")
+    verdict = judge(trained, other, tolerance=0)
+    assert verdict.outcome == "bits"
+    assert [part.name for part in verdict.compared] == ["metrics.jsonl", "TensorBoard", "result.json", "checkpoints"]
