@@ -284,7 +284,7 @@ def _by_kind(members: Sequence[RunMember], own: Callable[[str], bool] = may_diff
     groups: dict[str, list[RunMember]] = {}
     for member in members:
         values = leaves(member.values)
-        key = [{name: value for name, value in values.items() if not own(name)}, [*values]]
+        key = [{name: value for name, value in values.items() if not own(name)}, sorted(values)]
         groups.setdefault(json.dumps(key, default=str), []).append(member)
     return [*groups.values()]
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
 from lightkit.runner.comparison import compare_runs
+from lightkit.runner.ensemble import engines
 from tests.conftest import Outcome
 from tests.resume.ensembles import BASE, METHODS, config, go_on
 from tests.resume.harness import forked
@@ -112,3 +114,9 @@ def test_what_rank_0_cannot_write_ends_all(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("lightkit.runner.ensemble.run.write_ensemble", refuse)
     train(tmp_path / "two", configured(*TWO["voting"]), 2, want=[1, 1])
     assert result(tmp_path / "two")["status"] == "failed"
+
+
+def test_the_order_of_what_a_member_sets_makes_no_other_kind() -> None:
+    values = {"optim.lr": 0.1, "optim.weight_decay": 0.01}, {"optim.weight_decay": 0.1, "optim.lr": 0.03}
+    members: Any = [SimpleNamespace(values=own) for own in values]
+    assert engines._by_kind(members) == [members]
