@@ -189,7 +189,9 @@ class GroupTraining:
 
     def _open(self) -> MemberFiles:
         """Go on from the state that was saved, or begin the folders; returns what writes them."""
-        files = MemberFiles(self.run, self.members, self.cfg, self.stack.learner.timetable.total_steps)
+        learner = self.stack.learner
+        facts = {"total_steps": learner.timetable.total_steps, "weights": learner.made.loaded}
+        files = MemberFiles(self.run, self.members, self.cfg, facts)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])

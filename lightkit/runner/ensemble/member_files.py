@@ -90,13 +90,13 @@ class MemberFiles:
         run: The run.
         members: The members.
         cfg: The configuration of the first member: that of all, but for what is each one's own.
-        total_steps: Steps of each member.
+        facts: What else is known of each member.
     """
 
-    def __init__(self, run: Session, members: Sequence[RunMember], cfg: DictConfig, total_steps: int) -> None:
+    def __init__(self, run: Session, members: Sequence[RunMember], cfg: DictConfig, facts: Mapping[str, Any]) -> None:
         self.run, self.members, self.cfg = run, members, cfg
         self.texts = ConfigTexts(members[0], cfg, run.overrides)
-        self._facts = {**run.place.facts(), "total_steps": total_steps, "seed": _STAND_IN}
+        self._facts = {**run.place.facts(), **facts, "seed": _STAND_IN}
         self._environment = self._text(self._facts)
         self._store = build_store(cfg.checkpoint, run.place.path, mode=cfg.metrics.mode)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
