@@ -77,6 +77,7 @@ def test_a_resume_says_and_keeps_it_no_second_time(cli: Run) -> None:
     assert json.loads(Path("run", run_files.LEAKS).read_text())["findings"] == kept
 
 
+@pytest.mark.thorough(first=1)
 @pytest.mark.parametrize("engine", ["vectorized", "processes"])
 @pytest.mark.parametrize("kind", ["cv=2", "ensemble=voting"])
 def test_several_models_are_looked_at_once(cli: Run, kind: str, engine: str) -> None:

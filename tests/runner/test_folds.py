@@ -151,6 +151,7 @@ def test_what_folds_predict_is_what_scikit_learn_predicts_with_the_same_folds(cl
     assert np.abs(oof().predictions.numpy() - theirs).max() < 1e-6
 
 
+@pytest.mark.thorough(first=1)
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_each_fold_weighs_classes_by_its_own_training_rows(cli: Cli, engine: str) -> None:
     found = trained(cli, "cv=3", "loss.weight=balanced", f"cv.engine={engine}")

@@ -126,6 +126,7 @@ def test_images_of_a_folder_give_the_same_bits(tmp_path: Path) -> None:
 ENSEMBLES = {"single": (), "voting": ("ensemble=voting",), "stacking": ("ensemble=stacking", "ensemble.folds=2")}
 
 
+@pytest.mark.thorough(first=1)
 @pytest.mark.parametrize("overrides", ENSEMBLES.values(), ids=ENSEMBLES)
 def test_arrays_give_the_same_bits(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     run = trained(tmp_path / "run", *overrides, *(["ensemble.size=3"] if "ensemble=voting" in overrides else []))
