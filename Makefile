@@ -10,7 +10,6 @@ EXTRAS ?= dev,vision,sweep,ray,graph,wandb,mlflow,onnx,text,optim,hf,detection
 ARGS ?=
 # The tests of a file share what is expensive to make, so one process runs them all; long files come first.
 PYTEST := -q -n auto --dist loadfile --no-loadscope-reorder
-# pip compiles no modules (--no-compile): a run compiles those that it imports, a small part of them.
 # Compiled modules are kept whatever the shell says: hundreds of processes start in the tests.
 export PYTHONDONTWRITEBYTECODE =
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -55,7 +54,7 @@ conf: $(EVERYTHING) ## write the files of conf/ and the pages of docs/ that say 
 	@$(BIN)/python -m lightkit.cli.reference
 
 docs: $(EVERYTHING) ## build the manual as a site in build/site
-	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$(EXTRAS),docs]'
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS),docs]'
 	@$(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 board: $(STAMP) ## TensorBoard over outputs/
@@ -77,10 +76,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "could not create $(VENV); on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@echo "installing lightkit and what it needs into $(VENV) (the first time takes some minutes: PyTorch is large)"
-	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	@touch $@
 
 $(EVERYTHING): $(STAMP)
 	@echo "installing what tests and optional parts need: $(EXTRAS)"
-	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

@@ -171,7 +171,7 @@ def test_make_train_installs_what_training_needs_and_make_test_the_rest(tmp_path
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return (tmp_path / "log").read_text().splitlines()
 
-    install = "python -m pip install --quiet --no-compile -c constraints.txt -e"
+    install = "python -m pip install --quiet -c constraints.txt -e"
     assert ran("train") == [f"{install} .", "lightkit train -x"]
     assert ran("train") == ["lightkit train -x"]
     with_extras, tests = ran("test")
