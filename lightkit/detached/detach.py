@@ -21,13 +21,15 @@ from lightkit.common.errors import FAILED, UserError
 from lightkit.processes.children import output_of
 from lightkit.processes.forks import fork_away
 from lightkit.runs.folder import unwritable
-from lightkit.runs.lock import in_use, lock_holder, locked, read_lock
+from lightkit.runs.lock import in_use, locked, read_lock, wait_for_lock
 
 IN_LINE = "LIGHTKIT_IN_LINE"
 """Set for a process that is to take the place that its run has in the line; where it has none it does nothing."""
 PATIENCE_SECONDS = 5.0
 """After this time whoever waits is told that the work has not begun yet."""
 _POLL_SECONDS = 0.05
+_ENDING_SECONDS = 2.0
+"""A process that is killed closes its pipe a moment before its lock."""
 _OURS = frozenset({run_files.JOB_LOCK, run_files.OUTPUT_LOG, run_files.WAITING})
 """What a detached process leaves in a folder before it has begun to write to it."""
 
@@ -100,7 +102,8 @@ def detach(
 def tidy(folder: Path) -> None:
     """Remove what a detached process has left that never began; one with more in it, or at work, stays."""
     with suppress(OSError):
-        if {path.name for path in folder.iterdir()} <= _OURS and not lock_holder(folder, run_files.JOB_LOCK):
+        is_ours = {path.name for path in folder.iterdir()} <= _OURS
+        if is_ours and wait_for_lock(folder, run_files.JOB_LOCK, _ENDING_SECONDS):
             for name in _OURS:
                 (folder / name).unlink(missing_ok=True)
 
