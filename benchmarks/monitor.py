@@ -8,23 +8,19 @@ blocks it wakes up as often and does nothing. Where there is a GPU its driver is
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
-import tempfile
 import warnings
 from pathlib import Path
 
 import torch
 
 from benchmarks.harness import Bar, Results, Sample, judge, options, show
-from benchmarks.work import BATCH, HIDDEN
+from benchmarks.work import BATCH, trained_in_blocks
 from lightkit.monitor.monitor import Monitor, Watch
 from lightkit.trainer import Callback, Trainer
 
 ON, OFF = "watched twice a second", "not watched"
 SECONDS = 0.5
-STEPS_PER_EPOCH = 200
 BARS = [Bar(ON, OFF, 1.01, kind="cpu"), Bar(ON, OFF)]
 TURN = (ON, OFF, OFF, ON)
 """Neither side always comes first."""
@@ -82,25 +78,6 @@ class Blocks(Callback):
         self._monitor.stop()
 
 
-def run(rounds: int, steps: int) -> Results:
-    """Train an MLP from a composed configuration with its usual files, without checkpoints."""
-    from benchmarks import monitor  # this module by the name that the configuration has for it, not as `__main__`
-    from lightkit import Runner, compose
-
-    per_epoch = min(STEPS_PER_EPOCH, steps)
-    overrides = [
-        "data=custom", "data.dataset._target_=benchmarks.work.data_set", f"+data.dataset.rows={per_epoch * BATCH}",
-        "data.split.val=0", "data.split.test=0", f"data.batch_size={BATCH}", "model=mlp", f"model.hidden=[{HIDDEN}]",
-        "checkpoint=none", "device.threads=1", "metrics=none", "metrics.monitor=train/loss", "metrics.mode=min",
-        f"trainer.steps={(2 * rounds + 1) * steps}", "trainer.test=none", "logger.console.style=quiet",
-        "logger.system.enabled=false",
-        f"trainer.callbacks={{blocks: {{_target_: benchmarks.monitor.Blocks, steps: {steps}}}}}",
-    ]  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        Runner(compose(overrides).cfg, Path(folder)).run()
-    return monitor.Blocks.last.results
-
-
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bar holds."""
     args = options("cost of watching the machine", rounds=60, steps=3000).parse_args(arguments)
@@ -108,7 +85,7 @@ def main(arguments: list[str] | None = None) -> bool:
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = run(args.rounds, args.steps)
+        results = trained_in_blocks("monitor", steps=args.steps, rounds=args.rounds)
     logging.disable(logging.NOTSET)
     show(f"a step, batch {BATCH}", results, OFF, per=args.steps, unit="µs")
     return judge(results, BARS)

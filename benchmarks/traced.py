@@ -5,17 +5,14 @@ python -m benchmarks.traced [--rounds 40] [--steps 400]
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
-import tempfile
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import Bar, Results, Sample, judge, options, show
+from benchmarks.work import trained_in_blocks
 from lightkit.trainer.traced import StepTrace
 
 ON, OFF = "traced", "not traced"
@@ -77,24 +74,6 @@ class Clock:
             self._blocks.turn(trainer.state.step)
 
 
-def run(rounds: int, steps: int, hidden: str, batch: int, every: int) -> Results:
-    """Train an MLP from a composed configuration with its usual files, without checkpoints."""
-    from benchmarks import traced  # this module by the name that the configuration has for it, not as `__main__`
-    from lightkit import Runner, compose
-
-    overrides = [
-        "data=custom", "data.dataset._target_=benchmarks.work.data_set", f"+data.dataset.rows={200 * batch}",
-        "data.split.val=0", "data.split.test=0", f"data.batch_size={batch}", "model=mlp", f"model.hidden=[{hidden}]",
-        "checkpoint=none", "device.name=cpu", "device.threads=1", "metrics=none", "metrics.monitor=train/loss",
-        "metrics.mode=min", f"trainer.steps={(2 * rounds + 1) * steps}", "trainer.test=none",
-        "logger.console.style=quiet", "logger.system.enabled=false",
-        f"trainer.callbacks={{blocks: {{_target_: benchmarks.traced.Blocks, every: {every}, steps: {steps}}}}}",
-    ]  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        Runner(compose(overrides).cfg, Path(folder)).run()
-    return traced.Blocks.last.results
-
-
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bars hold."""
     args = options("cost of a trace", rounds=40, steps=400).parse_args(arguments)
@@ -107,7 +86,7 @@ def main(arguments: list[str] | None = None) -> bool:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results = run(rounds, steps, hidden, batch, every)
+            results = trained_in_blocks("traced", steps=steps, rounds=rounds, hidden=hidden, batch=batch, every=every)
         show(f"a step, MLP of [{hidden}], batch {batch}, a line every {every}", results, OFF, per=steps, unit="µs")
         fine = judge(results, [Bar(ON, OFF, 1.01, kind="cpu")]) and fine
     logging.disable(logging.NOTSET)

@@ -8,25 +8,20 @@ tiny network a step is short and a look is dear beside it; a larger one shows wh
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
-import tempfile
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import Bar, Results, Sample, judge, options, show
-from benchmarks.work import BATCH, HIDDEN
+from benchmarks.work import BATCH, HIDDEN, trained_in_blocks
 from lightkit.trainer import Callback
 from lightkit.trainer.audit.watch import NoWatch, Watcher
 from lightkit.trainer.learner import Learner
 
 ON, OFF = "watched every 200 steps", "not watched"
 EVERY = 200
-STEPS_PER_EPOCH = 200
 BARS = [Bar(ON, OFF, 1.02, kind="cpu"), Bar(ON, OFF)]
 TURN = (ON, OFF, OFF, ON)
 """Neither side always comes first."""
@@ -83,25 +78,6 @@ class Blocks(Callback):
         self._sample.__enter__()
 
 
-def run(rounds: int, steps: int, hidden: str, batch: int) -> Results:
-    """Train an MLP from a composed configuration with its usual files, without checkpoints."""
-    from benchmarks import watch  # this module by the name that the configuration has for it, not as `__main__`
-    from lightkit import Runner, compose
-
-    rows = STEPS_PER_EPOCH * batch
-    overrides = [
-        "data=custom", "data.dataset._target_=benchmarks.work.data_set", f"+data.dataset.rows={rows}",
-        "data.split.val=0", "data.split.test=0", f"data.batch_size={batch}", "model=mlp", f"model.hidden=[{hidden}]",
-        "checkpoint=none", "device.name=cpu", "device.threads=1", "metrics=none", "metrics.monitor=train/loss",
-        "metrics.mode=min", f"trainer.steps={(2 * rounds + 1) * steps}", "trainer.test=none",
-        "logger.console.style=quiet", "logger.system.enabled=false",
-        f"trainer.callbacks={{blocks: {{_target_: benchmarks.watch.Blocks, steps: {steps}}}}}",
-    ]  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        Runner(compose(overrides).cfg, Path(folder)).run()
-    return watch.Blocks.last.results
-
-
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bars hold."""
     args = options("cost of watching a run", rounds=60, steps=1000).parse_args(arguments)
@@ -114,7 +90,7 @@ def main(arguments: list[str] | None = None) -> bool:
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results = run(rounds, steps, hidden, batch)
+            results = trained_in_blocks("watch", steps=steps, rounds=rounds, hidden=hidden, batch=batch)
         show(f"a step, MLP of [{hidden}], batch {batch}", results, OFF, per=steps, unit="µs")
         fine = judge(results, BARS) and fine
     logging.disable(logging.NOTSET)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +21,7 @@ from lightkit.trainer import Callback, Trainer
 
 FEATURES, HIDDEN, CLASSES = 64, 64, 10
 BATCH, RATE, LOG_STEPS = 32, 0.02, 50
+STEPS_PER_EPOCH = 200
 METRICS: dict[str, dict[str, Any]] = {
     "accuracy": {"_target_": "torchmetrics.classification.MulticlassAccuracy", "average": "micro"},
     "f1": {"_target_": "torchmetrics.classification.MulticlassF1Score", "average": "macro"},
@@ -116,3 +121,37 @@ class Stopwatch(Callback):
         """Stop them."""
         self._sample.__exit__(None, None, None)
         trainer.state.last.update({"stopwatch/wall": self._sample.wall, "stopwatch/cpu": self._sample.cpu})
+
+
+def trained_in_blocks(
+    name: str, *, steps: int, rounds: int, hidden: Any = HIDDEN, batch: int = BATCH, **own: Any
+) -> Any:
+    """Train an MLP from a composed configuration with its usual files, without checkpoints, in blocks of two kinds.
+
+    Args:
+        name: Module in `benchmarks` whose callback `Blocks` times them.
+        steps: Optimizer steps of a block.
+        rounds: Blocks of each kind.
+        hidden: Widths of the hidden layers.
+        batch: Rows of a batch.
+        **own: Further arguments of the callback.
+
+    Returns:
+        What its newest `Blocks` has measured.
+    """
+    from lightkit import Runner, compose
+
+    given = "".join(f", {key}: {value}" for key, value in own.items())
+    overrides = [
+        "data=custom", "data.dataset._target_=benchmarks.work.data_set",
+        f"+data.dataset.rows={min(STEPS_PER_EPOCH, steps) * batch}",
+        "data.split.val=0", "data.split.test=0", f"data.batch_size={batch}", "model=mlp", f"model.hidden=[{hidden}]",
+        "checkpoint=none", "device.name=cpu", "device.threads=1", "metrics=none", "metrics.monitor=train/loss",
+        "metrics.mode=min", f"trainer.steps={(2 * rounds + 1) * steps}", "trainer.test=none",
+        "logger.console.style=quiet", "logger.system.enabled=false",
+        f"trainer.callbacks={{blocks: {{_target_: benchmarks.{name}.Blocks, steps: {steps}{given}}}}}",
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        Runner(compose(overrides).cfg, Path(folder)).run()
+    # By the name that the configuration has for it: a script that runs is `__main__`.
+    return importlib.import_module(f"benchmarks.{name}").Blocks.last.results

@@ -222,8 +222,8 @@ def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
         output: Its first argument.
         target: Its second argument.
     """
-    is_module = isinstance(criterion, nn.Module)  # which takes long to say that it has no such attribute
-    if hasattr(type(criterion) if is_module else criterion, "mean_weight"):
+    # A module takes long to say that it has no such attribute.
+    if hasattr(type(criterion), "mean_weight") or "mean_weight" in getattr(criterion, "__dict__", ()):
         return criterion.mean_weight(output, target)
     if isinstance(criterion, partial):
         known, options = criterion.func in _OVER_WEIGHTS_PLAIN, criterion.keywords

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -213,3 +214,9 @@ def test_what_a_task_hands_on_that_the_loss_did_not_see_weighs_by_samples():
         mean_weight(nn.CrossEntropyLoss(weight=WEIGHT, reduction="sum"), torch.randn(1, 3), torch.tensor([0])) is None
     )
     assert mean_weight(lambda output, target: output.sum(), torch.randn(1, 3), torch.tensor([0])) is None
+
+
+def test_a_loss_may_carry_its_mean_weight_itself() -> None:
+    own: Any = nn.MSELoss()
+    own.mean_weight = lambda output, target: target.sum()
+    assert mean_weight(own, None, torch.ones(3)) == 3

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.detach import quoted
 from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, of_process
@@ -106,7 +107,7 @@ def kept_variables(folder: Path) -> dict[str, str]:
 
 
 def _train(source: Path, new: Path, variables: Mapping[str, str], *overrides: str, output: int | None) -> Child:
-    command = lightkit_command("train", "--from", str(source), *overrides, f"hydra.run.dir='{new}'")
+    command = lightkit_command("train", "--from", str(source), *overrides, f"hydra.run.dir={quoted(new)}")
     own = {**os.environ, "PYTHONPATH": lightkit_path(), **variables}
     return Child(command, variables=own, output=output, own_session=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from lightkit.runs.archive import archive, unpack
 from lightkit.runs.catalog import find_run, path_from, places_of, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, all_records
+from lightkit.runs.reading import run_folders
+from lightkit.sweep.plan import find_sweep
 
 
 def tag_runs(args: list[str]) -> int:
@@ -131,7 +134,14 @@ def _chosen(options: Namespace, root: Path, *, everything: bool = False) -> list
 
 
 def _runs_of(text: str, root: Path) -> list[Path]:
-    """Return the runs that a name means: all in a folder only where it is below `outputs/`."""
+    """Return the runs that a name means, of a sweep its jobs: all in a folder only where it is below `outputs/`."""
     home = (root / run_files.OUTPUTS).resolve()
     inside = [place for place in places_of(text, root) if home in (place.resolve(), *place.resolve().parents)]
-    return (runs_of(text, root) if any(place.is_dir() for place in inside) else []) or [find_run(text, root)]
+    if found := runs_of(text, root) if any(place.is_dir() for place in inside) else []:
+        return found
+    try:
+        return [find_run(text, root)]
+    except UserError:
+        with suppress(UserError):
+            return run_folders(find_sweep(text, root))
+        raise

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from lightkit.common import run_files
 from lightkit.common.errors import IN_USE, UserError, of_signal
@@ -131,6 +132,10 @@ def leave(folder: Path) -> None:
         (folder / run_files.WAITING).unlink(missing_ok=True)
 
 
+def _lock_of(queue: str) -> Path:
+    return _home() / f"{slug(queue)}-{crc32(queue.encode()):08x}.lock"  # names of several queues may give one slug
+
+
 def in_turn(folder: Path, work: Callable[[], int]) -> int:
     """Wait until the turn of a run has come, then do its work, in the process that holds the lock of its folder.
 
@@ -143,7 +148,7 @@ def in_turn(folder: Path, work: Callable[[], int]) -> int:
     """
     mark = folder / run_files.WAITING
     while place := find(folder):
-        with (_home() / f"{slug(place.queue)}.lock" if place.queue else place.path).open("ab") as turn:
+        with (_lock_of(place.queue) if place.queue else place.path).open("ab") as turn:
             if not (first := place.first()) and take(turn):
                 mark.unlink(missing_ok=True)
                 if (code := work()) < of_signal(1):  # else it is to go on after a reboot, which may be what ended it

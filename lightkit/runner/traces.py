@@ -32,7 +32,7 @@ _WHAT = {"rows": "batch", "batch": "batch", "loss": "output", "gradients": "grad
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first thing that two runs computed otherwise.
 
     Attributes:
@@ -67,7 +67,7 @@ class Difference:
         return f"{place} the {self.what}{about} differs first{size}{f': {self.note}' if self.note else ''}"
 
 
-def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], object] = str) -> Difference | None:
+def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], object] = str) -> FirstDifference | None:
     """Return the first thing that two runs computed otherwise; None where their traces do not differ, or are not there.
 
     Args:
@@ -84,7 +84,7 @@ def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], o
         return None
     step, member = found.row["step"], found.row["member"]
     after = max((row["step"] for row in common if row["member"] == member and row["step"] < step), default=-1)
-    told = Difference(step, "", _WHAT.get(found.fact, "weight"), None, after=after, member=member)
+    told = FirstDifference(step, "", _WHAT.get(found.fact, "weight"), None, after=after, member=member)
     try:
         for run in (one, other):
             text = read_config(run)
@@ -99,7 +99,9 @@ def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], o
         return replace(told, note=error.what)
 
 
-def _replayed(told: Difference, runs: tuple[Path, Path], scratch: Path, tell: Callable[[str], object]) -> Difference:
+def _replayed(
+    told: FirstDifference, runs: tuple[Path, Path], scratch: Path, tell: Callable[[str], object]
+) -> FirstDifference:
     """Make both runs again up to a step that differs, and once more for the values of what differs first."""
     saved = [{path.name for path in (run / run_files.CHECKPOINTS).glob(run_files.CHECKPOINT_PATTERN)} for run in runs]
     steps = {int(name[5:-3]): name for name in saved[0] & saved[1] if name[5:-3].isdecimal()}
@@ -113,15 +115,15 @@ def _replayed(told: Difference, runs: tuple[Path, Path], scratch: Path, tell: Ca
     key = (found.row["phase"], found.row["step"], found.row["number"], found.row.get("module", ""), found.fact)
     what = _WHAT.get(found.fact, key[0] if found.fact in ("value", "moment") else "weight")
     if found.fact == "moment":  # a module that only the second run has
-        return Difference(key[1], key[3], what, None, after=told.after)
+        return FirstDifference(key[1], key[3], what, None, after=told.after)
     for at, run in enumerate(runs):
         _replay(replace(job, keep=key), run, steps.get(begin), f"one-{at}")
     sides = [read(next((scratch / f"one-{at}.kept").glob(run_files.CHECKPOINT_PATTERN))) for at in (0, 1)]
     name, size = next(((gap.name, gap.largest) for gap in compare(*sides)), ("", None))
     if size is None or name == "rows":
-        return Difference(key[1], key[3] or name, what, None, after=told.after)
+        return FirstDifference(key[1], key[3] or name, what, None, after=told.after)
     scale = float(sides[0][name].to(torch.complex128).abs().max()) or 1.0
-    return Difference(key[1], key[3] or name, what, size, size / scale, told.after)
+    return FirstDifference(key[1], key[3] or name, what, size, size / scale, told.after)
 
 
 def _replay(job: TracedJob, run: Path, start: str | None, name: str) -> list[dict[str, Any]]:

@@ -71,7 +71,8 @@ def named_by_code() -> dict[str, str]:
     beside the module that names them; those of more than 20 MiB are left out.
     """
     sources, found = [*own_files().values()], dict[str, str]()
-    quoted = [(own, name) for own in sources for _, name in _QUOTED.findall(own.read_text(errors="replace"))]
+    texts = [(own, own.read_text("utf-8", "replace")) for own in sources if own.is_file()]
+    quoted = [(own, name) for own, text in texts for _, name in _QUOTED.findall(text)]
     for name in {name for _, name in quoted if name in os.environ}:
         value = os.environ[name]
         found[name] = value if _HARMLESS.fullmatch(value) else f"checksum {_mark(value.encode())[:3]}"

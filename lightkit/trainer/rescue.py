@@ -32,8 +32,8 @@ class Rescue:
         self._on_step = [name for name, callback in own if overriding([callback], "on_step")]
         within = ("on_batch", "on_before_update")
         self._on_batch = [name for name, callback in own if any(overriding([callback], hook) for hook in within)]
-        own_way = type(learner.model).parameters is not nn.Module.parameters
-        self._modules = [] if own_way else [*learner.model.modules()]
+        self._is_usual, self._is_listed = type(learner.model).parameters is nn.Module.parameters, False
+        self._modules: list[nn.Module] = []
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self.computes_only = False
         """Whether an error leaves something whole only while batches are computed."""
@@ -44,6 +44,8 @@ class Rescue:
 
     def begin_step(self) -> None:
         """Take note that the batches of a step are computed next: they may change buffers, such as running averages."""
+        if self._is_usual and not self._is_listed:
+            self._modules, self._is_listed = [*self._learner.model.modules()], True
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._held("_buffers")]
         self._callbacks = self._copies(self._on_batch)
         self._version, self.phase = self._versions(), COMPUTING
@@ -63,7 +65,7 @@ class Rescue:
 
     def begin_closing(self, *, epoch: bool = False) -> None:
         """Take note that a validation comes next, or the end of an epoch, which forgets what the metrics counted."""
-        self.phase, learner = CLOSING, self._learner
+        self.phase, learner, self._is_listed = CLOSING, self._learner, False  # a callback may add modules
         if self.computes_only:
             return
         self._before = {"state": learner.state.state_dict(), "scheduler": copied(learner.scheduler.state_dict())}

@@ -140,9 +140,9 @@ def test_a_sweep_travels_with_its_plan(cli: Cli, project: Path) -> None:
     home = jobs[0].parent
     for name in ("sweep.jsonl", "results.txt", "optuna.journal"):
         (home / name).write_text("{}\n")
-    assert cli("runs", "archive", "s.tar", str(home)).code == 0
+    assert cli("runs", "archive", "s.tar", "s").code == 0, "by its name"
     assert cli("runs", "archive", "one.tar", str(jobs[0])).code == 0
-    assert cli("runs", "rm", "--yes", str(home)).code == 0
+    assert cli("runs", "rm", "--yes", "00-00-00-s").code == 0
     assert cli("runs", "import", "s.tar").out == f"{home.relative_to(project)}\n"
     names = {"sweep.jsonl", "results.txt", "optuna.journal", "lr=1", "lr=2"}
     assert {one.name for one in home.iterdir()} == names

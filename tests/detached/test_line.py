@@ -254,3 +254,7 @@ def test_what_is_mistyped_never_joins_the_line(cli: Run, project: Path) -> None:
     assert not (project / "outputs").exists()
     assert cli("train", "--queue", "a", "data=wine", "--cfg", "job").code == 0
     assert not (project / "outputs").exists()
+
+
+def test_queues_whose_names_look_alike_have_locks_of_their_own(project: Path) -> None:
+    assert len({line._lock_of(name) for name in ("a/b", "a-b", "a b", "!!!", "run", "???")}) == 6

@@ -17,7 +17,7 @@ import lightkit.runner.verify as verify
 from lightkit.common import run_files
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.traces import Difference, first_difference
+from lightkit.runner.traces import FirstDifference, first_difference
 from lightkit.trainer.callbacks import Callback
 from tests.conftest import Cli
 from tests.resume.harness import forked
@@ -72,7 +72,7 @@ def line(step: int, **facts: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Difference | None]:
+def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FirstDifference | None]:
     """Train two runs and compare them, with forked children in place of new processes, which take seconds to start."""
 
     def finished(file: Path, *, want: int = 0, **variables: str) -> None:
@@ -80,7 +80,7 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dif
 
     monkeypatch.setattr(verify, "run_in_process", finished)
 
-    def run(one: list[str], other: list[str]) -> Difference | None:
+    def run(one: list[str], other: list[str]) -> FirstDifference | None:
         folders = [tmp_path / "one", tmp_path / "other"]
         for folder, overrides in zip(folders, (one, other)):
             Runner(compose(overrides).cfg, folder).run()
@@ -135,7 +135,9 @@ CASES: dict[str, tuple[list[str], list[str], tuple[int, str, str]]] = {
 
 @pytest.mark.thorough(first=3)
 @pytest.mark.parametrize("case", CASES)
-def test_a_replay_names_the_step_the_module_and_the_size(parted: Callable[..., Difference | None], case: str) -> None:
+def test_a_replay_names_the_step_the_module_and_the_size(
+    parted: Callable[..., FirstDifference | None], case: str
+) -> None:
     one, other, expected = CASES[case]
     found = parted(one, other)
     assert found is not None
