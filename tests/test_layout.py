@@ -80,9 +80,9 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6850,
-    "runner": 6550,
+    "runner": 6600,
     "doctor": 4250,
-    "cli": 4700,
+    "cli": 4750,
     "data": 6650,
     "ensemble": 3400,
     "sweep": 3050,
