@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _SCALED = ("normalize", "normalize_rows")
 _FILLED = tuple(f"dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
 _SHOWN, _WRITTEN = 10, 200
 _UNKNOWN: Any = object()
+_parsed = lru_cache(maxsize=4)(lambda text: OmegaConf.create(yaml_or_nothing(text)))  # of a run, key after key
 
 
 def run_of(path: Path) -> Path | None:
@@ -236,9 +238,8 @@ def facts_of(data: Data) -> dict[str, Any]:
     """Collect what a run records of its data, for new inputs and for runs that will be fine-tuned from it."""
     info = data.info
     found: dict[str, Any] = {"inputs": preprocessing_of(data).state_dict()}
-    found |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
-    found |= {"classes": info.class_names} if info.class_names else {}
-    found |= {"class_shares": info.class_shares} if info.class_shares else {}
+    names = {"vocabulary": info.vocabulary, "classes": info.class_names, "class_shares": info.class_shares}
+    found |= {name: value for name, value in names.items() if value}
     found |= {"filling": data.filling.state_dict()} if data.filling else {}
     more = {name: loader.source.info.fingerprint for name, loader in data.more.items()}
     found |= {"further sets": more} if more else {}
@@ -264,8 +265,7 @@ def notes_on_base(cfg: DictConfig, data: Data) -> list[str]:
     kept = cfg.finetune.get("head", {}).get("replace") == "never"
     done = "stays, as finetune.head.replace=never" if kept else "starts anew; finetune.head.replace=never keeps it"
     lines = [f"the classes of the base are {others}: its output layer {done}"] if others else []
-    note = scaling_note(cfg, len(data.rows["train"]))
-    return [*lines, note] if note else lines
+    return [*lines, *filter(None, [scaling_note(cfg, len(data.rows["train"]))])]
 
 
 def scaling_note(cfg: DictConfig, rows: int) -> str | None:
@@ -295,7 +295,7 @@ def _scaling(run: Path) -> str | None:
 def written(run: Path, key: str) -> Any:
     """Read a value from the configuration of a run; None where it cannot be read."""
     try:
-        return OmegaConf.select(OmegaConf.create(yaml_or_nothing(read_config(run))), key)
+        return OmegaConf.select(_parsed(read_config(run)), key)
     except (ValueError, OmegaConfBaseException):  # of others, or of an older lightkit
         return None
 

@@ -10,7 +10,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +23,8 @@ from lightkit.common.errors import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, 
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 from lightkit.common.text import forget
+
+_freeze = cache(gc.freeze)  # once in a process: what is imported stays, and no search for cycles is in it
 
 
 def launched() -> bool:
@@ -143,8 +145,7 @@ def dispatch(args: list[str]) -> int:
         return 0
     with uncollected():
         command = import_path(f"lightkit.cli.{COMMANDS[name][0]}")
-    if not gc.get_freeze_count():  # once in a process
-        gc.freeze()  # what is imported stays: no search for cycles in it
+    _freeze()
     return int(command(rest))
 
 
