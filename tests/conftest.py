@@ -185,7 +185,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _of(module: ModuleType, folder: Path) -> bool:
     """Whether a module was imported from `folder`."""
-    places = [vars(module).get("__file__") or "", *(vars(module).get("__path__") or ())]
+    known = object.__getattribute__(module, "__dict__")  # modules that are imported in parts would import the rest
+    places = [known.get("__file__") or "", *(known.get("__path__") or ())]
     return any(str(place).startswith(str(folder)) for place in places)
 
 
