@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from lightkit.common import run_files
@@ -72,14 +72,21 @@ def named_by_code() -> dict[str, str]:
     """
     sources, found = [*own_files().values()], dict[str, str]()
     texts = [(own, own.read_text("utf-8", "replace")) for own in sources if own.is_file()]
-    quoted = [(own, name) for own, text in texts for _, name in _QUOTED.findall(text)]
+    quoted = [(own, name) for own, text in texts for name in _quoted(text)]
     for name in {name for _, name in quoted if name in os.environ}:
         value = os.environ[name]
         found[name] = value if _HARMLESS.fullmatch(value) else f"checksum {_mark(value.encode())[:3]}"
-    for place in {folder / name for own, name in quoted for folder in (Path.cwd(), own.parent)}:
+    folders = {own: (Path.cwd(), own.parent) for own, _ in quoted}
+    places = {name if name[0] == "/" else f"{folder}/{name}" for own, name in quoted for folder in folders[own]}
+    for place in filter(os.path.isfile, places):
         with suppress(OSError, UnreadableError):
-            found[os.path.relpath(place)] = f"checksum {_mark(read_file(place, LIMIT))}"
+            found[os.path.relpath(place)] = f"checksum {_mark(read_file(Path(place), LIMIT))}"
     return dict(sorted(found.items()))
+
+
+@lru_cache(4096)
+def _quoted(text: str) -> set[str]:
+    return {name for _, name in _QUOTED.findall(text)}
 
 
 def _mark(content: bytes) -> str:
