@@ -1,33 +1,46 @@
-"""Composing, checking and building from YAML; imports nothing of what the configuration names."""
+"""Composing, checking and building from YAML; imports nothing of what the configuration names.
+
+The public names are imported when they are first used: what only asks for the project, such as a list of runs, must not
+wait for Hydra.
+"""
 
 from __future__ import annotations
 
-from lightkit.config.check import check
-from lightkit.config.compose import Composed, compose
-from lightkit.config.instantiate import instantiate
-from lightkit.config.member_values import with_values
-from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
-from lightkit.config.tree import public, to_plain, watch_environment
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-watch_environment()
+if TYPE_CHECKING:
+    from lightkit.config.check import check
+    from lightkit.config.compose import Composed, compose
+    from lightkit.config.instantiate import instantiate
+    from lightkit.config.member_values import with_values
+    from lightkit.config.native import compose_jobs, hydra_command, run_hydra
+    from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
+    from lightkit.config.tree import public, to_plain
 
-__all__ = [
-    "Composed",
-    "as_yaml",
-    "check",
-    "compose",
-    "compose_jobs",
-    "from_yaml",
-    "hydra_command",
-    "instantiate",
-    "load_run",
-    "public",
-    "run_hydra",
-    "save",
-    "save_text",
-    "saved_group",
-    "to_plain",
-    "to_yaml",
-    "with_values",
-]
+__all__ = ["Composed", "as_yaml", "check", "compose", "compose_jobs", "from_yaml", "hydra_command", "instantiate",
+           "load_run", "public", "run_hydra", "save", "save_text", "saved_group", "to_plain", "to_yaml",
+           "with_values"]  # fmt: skip
+_HOME = {"Composed": "compose", "as_yaml": "saved", "check": "check", "compose": "compose", "compose_jobs": "native",
+         "from_yaml": "saved", "hydra_command": "native", "instantiate": "instantiate", "load_run": "saved",
+         "public": "tree", "run_hydra": "native", "save": "saved", "save_text": "saved", "saved_group": "saved",
+         "to_plain": "tree", "to_yaml": "saved", "with_values": "member_values"}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in _HOME):
+            super().__setattr__(name, value)  # a module would hide the function of its name
+
+
+sys.modules[__name__].__class__ = _Package

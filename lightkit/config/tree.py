@@ -185,17 +185,15 @@ def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictCo
     return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
 
 
-def watch_environment() -> None:
-    """Note every value that a configuration takes from the environment."""
-    OmegaConf.register_new_resolver("oc.env", _read, replace=True)
-
-
 def _read(key: str, *default: Any) -> Any:
+    """Note a value that a configuration takes from the environment."""
     value = oc.env(key, *default)
     if key in os.environ:
         remember(key, os.environ[key])
     return value
 
+
+OmegaConf.register_new_resolver("oc.env", _read, replace=True)
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 

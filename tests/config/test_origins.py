@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ from omegaconf.errors import InterpolationResolutionError
 
 from lightkit.common.text import forget, without_secrets
 from lightkit.config.origins import Sources, dotted, nodes, parts_of, shown
-from lightkit.config.tree import watch_environment
 
 
 def test_keys_there_and_back() -> None:
@@ -66,7 +66,7 @@ def test_paths_are_relative_below_the_working_directory(tmp_path: Path, monkeypa
 
 
 def test_what_a_configuration_reads_is_noted_and_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    watch_environment()
+    importlib.import_module("lightkit.config.tree")  # which watches
     forget()
     monkeypatch.setenv("LK_TOKEN", "hunter2-0b5f3a")
     monkeypatch.delenv("LK_NONE", raising=False)
