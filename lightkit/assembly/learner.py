@@ -174,7 +174,15 @@ def build_learner(
     )
 
 
-def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path, *, steps: bool = False) -> Learner:
+def build_twin(
+    cfg: DictConfig,
+    shared: Shared,
+    twin: Learner,
+    folder: Path,
+    *,
+    steps: bool = False,
+    make: Callable[[], nn.Module] | None = None,
+) -> Learner:
     """Build a model that differs from another one in seeds and rows alone; what both have alike is not built again.
 
     It has no checkpoints of its own: it is for training together with its twin.
@@ -185,10 +193,15 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path, *, 
         twin: The other model, as it was built.
         folder: Its folder, beside those of the others.
         steps: It has an optimizer of its own, with settings of its own.
+        make: Builds its model, where that takes the same arguments; None reads them from the configuration.
     """
     engine = twin.engine.reseeded(cfg.seed)
-    data = build_own(cfg, shared, folder).data
-    model = engine.place_model(build_model(cfg, data.info, engine, data))
+    if is_fold(folder):
+        data = build_own(cfg, shared, folder).data
+    else:
+        data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    engine.seed_init()
+    model = engine.place_model(make() if make else build_model(cfg, data.info, engine, data))
     alike = data.info.class_shares == twin.data.info.class_shares  # which loss.weight=balanced goes by
     return replace(
         twin,

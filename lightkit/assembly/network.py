@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.assembly.forwards import Depths, find_depths, forwards
@@ -268,6 +269,24 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
         if trains(loss):
             model.add_module(TRAINED_LOSS, loss)
     return model
+
+
+def model_maker(cfg: DictConfig, info: DataInfo) -> Callable[[], nn.Module] | None:
+    """Return what builds the network over and over again, as its node is read once.
+
+    Args:
+        cfg: The configuration, whose network was built before, and with success.
+        info: Facts about the data.
+
+    Returns:
+        Builds one, with the random numbers as they stand; None where nodes within it or lazy layers ask for more.
+    """
+    node = to_plain(cfg.model)
+    if any("_target_" in str(value) for value in node.values()):
+        return None
+    tree = OmegaConf.create({"trust": to_plain(cfg.trust), "model": {**node, "_partial_": True}})
+    call = instantiate(tree.model, key="model", info=info, **info.sizes())
+    return None if _lazy_layers(call()) else lambda: copy.deepcopy(call)()  # a network may change what it is given
 
 
 def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:

@@ -160,7 +160,7 @@ class Computation:
         )
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with replayed(masks), cheap_cross_entropy(), layer_by_layer():
+        with replayed(masks), cheap_cross_entropy(), cheap_linear(), layer_by_layer():
             return self._step(tensors, batch)
 
     def _calls(self, batch: Sequence[Tensor]) -> list[list[Draw]]:
@@ -244,6 +244,20 @@ def cheap_cross_entropy() -> AbstractContextManager[None]:
     return swapped({"cross_entropy": _cross_entropy})
 
 
+def cheap_linear() -> AbstractContextManager[None]:
+    """Let `torch.nn.functional.linear` compute the transpose of what it returns inside, of one vector a sample.
+
+    So the gradient of a stacked weight comes out in the order of the weight, which else is copied in every step.
+    """
+    return swapped({"linear": _linear})
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if input.ndim != 2 or weight.ndim != 2 or bias is None:
+        return _LINEAR(input, weight, bias)
+    return torch.addmm(bias.unsqueeze(1), weight, input.mT).mT
+
+
 def _cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -265,7 +279,7 @@ def _cross_entropy(
     return torch.where(counted, picked, 0.0).sum() / -counted.sum()
 
 
-_CROSS_ENTROPY = F.cross_entropy
+_CROSS_ENTROPY, _LINEAR = F.cross_entropy, F.linear
 
 
 class StackedTask(Task):

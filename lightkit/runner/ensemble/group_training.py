@@ -15,7 +15,16 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_store, build_twin
+from lightkit.assembly import (
+    Learner,
+    Shared,
+    build_console,
+    build_learner,
+    build_own,
+    build_store,
+    build_twin,
+    model_maker,
+)
 from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -133,14 +142,14 @@ class GroupTraining:
 
     def _twins(self, first: Learner) -> Iterator[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg = copy.deepcopy(self.cfg)
+        cfg, make = copy.deepcopy(self.cfg), model_maker(self.cfg, first.data.info)
         OmegaConf.set_readonly(cfg, False)
         for own in self.members[1:]:
             values = {key: value for key, value in leaves(own.values).items() if may_differ(key)}
             for key, value in values.items():
                 OmegaConf.update(cfg, key, value)
-            options = {"steps": not values.keys() <= {*OWN}}
-            yield build_twin(cfg, self.shared, first, self.run.place.member(own.name).path, **options)
+            steps, folder = not values.keys() <= {*OWN}, self.run.place.member(own.name).path
+            yield build_twin(cfg, self.shared, first, folder, steps=steps, make=None if steps else make)
 
     def train(self) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out.
