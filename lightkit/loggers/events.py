@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -141,6 +142,17 @@ _OTHERS = (
 _PLACES = {title: place for place, (_, title, _) in enumerate(_OTHERS)}
 
 
+@lru_cache(4096)
+def _charts_of(tag: str) -> list[tuple[str, str, str]]:
+    """Return category, title and tags of the charts that a curve belongs to."""
+    found = [(category, title, pattern) for category, title, pattern in _OTHERS if re.match(pattern, tag)]
+    if curve := _CURVE.fullmatch(tag):
+        # the loss of single steps is as rough as a gradient: beside means of epochs it hides them
+        category = OPTIMIZATION if tag.endswith("_step") else RESULTS
+        found.append((category, curve["name"], f"(train|val)/{re.escape(curve['name'])}$"))
+    return found
+
+
 class Layout:
     """The charts for the curves that a run has so far. A value of training and of validation has one chart for both."""
 
@@ -156,13 +168,8 @@ class Layout:
         """
         before = sum(map(len, self._charts.values()))
         for tag in tags:
-            if curve := _CURVE.fullmatch(tag):
-                # the loss of single steps is as rough as a gradient: beside means of epochs it hides them
-                category = OPTIMIZATION if tag.endswith("_step") else RESULTS
-                self._charts[category][curve["name"]] = f"(train|val)/{re.escape(curve['name'])}$"
-            for category, title, pattern in _OTHERS:
-                if re.match(pattern, tag):
-                    self._charts[category][title] = pattern
+            for category, title, pattern in _charts_of(tag):
+                self._charts[category][title] = pattern
         self._is_written = self._is_written and sum(map(len, self._charts.values())) == before
 
     def unwritten(self) -> list[Any]:
