@@ -5,6 +5,7 @@ N rows, C outputs (classes, labels or regression targets; 1 for `binary`).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -92,7 +93,9 @@ class MemberPredictions:
         Args:
             chosen: `(N,)` bool, or the places of the rows in their new order.
         """
-        return dataclasses.replace(self, **{name: getattr(self, name)[chosen] for name in _PARTS})
+        taken = copy.copy(self)  # parts of what fits together do so, too
+        taken.__dict__.update({name: getattr(self, name)[chosen] for name in _PARTS})
+        return taken
 
     def of_split(self, *names: str) -> MemberPredictions:
         """Return the rows of one or several splits, by their names in `SPLITS`."""
@@ -105,11 +108,10 @@ class MemberPredictions:
         Args:
             apart: Training rows that decide whether a stack is used, `holdout`.
         """
-        train = self.of_split("train")
-        held = torch.isin(train.rows, self.rows[:0] if apart is None else apart)
-        parts = {"oof": train.take(~held), "holdout": train.take(held)}
-        parts |= {split: self.of_split(split) for split in ("val", "test")}
-        return {name: part for name, part in parts.items() if part.predicted.any()}
+        train, val, test = (self.split == number for number in range(len(SPLITS)))
+        held = torch.isin(self.rows, self.rows[:0] if apart is None else apart)
+        parts = {"oof": train & ~held, "holdout": train & held, "val": val, "test": test}
+        return {name: self.take(part) for name, part in parts.items() if (part & self.predicted).any()}
 
     def write(self, path: Path, *, forced: bool = True) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.

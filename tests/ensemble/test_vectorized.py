@@ -238,7 +238,9 @@ def test_a_member_has_the_checkpoint_of_a_run_of_its_own() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 8, 5), (2, 4, 3, 6, 6)])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_cross_entropy_by_plain_operations_gives_the_same_bits(shape: tuple[int, ...], ignored: bool) -> None:
+def test_cross_entropy_by_plain_operations_gives_the_same_but_for_rounding(
+    shape: tuple[int, ...], ignored: bool
+) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, requires_grad=True)
     target = torch.randint(shape[2], (*shape[:2], *shape[3:]))
@@ -248,7 +250,7 @@ def test_cross_entropy_by_plain_operations_gives_the_same_bits(shape: tuple[int,
         with context:
             losses = vmap(lambda x, y: F.cross_entropy(x, y))(x, target)
         outcomes.append((losses, *torch.autograd.grad(losses.sum(), x)))
-    assert all(torch.equal(one, other) for one, other in zip(*outcomes))
+    torch.testing.assert_close(*outcomes, atol=1e-7, rtol=1e-6)
 
 
 def test_cross_entropy_with_options_is_what_it_is_alone() -> None:
