@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightkit.assembly.learner import build, build_learner, build_own, build_shared, build_twin
-from lightkit.assembly.network import build_model, build_network, model_maker
+from lightkit.assembly.network import build_model, build_network
 from lightkit.assembly.parts import (
     build_console,
     build_engine,
@@ -31,5 +31,4 @@ __all__ = [
     "build_store",
     "build_timetable",
     "build_twin",
-    "model_maker",
 ]

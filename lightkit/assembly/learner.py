@@ -17,7 +17,7 @@ from lightkit.assembly.dry_run import rehearse, try_metrics
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.few_rows import few_rows
 from lightkit.assembly.member import own_rows, own_task, solve_for, start_from
-from lightkit.assembly.network import Network, build_model, build_network, check_base, trained_network
+from lightkit.assembly.network import Make, Network, build_model, build_network, check_base, trained_network
 from lightkit.assembly.parts import (
     build_average,
     build_callbacks,
@@ -175,13 +175,7 @@ def build_learner(
 
 
 def build_twin(
-    cfg: DictConfig,
-    shared: Shared,
-    twin: Learner,
-    folder: Path,
-    *,
-    steps: bool = False,
-    make: Callable[[], nn.Module] | None = None,
+    cfg: DictConfig, shared: Shared, twin: Learner, folder: Path, *, steps: bool = False, make: Make | None = None
 ) -> Learner:
     """Build a model that differs from another one in seeds and rows alone; what both have alike is not built again.
 
@@ -195,11 +189,9 @@ def build_twin(
         steps: It has an optimizer of its own, with settings of its own.
         make: Builds its model, where that takes the same arguments; None reads them from the configuration.
     """
-    engine = twin.engine.reseeded(cfg.seed)
-    if is_fold(folder):
-        data = build_own(cfg, shared, folder).data
-    else:
-        data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    engine, fold = twin.engine.reseeded(cfg.seed), is_fold(folder)
+    own = build_own(cfg, shared, folder).data if fold else shared.data.reseeded(cfg.seed)
+    data = own if fold else _own_rows(cfg, own, folder)
     engine.seed_init()
     model = engine.place_model(make() if make else build_model(cfg, data.info, engine, data))
     alike = data.info.class_shares == twin.data.info.class_shares  # which loss.weight=balanced goes by

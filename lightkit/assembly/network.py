@@ -41,6 +41,8 @@ from lightkit.trainer.audit.observations import fingerprint as sums
 from lightkit.trainer.learner import Network
 from lightkit.trainer.state import Timetable
 
+Make = Callable[[], nn.Module]
+"""Builds a network, with the random numbers as they stand."""
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "slices")
@@ -271,7 +273,7 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | No
     return model
 
 
-def model_maker(cfg: DictConfig, info: DataInfo) -> Callable[[], nn.Module] | None:
+def model_maker(cfg: DictConfig, info: DataInfo) -> Make | None:
     """Return what builds the network over and over again, as its node is read once.
 
     Args:

@@ -160,7 +160,7 @@ class Computation:
         )
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with replayed(masks), cheap_cross_entropy(), cheap_linear(), layer_by_layer():
+        with replayed(masks), cheap_functions(), layer_by_layer():
             return self._step(tensors, batch)
 
     def _calls(self, batch: Sequence[Tensor]) -> list[list[Draw]]:
@@ -236,24 +236,18 @@ def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
             setattr(F, name, function)
 
 
-def cheap_cross_entropy() -> AbstractContextManager[None]:
-    """Let `torch.nn.functional.cross_entropy` be a few plain operations inside.
+def cheap_functions() -> AbstractContextManager[None]:
+    """Let functions of `torch.nn.functional` be inside what `vmap` has cheaper, which is the same but for rounding.
 
-    `vmap` would spell it out in Python at every call, in more operations, which give the same but for rounding.
+    Cross-entropy is a few plain operations; `vmap` would spell it out in Python at every call, in more of them. A
+    linear layer computes the transpose of what it returns: so the gradient of a stacked weight comes out in the order
+    of the weight, and is not copied.
     """
-    return swapped({"cross_entropy": _cross_entropy})
-
-
-def cheap_linear() -> AbstractContextManager[None]:
-    """Let `torch.nn.functional.linear` compute the transpose of what it returns inside, of one vector a sample.
-
-    So the gradient of a stacked weight comes out in the order of the weight, which else is copied in every step.
-    """
-    return swapped({"linear": _linear})
+    return swapped({"cross_entropy": _cross_entropy, "linear": _linear})
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if input.ndim != 2 or weight.ndim != 2 or bias is None:
+    if bias is None or input.ndim != 2:
         return _LINEAR(input, weight, bias)
     return torch.addmm(bias.unsqueeze(1), weight, input.mT).mT
 

@@ -23,7 +23,7 @@ from lightkit.config import compose
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
-from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask, cheap_cross_entropy
+from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask, cheap_functions
 from lightkit.runner.restore import stateful
 from lightkit.trainer import Trainer
 from lightkit.trainer.audit.watch import Watcher
@@ -246,7 +246,7 @@ def test_cross_entropy_by_plain_operations_gives_the_same_but_for_rounding(
     target = torch.randint(shape[2], (*shape[:2], *shape[3:]))
     target[:, 0] = -100 if ignored else target[:, 0]
     outcomes = []
-    for context in (nullcontext(), cheap_cross_entropy()):
+    for context in (nullcontext(), cheap_functions()):
         with context:
             losses = vmap(lambda x, y: F.cross_entropy(x, y))(x, target)
         outcomes.append((losses, *torch.autograd.grad(losses.sum(), x)))
@@ -260,7 +260,7 @@ def test_cross_entropy_with_options_is_what_it_is_alone() -> None:
     every += [{"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 1}]
     for options in every:
         expected = F.cross_entropy(x, target, **options)
-        with cheap_cross_entropy():
+        with cheap_functions():
             assert torch.allclose(F.cross_entropy(x, target, **options), expected), options
         assert torch.equal(F.cross_entropy(x, target, **options), expected)
 

@@ -15,16 +15,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightkit.assembly import (
-    Learner,
-    Shared,
-    build_console,
-    build_learner,
-    build_own,
-    build_store,
-    build_twin,
-    model_maker,
-)
+from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_store, build_twin
+from lightkit.assembly.network import model_maker
 from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
