@@ -132,11 +132,11 @@ def test_a_run_that_was_killed_goes_on_with_the_same_bits(request: Any, project:
     assert case.differences(place) == []
 
 
-def test_masks_are_shared_by_processes(cli: Cli, masks: Path) -> None:
+def test_masks_are_shared_by_processes(cli: Cli, process: Cli, masks: Path) -> None:
     found = []
-    for name, more in (("one", ()), ("two", ("device=ddp", "device.name=cpu", "device.nproc=2"))):
+    for start, name, more in ((cli, "one", ()), (process, "two", ("device=ddp", "device.name=cpu", "device.nproc=2"))):
         run = masks.parent / name
-        done(cli, "train", *MASKS, *USUAL, f"data.dataset.root={masks}", f"hydra.run.dir={run}", *more)
+        done(start, "train", *MASKS, *USUAL, f"data.dataset.root={masks}", f"hydra.run.dir={run}", *more)
         found.append(json.loads((run / "result.json").read_text())["metrics"])
     assert found[0]["test/miou"] == pytest.approx(found[1]["test/miou"], abs=0.05)
 

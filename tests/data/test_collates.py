@@ -67,10 +67,10 @@ def test_any_kind_goes_through_a_run_and_all_that_looks_at_it(cli: Cli, project:
 
 @pytest.mark.thorough(first=2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_kind_is_shared_by_processes(cli: Cli, project: Path, words: Any, kind: str) -> None:
+def test_any_kind_is_shared_by_processes(cli: Cli, process: Cli, project: Path, words: Any, kind: str) -> None:
     one, two = project / "one", project / "two"
-    for folder, more in ((one, ()), (two, ("device=ddp", "device.name=cpu", "device.nproc=2"))):
-        done = cli(
+    for start, folder, more in ((cli, one, ()), (process, two, ("device=ddp", "device.name=cpu", "device.nproc=2"))):
+        done = start(
             "train",
             *words(kind, "trainer.epochs=1", "device.precision=bf16-true", "model.dropout=0", *more),
             f"hydra.run.dir={folder}",

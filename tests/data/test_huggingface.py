@@ -319,10 +319,10 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.thorough
-def test_two_processes_share_padded_batches(hub: Path, cli: Cli) -> None:
-    for name, more in (("one", ()), ("two", ("device=ddp", "device.name=cpu", "device.nproc=2"))):
+def test_two_processes_share_padded_batches(hub: Path, cli: Cli, process: Cli) -> None:
+    for start, name, more in ((cli, "one", ()), (process, "two", ("device=ddp", "device.name=cpu", "device.nproc=2"))):
         words = [word for word in overrides(LABEL, "trainer.epochs=1", "logger.every_steps=1") if word != "device=cpu"]
-        done = cli("train", *words, *more, f"hydra.run.dir={hub / name}")
+        done = start("train", *words, *more, f"hydra.run.dir={hub / name}")
         assert done.code == 0, done.err
     assert losses(hub / "two") == pytest.approx(losses(hub / "one"), rel=0.02)
 
