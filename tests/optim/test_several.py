@@ -129,12 +129,16 @@ def test_limits_and_schedules_by_name(train: Cli, project: Path) -> None:
         ([*parts(), "trainer.task._target_=lightkit.trainer.tasks.Supervised"], "one optimizer; a task of your own"),
         (["optim=adam"], "Chase has losses for other optimizers"),
         ([*parts(b="", c="match: b"), "seed=1"], "expected: a, b"),
-        ([*parts(), "device=ddp", "device.name=cpu", "device.nproc=2"], "on one device"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_told_before_training(train: Cli, words: list[str], text: str) -> None:
     done = train(*ONE, *words)
     assert (done.code, text in done.out + done.err) == (2, True), done.err
+
+
+def test_it_is_told_that_they_train_on_one_device(train: Cli, process: Cli) -> None:
+    done = process("train", *ONE, *parts(), "device=ddp", "device.name=cpu", "device.nproc=2")
+    assert (done.code, "on one device" in done.out + done.err) == (2, True), done.err
 
 
 def test_a_loss_that_is_missing_is_told(train: Cli, project: Path) -> None:
@@ -171,8 +175,8 @@ def test_a_step_that_moves_what_is_not_its_own_ends_the_run() -> None:
 @pytest.mark.parametrize(
     "more", [["device.precision=fp16", "optim.parts.generator.every=2"], ["device.precision=bf16"], []]
 )
-def test_a_killed_run_goes_on_with_the_same_bits(cli: Cli, more: list[str]) -> None:
-    done = cli("verify-resume", *GAN, "trainer.accumulate=2", *more)
+def test_a_killed_run_goes_on_with_the_same_bits(process: Cli, more: list[str]) -> None:
+    done = process("verify-resume", *GAN, "trainer.accumulate=2", *more)
     assert done.code == 0, done.out + done.err
 
 

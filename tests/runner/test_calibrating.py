@@ -24,7 +24,8 @@ from lightkit.ensemble.combining import as_probabilities
 from lightkit.runner.calibrate import GOALS, Curves, conformal_quantile, fit_curves, goal_of, measures
 
 RUN = "outputs/run"
-QUICK = ("model.hidden=[8]", "trainer.epochs=4", "optim.lr=0.01", "logger.console.style=quiet", f"hydra.run.dir={RUN}")
+QUICK = ("model.hidden=[8]", "trainer.epochs=4", "optim.lr=0.01", "logger.console.style=quiet", "metrics.figures=[]")
+QUICK += ("logger.tensorboard.enabled=false", f"hydra.run.dir={RUN}")
 
 
 class AsGiven(ClassifierMixin, BaseEstimator):
@@ -93,6 +94,11 @@ def test_the_quantile_covers_new_rows_as_often_as_asked() -> None:
     assert conformal_quantile(drawn(9, 0)[0].softmax(1), drawn(9, 0)[1], "multiclass", 0.95) == float("inf")
     values, truth = torch.zeros(99, 1), torch.arange(1, 100).float()[:, None]
     assert conformal_quantile(values, truth, "regression", 0.9) == 90  # ceil(100 * 0.9)
+
+
+@pytest.fixture(autouse=True)
+def quick_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightkit.runner.intervals._DRAWS", 20)
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 _ALONE = """
 import runpy, sys
 sys.modules["lightkit"] = None
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
+_, script, *files = sys.argv
+for file in files:
+    sys.argv = [script, file]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if len(files) == 1:
+            raise
+        print(end.code, file=sys.stderr)
 """
 _NETS = """\
 import torch
@@ -93,9 +100,11 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"experiments", "outputs", "nets.py", "liars.py", "__pycache__"}
 
 
-def ran(script: Path, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A file that is run by an interpreter which cannot import lightkit, and knows nothing of this folder."""
-    words = [sys.executable, "-I", "-c", _ALONE, str(script), *args]
+def ran(script: Path, *files: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A file that is run, once for each of others, by an interpreter which cannot import lightkit or find this folder.
+
+    It ends with the status of the file where there is one other; what more of them are told is a line for each."""
+    words = [sys.executable, "-I", "-c", _ALONE, str(script), *files]
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
 
 
@@ -151,19 +160,22 @@ def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], 
     wanted = [
         *csv.DictReader(cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba").out.splitlines())
     ]
-    found = [*csv.DictReader(ran(project / script, str(new), cwd=tmp_path).stdout.splitlines())]
-    assert [row["prediction"] for row in found] == [row["prediction"] for row in wanted]
-    assert [float(row["p"]) for row in found] == pytest.approx([float(row["p"]) for row in wanted], abs=1e-6)
-    for text, told in {
+    wrong = {
         "": "there is no column",
         "a,b\n1\n": "line 2: 1 cells, not 2",
         "a\n1e39\n": "too large",
         "a,a\n1,2\n": "twice",
-    }.items():
-        new.write_text(text)
-        done = ran(project / script, str(new), cwd=tmp_path)
-        assert (told in done.stderr, "Traceback" in done.stderr) == (True, False), done.stderr
-    assert ran(project / script, "none.csv", cwd=tmp_path).stderr.startswith("none.csv cannot be read")
+    }
+    for number, text in enumerate(wrong):
+        (project / f"{number}.csv").write_text(text)
+    given = [str(new), *(str(project / f"{number}.csv") for number in range(4)), "none.csv"]
+    done = ran(project / script, *given, cwd=tmp_path)
+    found = [*csv.DictReader(done.stdout.splitlines())]
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in wanted]
+    assert [float(row["p"]) for row in found] == pytest.approx([float(row["p"]) for row in wanted], abs=1e-6)
+    *told, last = done.stderr.splitlines()
+    assert [one for one, line in zip(wrong.values(), told, strict=True) if one not in line] == [], done.stderr
+    assert last.startswith("none.csv cannot be read")
 
 
 @pytest.mark.thorough(first=0)

@@ -24,7 +24,7 @@ from lightkit.sklearn import Classifier
 from tests.conftest import Cli
 
 QUICK = ("data=wine", "model.hidden=[4]", "trainer.epochs=2", "optim.lr=0.01", "cv.engine=sequential")
-QUICK += ("logger.console.style=quiet",)
+QUICK += ("logger.console.style=quiet", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 RUN = "outputs/run"
 
 
@@ -41,6 +41,13 @@ def trained(cli: Cli, *words: str, into: str = RUN) -> dict[str, Any]:
     outcome = cli("train", *QUICK, *words, f"hydra.run.dir={into}")
     assert outcome.code == 0, outcome.err
     return result(into)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_intervals() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightkit.runner.intervals._DRAWS", 50)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +187,9 @@ def test_a_fold_that_is_lost_is_trained_again_alone(there: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_cross_validation_goes_on_with_the_same_bits(cli: Cli) -> None:
+def test_a_killed_cross_validation_goes_on_with_the_same_bits(process: Cli) -> None:
     words = ("data=wine", "model.hidden=[4]", "cv=2", "--epochs", "2", "--steps", "12")
-    outcome = cli("verify-resume", *words)
+    outcome = process("verify-resume", *words)
     assert outcome.code == 0, outcome.out + outcome.err
     assert "the same bits" in outcome.out
 
@@ -201,8 +208,8 @@ def test_repeats_deal_the_rows_out_anew_and_a_refit_learns_from_all(cli: Cli) ->
     )
 
 
-def test_folds_of_an_ensemble_are_ensembles(cli: Cli) -> None:
-    found = trained(cli, "cv=2", "ensemble=voting", "ensemble.size=2")
+def test_folds_of_an_ensemble_are_ensembles(process: Cli) -> None:
+    found = trained(process, "cv=2", "ensemble=voting", "ensemble.size=2")
     assert Path(f"{RUN}/members/fold-1/ensemble.safetensors").is_file()
     assert sorted(oof().rows.tolist()) == list(range(178))
     assert found["test"]["test/accuracy"] > 0.3

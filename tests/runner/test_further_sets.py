@@ -26,6 +26,7 @@ from tests.runner.processes import go_on, train
 TABLE = [
     *("data=csv", "data.dataset.path=a.csv", "data.dataset.target=y", "data.dataset.categorical=[colour]", "model=mlp"),
     *("data.normalize=standard", "data.dataset.missing=mean", "model.hidden=[8]", "trainer.epochs=2", "device=cpu"),
+    "metrics.figures=[]",
 ]
 MORE = "data.more={shifted: {dataset: {path: b.csv}}}"
 WINE = [
@@ -151,6 +152,9 @@ def test_what_is_wrong_with_a_further_set_is_told_by_its_name_before_training(
     done = cli("train", *TABLE, f"data.more={more}", "hydra.run.dir=run")
     assert (done.code, Path("run").exists()) == (2, False)
     assert [text for text in told if text not in done.err] == [], done.err
+
+
+def test_a_monitor_that_is_no_metric_of_a_further_set_is_told(tables: Path, cli: Cli) -> None:
     wrong = cli("train", *TABLE, MORE, "metrics.monitor=shifted/acuracy")
     assert "nearest: shifted/accuracy" in wrong.err
 
@@ -184,7 +188,7 @@ def test_two_processes_measure_all_rows_and_go_on_in_one(tmp_path: Path) -> None
     assert again["few/loss"] == pytest.approx(values[1]["few/loss"], rel=1e-5)
 
 
-def test_members_of_an_ensemble_and_a_sweep_measure_them(project: Path, cli: Cli) -> None:
+def test_members_of_an_ensemble_and_a_sweep_measure_them(project: Path, cli: Cli, process: Cli) -> None:
     quick = ("data=wine", "model.hidden=[8]", "trainer.epochs=1", "device=cpu", "metrics.figures=[]", "logger=quiet")
     for method in ("voting", "stacking"):
         done = cli("train", *quick, *WINE[:1], f"ensemble={method}", "hydra.run.dir=" + method)
@@ -194,5 +198,5 @@ def test_members_of_an_ensemble_and_a_sweep_measure_them(project: Path, cli: Cli
         ]
         assert {"same/accuracy" in member for member in members} == {True}
         assert "same/accuracy" in cli("eval", method, "--split", "same").out
-    swept = cli("train", "-m", *quick, *WINE, "seed=0,1")
+    swept = process("train", "-m", *quick, *WINE, "seed=0,1")
     assert (swept.code, "same/accuracy" in swept.out) == (0, True), swept.err

@@ -80,11 +80,11 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fir
 
     monkeypatch.setattr(verify, "run_in_process", finished)
 
-    def run(one: list[str], other: list[str]) -> FirstDifference | None:
+    def run(one: list[str], other: list[str], *tell: Callable[[str], Any]) -> FirstDifference | None:
         folders = [tmp_path / "one", tmp_path / "other"]
         for folder, overrides in zip(folders, (one, other)):
             Runner(compose(overrides).cfg, folder).run()
-        return first_difference(*folders, tmp_path)
+        return first_difference(*folders, tmp_path, *tell)
 
     return run
 
@@ -149,8 +149,8 @@ def test_a_replay_names_the_step_the_module_and_the_size(
 def test_a_replay_begins_at_the_checkpoint_that_both_have(parted: Callable[..., Any], tmp_path: Path) -> None:
     saves = ["checkpoint.every_steps=3", "checkpoint.keep_last=9"]
     seen = list[str]()
-    assert (found := parted([*DEEP, *saves], [*DEEP, *saves, f"{FLIP}weight}}}}"])) is not None
-    assert found == first_difference(tmp_path / "one", tmp_path / "other", tmp_path, seen.append)
+    found = parted([*DEEP, *saves], [*DEEP, *saves, f"{FLIP}weight}}}}"], seen.append)
+    assert found is not None
     assert (found.step, found.module, found.after) == (6, "blocks.4.0.weight", 4)
     assert seen[0] == "replaying both runs from step 4 to step 8"
     assert not [*Path(os.environ.get("TMPDIR", "/tmp")).glob(f"lightkit-why-*/{tmp_path.name}")]
