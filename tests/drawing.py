@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightkit.metrics.figures import Figures
+import torch
+
+from lightkit.common.drawing import pixels
+from lightkit.metrics.figures import NAMES, Figures
 
 FEW = 20
 """Dots per inch."""
@@ -24,6 +27,15 @@ def drawn_once(self: Figures) -> dict[str, Any]:
         for figure in _drawn[key].values():
             figure.set_dpi(FEW)
     return dict(_drawn[key])
+
+
+def draw_first() -> None:
+    """Draw what runs on the smallest data sets draw, which the processes that are forked from this one then have."""
+    for classes in ([f"class_{number}" for number in range(3)], [str(number) for number in range(10)]):
+        figures = Figures("multiclass", NAMES, classes, len(classes))
+        figures.update(torch.eye(len(classes)), torch.arange(len(classes)))
+        for figure in figures.draw().values():
+            pixels(figure)
 
 
 Figures.draw = drawn_once  # type: ignore[method-assign]

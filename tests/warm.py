@@ -143,8 +143,11 @@ def serve(path: str) -> None:
         "lightkit.cli.entry",
         "lightkit.cli.train",
         "lightkit.cli.evaluate",
+        "lightkit.doctor.checks",
+        "PIL.PngImagePlugin",
     ):
         importlib.import_module(name)
+    importlib.import_module("tests.drawing").draw_first()
     importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
     torch_data = importlib.import_module("torch.utils.data._utils")
