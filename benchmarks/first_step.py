@@ -11,7 +11,7 @@ from lightkit.trainer.loop import Trainer
 HEAVY = (
     "IPython", "PIL", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn", "sympy",
     "tensorboard", "timm", "torch._dynamo", "torch._inductor", "torch.utils.tensorboard", "torchensemble",
-    "torchmetrics", "torchvision",
+    "torchmetrics", "torchvision", "triton",
 )  # fmt: skip
 """Modules that are slow to import and have no place before the first step."""
 

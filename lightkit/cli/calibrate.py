@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import number, report, table
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError
-from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.reading import read_run
 
@@ -25,7 +25,7 @@ def calibrate(args: list[str]) -> int:
     coverage = _share(options.coverage) if options.coverage else None
     folder = find_run(options.run, project())
     cfg = read_run(folder, options.overrides).cfg
-    with held():  # torch takes seconds, and a wrong configuration is told before
+    with importing():  # torch takes seconds, and a wrong configuration is told before
         from lightkit.runner.calibrate import goal_of
         from lightkit.runner.calibrating import calibrate as fit
     goal = goal_of(options.threshold, options.cost)

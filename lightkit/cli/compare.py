@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser, is_folder, names_and_overrides
 from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError
-from lightkit.common.signals import held
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
@@ -217,7 +217,7 @@ def write_report(args: list[str]) -> int:
         folder = _whole(made.rows[0].group.runs[0])
     if overrides:
         read_run(folder, overrides)  # a mistake in them is told before torch is imported
-    with held():
+    with importing():
         from lightkit.doctor.after_run import look_back
         from lightkit.gallery.report import beside_simple, report_page
     record = read_record(folder)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, report, say, table, width
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import DONE, FAILED, FAMILIES, Family, UserError
 from lightkit.doctor import traceback
 from lightkit.runs.catalog import find_run, project
@@ -81,8 +82,9 @@ def _examine(options: Namespace) -> int:
     began = time.monotonic()
     cfg = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.doctor.checks import examine, examined
-    from lightkit.doctor.finding import HEADINGS
+    with importing():
+        from lightkit.doctor.checks import examine, examined
+        from lightkit.doctor.finding import HEADINGS
 
     left = options.seconds - (time.monotonic() - began)  # of a busy machine the imports take their share, too
     with examined(cfg, left, report=complain) as run:

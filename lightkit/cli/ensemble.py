@@ -11,8 +11,8 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser, names_and_overrides, whole_number
 from lightkit.cli.terminal import complain, number, report, table
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.signals import held
 from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, project, run_name, runs_of, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
@@ -42,7 +42,7 @@ def ensemble(args: list[str]) -> int:
     if options.method == "stacking":
         node = _stacking(options, folders, [*shared, *own])
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    with held():
+    with importing():
         from lightkit.runner.ensemble.finished import FinishedRun
         from lightkit.runner.run import combine_runs
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
 import shlex
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from lightkit import __version__
 from lightkit.cli.arguments import COMMAND_GROUPS, COMMANDS, help_of
 from lightkit.cli.terminal import complain, say
-from lightkit.common.collecting import uncollected
+from lightkit.common.collecting import importing
 from lightkit.common.doors import import_path
 from lightkit.common.errors import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY, UserError, pointer
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 from lightkit.common.text import forget
-
-_freeze = cache(gc.freeze)  # once in a process: what is imported stays, and no search for cycles is in it
 
 
 def launched() -> bool:
@@ -143,9 +140,8 @@ def dispatch(args: list[str]) -> int:
     if "-h" in rest or "--help" in rest:
         say(help_of(name))
         return 0
-    with uncollected():
+    with importing():
         command = import_path(f"lightkit.cli.{COMMANDS[name][0]}")
-    _freeze()
     return int(command(rest))
 
 

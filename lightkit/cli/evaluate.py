@@ -14,10 +14,10 @@ from lightkit.cli.arguments import Parser, check_checkpoint, whole_number
 from lightkit.cli.inspected import configuration
 from lightkit.cli.terminal import complain, json_text, number, report, say, table, width
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.names import SPLIT_NAMES
-from lightkit.common.signals import held
 from lightkit.common.text import counted, slug
 from lightkit.processes.files import replacing
 from lightkit.runs.catalog import find_run, project, run_name
@@ -104,7 +104,7 @@ def _predict_new(options: Namespace) -> int:
         what, fix = "this is the file of the new rows, which would be lost", "another name"
         raise UserError(what, key="--output", received=options.output, fix=fix, family="contradiction")
     read_run(folder, options.overrides)  # before torch is imported, which takes seconds
-    with held():
+    with importing():
         from lightkit.data.reader import Faults
         from lightkit.runner.predictor import load
     chosen = {name: getattr(options, name) for name in ("checkpoint", "members", "overrides")}
@@ -180,7 +180,7 @@ def trained_run(options: Any) -> tuple[Runner, Path]:
     if options.overrides:
         _warn_of_other_data(composed.cfg.data, read_run_unchanged(folder, options.overrides).cfg.data, options)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    with held():
+    with importing():
         from lightkit.runner import Runner
 
     return Runner(composed.cfg, folder, overrides=options.overrides), folder
@@ -286,7 +286,7 @@ def _data(options: Namespace) -> tuple[Page, Path]:
         raise UserError("data have no checkpoint", key="--checkpoint", received=options.checkpoint, fix="leave it out")
     cfg, folder = configuration(options, "device.name=cpu")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    with held():
+    with importing():
         from lightkit.assembly import build_shared
         from lightkit.gallery.show import data_page
     with closing(build_shared(cfg, folder, trains=False).data) as data:
@@ -305,7 +305,7 @@ def _trained(options: Namespace) -> tuple[Page, Path]:
     options.split = options.split or "test"
     options.run, *options.overrides = options.overrides
     runner, folder = trained_run(options)
-    with held():
+    with importing():
         from lightkit.gallery import show as pages
     make = getattr(pages, f"{options.what}_page")
     given = {**vars(options), "goal": (runner.cfg.metrics.monitor, runner.cfg.metrics.mode)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightkit.cli.arguments import Parser, check_checkpoint
 from lightkit.cli.terminal import report
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError
-from lightkit.common.signals import held
 from lightkit.common.text import counted
 
 
@@ -16,7 +16,7 @@ def export(args: list[str]) -> int:
     if not options.tolerance >= 0:
         raise UserError("not a difference", key="--tolerance", received=options.tolerance, expected="0 or above")
     # Here, not above: importing torch takes seconds, and a wrong command line is told before.
-    with held():
+    with importing():
         from lightkit.runner.export import export as write
     done = write(
         options.run,

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.entry import launched
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import LOST_RANK, POINTER, family_named, of_process, pointer
-from lightkit.common.signals import handled, held
+from lightkit.common.signals import handled
 from lightkit.processes.children import NOTHING, PIPE, Child, Hung, lightkit_command, lightkit_path
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
     if "torch" not in sys.modules and not follows() and cfg.logger.console.style != "quiet":
         say(f"{cfg.name}: PyTorch, data and model are being prepared …")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    with held():
+    with importing():
         from lightkit.runner import Runner
 
     Runner(cfg, folder, overrides=list(overrides), on_end=False).run(resume=resume)  # the command or the sweep calls it

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightkit.cli.entry import guarded
 from lightkit.cli.ranks import start
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError
-from lightkit.common.signals import held
 from lightkit.config.schema.sweeping import SweepConfig
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.lock import locked
@@ -60,7 +60,7 @@ def _train(folder: Path, names: Sequence[str]) -> dict[str, int]:
             codes[name] = guarded(partial(_prepare, stack, folder / name, jobs))
         if not jobs:
             return codes
-        with held():
+        with importing():
             from lightkit.runner.seeds import alike_jobs
         for alike in alike_jobs({name: job.cfg for name, job in jobs.items()}):
             stopped = next(filter(STOPPED.__contains__, codes.values()), 0)

@@ -13,7 +13,6 @@ import torch
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, build_console
-from lightkit.assembly.inspection import training_flops
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import to_plain
@@ -107,8 +106,11 @@ def per_sample(cfg: DictConfig, parts: Learner) -> dict[str, float]:
     length = parts.data.info.context_length
     found = {} if length is None else {"tokens_per_second": float(length)}
     peak = options.get("peak_tflops") or known_peak(engine)
-    flops = None if peak is None else training_flops(cfg, parts)
-    if peak is not None and flops:
+    if peak is None:
+        return found
+    from lightkit.assembly.inspection import training_flops  # PyTorch's counter imports a compiler
+
+    if flops := training_flops(cfg, parts):
         devices = max(engine.ranks.size, len(engine.parallel.devices))
         found["mfu"] = flops / (peak * 1e12 * devices)
     return found

@@ -234,8 +234,8 @@ def installed(paths: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder in paths:
         with suppress(OSError):
-            for entry in sorted(Path(folder or ".").iterdir()):
-                match = _INSTALLED.match(entry.name)
+            for name in sorted(entry.name for entry in Path(folder or ".").iterdir()):
+                match = _INSTALLED.match(name)
                 if match is not None:
                     found.setdefault(re.sub(r"[-_.]+", "-", match["name"]).lower(), match["version"])
     return dict(sorted(found.items()))
