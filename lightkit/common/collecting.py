@@ -9,9 +9,6 @@ from contextlib import contextmanager
 
 from lightkit.common.signals import held
 
-_MANY = 100
-"""Modules that are worth it."""
-
 
 @contextmanager
 def uncollected() -> Iterator[None]:
@@ -33,5 +30,5 @@ def importing() -> Iterator[None]:
     before = len(sys.modules)
     with held(), uncollected():
         yield
-        if len(sys.modules) - before > _MANY:
+        if len(sys.modules) - before > 100:  # fewer are not worth it
             gc.freeze()

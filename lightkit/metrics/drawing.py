@@ -38,28 +38,31 @@ _PANELS = 24
 _LINES = 10
 
 
-def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = True) -> Figure:
-    """Draw a heat map, rows true and columns predicted, with counts written in while they fit.
+def confusions(counts: Tensor, names: Sequence[str]) -> Figure:
+    """Draw the confusions of classes, or of several labels.
 
     Args:
-        matrix: Counts `(C, C)`.
-        names: Names of the classes.
-        normalize: Colour by the share of each true class; else by the count.
+        counts: `(C, C)` of classes, `(L, 2, 2)` of labels.
+        names: Names of the classes or labels.
     """
+    return (_label_matrices if counts.ndim == 3 else _confusion_matrix)(counts, names)
+
+
+def _confusion_matrix(matrix: Tensor, names: Sequence[str]) -> Figure:
+    """Draw a heat map, rows true and columns predicted, with counts written in while they fit."""
     counts, size = matrix.numpy().astype(float), len(names)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    shown = shares if normalize else counts
     width = min(14.0, max(4.6, 2.4 + (0.5 if size <= WRITTEN_CELLS else 0.2) * size))
     figure, axes = new_figure(width + 0.6, width, "True class against predicted class")
     # of many classes most cells are rare mistakes, which a linear scale would hide
-    scale = PowerNorm(1.0 if size <= WRITTEN_CELLS else 0.5, vmin=0, vmax=1 if normalize else max(1, counts.max()))
-    image = axes.imshow(shown, cmap="Blues", norm=scale, interpolation="nearest")
+    scale = PowerNorm(1.0 if size <= WRITTEN_CELLS else 0.5, vmin=0, vmax=1)
+    image = axes.imshow(shares, cmap="Blues", norm=scale, interpolation="nearest")
     square_ticks(axes, names)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     written: tuple[Any, float] = (None, 0.0)
     if size <= WRITTEN_CELLS:
-        written = _counted(counts, shown, digits=max(1, len(str(int(counts.max())))))
+        written = _counted(counts, shares, digits=max(1, len(str(int(counts.max())))))
     else:
         # the three most frequent confusions, which nobody finds in a large matrix
         wrong = counts - np.diag(np.diag(counts))
@@ -68,11 +71,11 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
         mistakes = f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
         axes.set_title(mistakes, loc="left", fontsize=8, color=INK)
     bar = cells(axes, image, *written)
-    bar.set_label("share of the true class" if normalize else "samples", color=INK)
+    bar.set_label("share of the true class", color=INK)
     return figure
 
 
-def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
+def _label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
     """Draw right and wrong answers of every label, a small panel each; of many labels those with most errors.
 
     Args:
@@ -161,15 +164,13 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool)
     weakest = sorted(range(len(curves)), key=lambda at: curves[at].area)[
         : _LINES if len(curves) <= _LINES else _LINES // 2
     ]
+    style = "steps-pre" if steps else "default"
     for at, curve in enumerate(curves):
         if at not in weakest:
-            axes.plot(
-                curve.x, curve.y, color=FAINT, linewidth=0.8, zorder=2, drawstyle="steps-pre" if steps else "default"
-            )
+            axes.plot(curve.x, curve.y, color=FAINT, linewidth=0.8, zorder=2, drawstyle=style)
     for colour, at in zip(COLOURS, sorted(weakest)):
         curve = curves[at]
         label = f"{curve.area:.3f}  {short(curve.label)}"
-        style = "steps-pre" if steps else "default"
         axes.plot(curve.x, curve.y, color=colour, linewidth=1.7, label=label, zorder=3, drawstyle=style, alpha=0.9)
     if len(curves) > 1:
         mean = float(np.nanmean([curve.area for curve in curves]))
@@ -225,8 +226,7 @@ def draw(arrays: Mapping[str, Any], *, title: str) -> Figure | None:
         return None
     if kind == CONFUSION and value.ndim in (2, 3):
         names = labels_of(classes, len(value))
-        of_labels = value.ndim == 3
-        return (label_matrices if of_labels else confusion_matrix)(torch.from_numpy(value), names)
+        return confusions(torch.from_numpy(value), names)
     return _values(value, title) if value.ndim in (1, 2) and value.size else None
 
 

@@ -58,13 +58,8 @@ class Figures:
         if self._empty:
             return {}
 
-        def confusion() -> Any:
-            matrix = self._counts.confusion()
-            draw = drawing.label_matrices if matrix.ndim == 3 else drawing.confusion_matrix
-            return draw(matrix, self.class_names)
-
         makers = {
-            "confusion_matrix": confusion,
+            "confusion_matrix": lambda: drawing.confusions(self._counts.confusion(), self.class_names),
             "per_class": lambda: drawing.per_class(self.rows()),
             "roc": lambda: drawing.roc(self._counts.curves("roc", self._curve_names("roc"))),
             "pr": lambda: drawing.precision_recall(self._counts.curves("pr", self._curve_names("pr"))),

@@ -105,14 +105,12 @@ def per_sample(cfg: DictConfig, parts: Learner) -> dict[str, float]:
         return {}
     length = parts.data.info.context_length
     found = {} if length is None else {"tokens_per_second": float(length)}
-    peak = options.get("peak_tflops") or known_peak(engine)
-    if peak is None:
-        return found
-    from lightkit.assembly.inspection import training_flops  # PyTorch's counter imports a compiler
+    if peak := options.get("peak_tflops") or known_peak(engine):
+        from lightkit.assembly.inspection import training_flops  # PyTorch's counter imports a compiler
 
-    if flops := training_flops(cfg, parts):
-        devices = max(engine.ranks.size, len(engine.parallel.devices))
-        found["mfu"] = flops / (peak * 1e12 * devices)
+        if flops := training_flops(cfg, parts):
+            devices = max(engine.ranks.size, len(engine.parallel.devices))
+            found["mfu"] = flops / (peak * 1e12 * devices)
     return found
 
 
