@@ -114,7 +114,13 @@ def _own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
 
 
 def build_learner(
-    cfg: DictConfig, shared: Shared, folder: Path, *, pretrained: bool = True, trains: bool = True
+    cfg: DictConfig,
+    shared: Shared,
+    folder: Path,
+    *,
+    pretrained: bool = True,
+    trains: bool = True,
+    tried: bool = False,
 ) -> Learner:
     """Build a model and what trains it; nothing is written and nothing trains yet.
 
@@ -124,6 +130,7 @@ def build_learner(
         folder: The run's folder, for the parts that will write to it.
         pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
         trains: Whether the parts will train; otherwise a teacher is not needed.
+        tried: Whether parts like these have been tried on the data, so that these need not be.
 
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
@@ -146,11 +153,10 @@ def build_learner(
     check_closure(optimizer, engine)
     check_parts(task, optimizer, engine)
     scheduler = build_schedules(cfg, optimizer, timetable)
-    rehearse(
-        data, model, task, criterion, engine, to_plain(cfg.model)
-    )  # a model of which this process holds a part only is let pass
+    if not tried:  # a model of which this process holds a part only is let pass
+        rehearse(data, model, task, criterion, engine, to_plain(cfg.model))
     metrics = build_metrics(cfg.metrics, data.info, engine, more=data.more)
-    if trains:
+    if trains and not tried:
         measured = {split: part for split, part in metrics.items() if cfg.metrics.get(split, cfg.metrics.val)}
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
         for split in measured.keys() - tried.keys():

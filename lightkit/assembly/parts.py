@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +297,7 @@ def build_store(options: DictConfig, folder: Path, *, mode: str) -> CheckpointSt
         return kind(folder / run_files.CHECKPOINTS, mode=mode, **kept)
 
 
+_shipped = cache(shipped)
 _LOGGERS = {
     "log": ("LogLogger", run_files.LOG),
     "metrics": ("JsonlLogger", run_files.METRICS),
@@ -308,7 +309,7 @@ _LOGGERS = {
 
 def build_console(cfg: DictConfig) -> ConsoleLogger:
     """Build the logger of the console."""
-    node, options = shipped("lightkit.loggers", "ConsoleLogger"), to_plain(cfg.logger.console)
+    node, options = _shipped("lightkit.loggers", "ConsoleLogger"), to_plain(cfg.logger.console)
     made: ConsoleLogger = instantiate(node, key="logger.console", expected=ConsoleLogger, **options)
     return made
 
@@ -330,8 +331,8 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     loggers: list[Logger] = [console or build_console(cfg)]
     for name, (kind, file) in _LOGGERS.items():
         if cfg.logger.get(name, {}).get("enabled", True):
-            node = shipped("lightkit.loggers", kind, **({"path": folder / file} if file else {}))
-            loggers.append(instantiate(node, key=f"logger.{name}", expected=Logger, **given))
+            own = {**given, "path": folder / file} if file else given
+            loggers.append(instantiate(_shipped("lightkit.loggers", kind), key=f"logger.{name}", expected=Logger, **own))
     for name, node in (cfg.logger.get("more") or {}).items():
         key = f"logger.more.{name}"
         loggers.append(OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, **given), strict))

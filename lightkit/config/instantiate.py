@@ -23,7 +23,7 @@ from lightkit.config.loader import locate
 from lightkit.config.missing import package_of
 from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.policy import Trust
-from lightkit.config.project import project_folders
+from lightkit.config.project import project_folders, searched
 from lightkit.config.schema.base import SIZES
 from lightkit.config.signatures import TargetError, called, read, read_known
 from lightkit.config.tree import to_plain
@@ -59,7 +59,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     if not isinstance(target, str):
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain, family="missing-value")
     entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
-    _admit_once(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
+    _admit_once(plain, key, tuple(entries or ()), expected)
     kind = class_at(parts_of(key))
     own = set(field_types(kind)) - {"_target_"} if kind is not None else set[str]()
     plain = called_later(plain, parts_of(key))
@@ -125,14 +125,14 @@ def _build(value: Any, place: Key, provided: Mapping[str, Any], as_config: bool)
     return OmegaConf.create(made, flags={"allow_objects": True}) if as_config else made
 
 
-def _admit_once(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
+def _admit_once(plain: dict[str, Any], key: str, entries: tuple[str, ...], expected: Any) -> None:
     """Check every target of a node, but for one that was checked: members of an ensemble have the same."""
     try:
-        facts = json.dumps([plain, key, trust.entries, str(expected), [str(folder) for folder in trust.roots]])
+        facts = json.dumps([plain, key, entries, str(expected), searched()])
     except (TypeError, ValueError):
         facts = ""
     if facts not in _ADMITTED:
-        _admit(plain, key, trust, expected)
+        _admit(plain, key, Trust(entries, project_folders()), expected)
         if len(_ADMITTED) >= _MOST_ADMITTED:
             _ADMITTED.clear()
         _ADMITTED.update([facts] if facts else [])

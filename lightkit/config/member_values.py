@@ -14,7 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 from lightkit.common.text import slug
-from lightkit.config.merging import copy_node
+from lightkit.config.merging import as_written, copy_node
 
 REMOVE = "~"
 NAME = "name"
@@ -46,7 +46,7 @@ def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     Raises:
         KeyError: There is nothing at a key to remove.
     """
-    tree, changes = cast(Tree, OmegaConf.to_container(cfg)), flat(values)
+    tree, changes = cast(Tree, as_written(cfg)), flat(values)
     apply(tree, changes)
     if any(place[0].startswith(REMOVE) for place in changes):
         made = OmegaConf.create(tree)

@@ -36,6 +36,17 @@ def copy_node(node: Of, parent: Node | None = None) -> Of:
     return made
 
 
+def as_written(node: Any) -> Any:
+    """Return a node as `OmegaConf.to_container` does: dicts, lists and scalars, with nothing resolved."""
+    facts = node.__dict__
+    content = facts["_content"] if "_content" in facts else facts["_val"]
+    if isinstance(content, dict):
+        return {key: as_written(item) for key, item in content.items()}
+    if isinstance(content, list):
+        return [as_written(item) for item in content]
+    return as_written(content) if isinstance(content, Node) else content
+
+
 def copy_only(cfg: DictConfig, *names: Any) -> DictConfig:
     """Copy some nodes of a configuration, with their keys as they are; the copy takes new keys."""
     made, nodes = DictConfig({}), cfg.__dict__["_content"]

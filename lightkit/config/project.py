@@ -174,6 +174,11 @@ def project_folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys([*made, *([root] if root else []), shipped_experiments()]))
 
 
+def searched() -> list[str]:
+    """Return what `project_folders` goes by in this process, in a part of its time: the file system is not asked."""
+    return [os.getcwd(), os.environ.get("LIGHTKIT_PROJECT", ""), *map(str, _ROOTS), *sys.path]
+
+
 class _ExperimentsFinder:
     """Makes `experiments` one namespace package of all `experiments/` folders on the path and the shipped one."""
 

@@ -6,10 +6,11 @@ import copy
 import io
 import logging
 import os
+import pickle
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,12 +76,19 @@ def to_yaml(cfg: DictConfig) -> str:
 
 def as_yaml(content: dict[str, Any]) -> str:
     """Write what `public` gave as `to_yaml` does."""
+    nodes = [_node_as_yaml(pickle.dumps({name: node})) for name, node in content.items()]
+    return MARK + ("".join(nodes) or "{}\n")
+
+
+@lru_cache(512)
+def _node_as_yaml(packed: bytes) -> str:
+    """Write a node of the root: most are those of another run of this process, and to write one takes long."""
     # As OmegaConf does, which would make a configuration of the values first.
     style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
-    text = str(yaml.dump(content, Dumper=_quick_dumper(), **style))
+    text = str(yaml.dump(content := pickle.loads(packed), Dumper=_quick_dumper(), **style))
     if "\\" in text:  # libyaml escapes more signs, and breaks lines with quotes elsewhere
         text = str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style))
-    return MARK + text
+    return text
 
 
 @cache

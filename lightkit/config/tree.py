@@ -20,6 +20,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import in_place_of, nearest
 from lightkit.common.text import remember, without_secrets
 from lightkit.config.annotations import UNKNOWN, choices_of, in_words, shown_value
+from lightkit.config.merging import as_written
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config
 
@@ -136,13 +137,16 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 
 def to_plain(node: Any) -> Any:
     """Return a node with everything resolved, as dicts, lists and scalars; other values are handed back as they are."""
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    if not OmegaConf.is_config(node):
+        return node
+    content = as_written(node)  # most refer to nothing by now
+    return OmegaConf.to_container(node, resolve=True) if "${" in repr(content) else content
 
 
 def public(cfg: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain values, resolved but for what comes from the environment, maybe secrets."""
-    content: Any = OmegaConf.to_container(cfg)
-    return _public(cfg) if "${" in repr(content) else content  # most refer to nothing by now
+    content: Any = as_written(cfg)
+    return _public(cfg) if "${" in repr(content) else content
 
 
 def _public(node: DictConfig | ListConfig) -> Any:

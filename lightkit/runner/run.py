@@ -113,7 +113,9 @@ class Runner:
             if member.name:
                 shared = build_own(run.cfg, shared, run.path)
                 run.stack.callback(shared.data.close)
-            learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh)
+            tried = run.fresh and run.kind in session.tried
+            learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh, tried=tried)
+            session.tried.add(run.kind)
             learner = run.begin(self.observer.watch(learner))
             if fit(run, learner, self.observer):
                 evaluation.final_test(run, learner)

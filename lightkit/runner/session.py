@@ -95,6 +95,8 @@ class Session:
     """Shows how far each of several models is."""
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
+    tried: set[str] = field(default_factory=set)
+    """Kinds of models whose parts were tried on the data; see `MemberRun.kind`."""
 
     @property
     def fresh(self) -> bool:

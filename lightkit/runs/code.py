@@ -17,6 +17,7 @@ import sysconfig
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.failures import is_own
@@ -30,6 +31,8 @@ LIMIT = 20 * 2**20
 """Bytes of source that a run keeps at most."""
 
 
+_LAST = dict[str, Any]()
+"""The modules that were imported when their files were asked for last, and these."""
 _QUOTED = re.compile(r"""(["'])([\w./ -]{2,200})\1""")
 _HARMLESS = re.compile(r"[\d.]{1,8}|.{0,4}")
 """Values of variables that are no secrets."""
@@ -40,14 +43,17 @@ def own_files() -> dict[str, Path]:
 
     A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
     """
-    found = {}
-    for name, module in [*sys.modules.items()]:
+    if _LAST.get("modules") == sys.modules:  # identical ones, which is told at once
+        return _LAST["files"]
+    found, modules = {}, dict(sys.modules)
+    for name, module in modules.items():
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and _is_mine(file):
             package = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
             if not isinstance(package, str) or _is_mine(package):
                 found[name] = Path(file)
-    return dict(sorted(found.items()))
+    _LAST.update(modules=modules, files=dict(sorted(found.items())))
+    return _LAST["files"]
 
 
 @cache

@@ -187,7 +187,8 @@ def environment(
 
     Args:
         project: Folder whose git state is noted; None takes the working directory.
-        known: What was gathered for the run as a whole, which asks git once.
+        known: What was gathered for the run as a whole, which asks git once, and what modules name as long as there
+            are no more of them.
         facts: Whatever the caller knows besides, such as `device` and `seed`.
 
     Returns:
@@ -200,6 +201,7 @@ def environment(
     torch = sys.modules.get("torch")  # only asked where it is already in use
     if torch is not None and torch.cuda.is_available():
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    is_same = "named" in known and known.get("modules") == facts.get("modules", ...)
     return {
         **facts,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -211,7 +213,7 @@ def environment(
         "memory_gib": memory,
         "python": platform.python_version(),
         "packages": installed(tuple(sys.path)),
-        "named": named_by_code(),
+        "named": known["named"] if is_same else named_by_code(),
         "gpus": gpus,
         "variables": {name: text for name, text in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
         "git": known["git"] if "git" in known else git_state(Path(project) if project is not None else Path.cwd()),
