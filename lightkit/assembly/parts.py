@@ -332,7 +332,9 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     for name, (kind, file) in _LOGGERS.items():
         if cfg.logger.get(name, {}).get("enabled", True):
             own = {**given, "path": folder / file} if file else given
-            loggers.append(instantiate(_shipped("lightkit.loggers", kind), key=f"logger.{name}", expected=Logger, **own))
+            loggers.append(
+                instantiate(_shipped("lightkit.loggers", kind), key=f"logger.{name}", expected=Logger, **own)
+            )
     for name, node in (cfg.logger.get("more") or {}).items():
         key = f"logger.more.{name}"
         loggers.append(OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, **given), strict))

@@ -176,7 +176,7 @@ def project_folders() -> tuple[Path, ...]:
 
 def searched() -> list[str]:
     """Return what `project_folders` goes by in this process, in a part of its time: the file system is not asked."""
-    return [os.getcwd(), os.environ.get("LIGHTKIT_PROJECT", ""), *map(str, _ROOTS), *sys.path]
+    return [str(Path.cwd()), os.environ.get("LIGHTKIT_PROJECT", ""), *map(str, _ROOTS), *sys.path]
 
 
 class _ExperimentsFinder:
