@@ -158,10 +158,10 @@ def build_learner(
     metrics = build_metrics(cfg.metrics, data.info, engine, more=data.more)
     if trains and not tried:
         measured = {split: part for split, part in metrics.items() if cfg.metrics.get(split, cfg.metrics.val)}
-        tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
-        for split in measured.keys() - tried.keys():
+        found = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
+        for split in measured.keys() - found.keys():
             measured[split].check()  # a function may have given anything
-        check_metrics(cfg.metrics, tried, fresh=pretrained)
+        check_metrics(cfg.metrics, found, fresh=pretrained)
     return Learner(
         engine=engine,
         data=data,
