@@ -114,13 +114,7 @@ def _own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
 
 
 def build_learner(
-    cfg: DictConfig,
-    shared: Shared,
-    folder: Path,
-    *,
-    pretrained: bool = True,
-    trains: bool = True,
-    tried: bool = False,
+    cfg: DictConfig, shared: Shared, folder: Path, *, pretrained: bool = True, trains: bool = True, tried: bool = False
 ) -> Learner:
     """Build a model and what trains it; nothing is written and nothing trains yet.
 

@@ -331,10 +331,8 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
     loggers: list[Logger] = [console or build_console(cfg)]
     for name, (kind, file) in _LOGGERS.items():
         if cfg.logger.get(name, {}).get("enabled", True):
-            own = {**given, "path": folder / file} if file else given
-            loggers.append(
-                instantiate(_shipped("lightkit.loggers", kind), key=f"logger.{name}", expected=Logger, **own)
-            )
+            node, own = _shipped("lightkit.loggers", kind), {"path": folder / file} if file else {}
+            loggers.append(instantiate(node, key=f"logger.{name}", expected=Logger, **given, **own))
     for name, node in (cfg.logger.get("more") or {}).items():
         key = f"logger.more.{name}"
         loggers.append(OwnLogger(key, partial(instantiate, node, key=key, expected=Logger, **given), strict))

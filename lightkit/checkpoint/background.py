@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -60,8 +61,8 @@ class _Copy:
 
     def __init__(self, old: dict[str, _Buffer]) -> None:
         self.old, self.fresh = old, dict[str, _Buffer]()
-        self._same: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._jobs: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self._same: dict[tuple[int, torch.Size], _Buffer] = {}
+        self._jobs = defaultdict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]](lambda: ([], []))
 
     def take(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
         """Return the place that a tensor will be copied to."""
@@ -69,20 +70,17 @@ class _Copy:
             return tensor.to("cpu", copy=True)
         device = tensor.device
         kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
-        place = (tensor.data_ptr(), *kind)
-        if place in self._same and tensor.numel():
-            return self._same[place].detach()  # another tensor of the same memory, as in the state
+        place = tensor.data_ptr(), tensor.shape
+        if place in self._same and self._same[place][0] == kind and tensor.numel():
+            return self._same[place][1].detach()  # another tensor of the same memory, as in the state
         held = self.old.get(where)
         if held is None or held[0] != kind:
             held = (kind, torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda"))
-        self.fresh[where], buffer = held, held[1]
-        self._same[place] = buffer
-        if device not in self._jobs:
-            self._jobs[device] = ([], [])
+        self.fresh[where] = self._same[place] = held
         targets, sources = self._jobs[device]
-        targets.append(buffer)
+        targets.append(held[1])
         sources.append(tensor)
-        return buffer
+        return held[1]
 
     def run(self) -> list[torch.cuda.Event]:
         """Copy, and return what to wait for where the copy is only queued."""

@@ -18,7 +18,7 @@ from torch import nn
 import lightkit.checkpoint.optimizer_state as optimizer_state
 from lightkit.checkpoint.reading import read
 from lightkit.common.errors import UNREADABLE, UserError, UserErrors
-from lightkit.common.modules import all_like, whole
+from lightkit.common.modules import all_like, is_shard, whole
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -63,16 +63,17 @@ def gather(
     weights = model.state_dict()
     metadata = getattr(weights, "_metadata", {})
     versions = {path: facts["version"] for path, facts in metadata.items() if facts.get("version", 1) != 1}
+    unite: Callable[[Any], Any] = whole if any(map(is_shard, weights.values())) else lambda values: values
     return {
         "version": VERSION,  # of this layout; `upgrade` reads the older ones
         "torch": str(torch.__version__),  # bits are only promised for the same build
         "threads": torch.get_num_threads(),  # sums of many floats differ between thread counts
-        "model": whole(dict(weights)),  # parameters and buffers by the model's own names
+        "model": unite(dict(weights)),  # parameters and buffers by the model's own names
         "model_versions": versions,  # for modules that read their older layouts
-        "optimizer": whole(optimizer_state.by_name(optimizer, model)),  # momentum and the like, by parameter name
+        "optimizer": unite(optimizer_state.by_name(optimizer, model)),  # momentum and the like, by parameter name
         "scheduler": scheduler.state_dict(),  # where on its curve the learning rate is
         "precision": precision.state_dict(),  # loss scale
-        "ema": None if ema is None else whole(ema.state_dict()),  # averaged weights and how far the average has come
+        "ema": None if ema is None else unite(ema.state_dict()),  # averaged weights and how far the average has come
         "callbacks": _states(callbacks),  # patience of early stopping and the like, by callback name
         "metrics": _states(metrics),  # half-accumulated metrics, by split
         "state": state.state_dict(),  # epoch, samples done in it, optimizer steps, history

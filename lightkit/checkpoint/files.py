@@ -181,7 +181,8 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
     if isinstance(value, torch.Tensor):
         if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise TypeError(f"{where} is a {kind.__name__}; convert it to a plain tensor in `state_dict()`")
-        return take(value.detach(), where)
+        is_bare = kind is torch.Tensor and not (value.requires_grad or vars(value))
+        return take(value if is_bare else value.detach(), where)
     # Most items are numbers and text: asked for here, as a call and a key path for each would be most of the work.
     if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
         return {

@@ -134,9 +134,9 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list
     Raises:
         ValueError: The optimizer holds a parameter that is not the model's.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     try:
-        return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+        return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
     except KeyError as error:
         raise ValueError("the optimizer holds a parameter that the model has no name for") from error
 
@@ -168,7 +168,7 @@ def packed(value: Any) -> Any:
     """Put the plain tensors and settings that a tensor is made of in its place, as 8-bit optimizers have some."""
     if isinstance(value, dict):
         return {key: packed(item) for key, item in value.items()}
-    if not is_traceable_wrapper_subclass(value) or is_shard(value):
+    if type(value) is torch.Tensor or not is_traceable_wrapper_subclass(value) or is_shard(value):
         return value
     names, settings = cast(Any, value).__tensor_flatten__()
     plain = [str(each) if isinstance(each, torch.dtype) else each for each in settings]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -18,7 +17,6 @@ from lightkit.common.errors import UserError
 from lightkit.config import public
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.loggers import Logger, Loggers
-from lightkit.runner.ensemble.member_files import OWN, leaves
 from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import conclude, farewell, introduce, pausing
 from lightkit.runner.restore import restore, start_logging, take_over
@@ -52,8 +50,6 @@ class MemberRun:
     """Called with the values of the final test."""
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
-    kind: str = ""
-    """What its configuration has otherwise than that of the session, but for seeds, name and rows."""
 
     @property
     def path(self) -> Path:
@@ -187,8 +183,7 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
         strict = session.resumes or not session.place.is_begun  # a later member must not end what others have trained
         made = session.ranks.main
         logger = build_logger(cfg, place.path, console=shown, strict=strict) if made else Loggers([])
-        own = {key: value for key, value in leaves(member.values).items() if key not in OWN}
-        yield MemberRun(session, cfg, place, saved, logger, stack, kind=json.dumps(own, default=str))
+        yield MemberRun(session, cfg, place, saved, logger, stack)
 
 
 @contextmanager

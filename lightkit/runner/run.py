@@ -21,7 +21,7 @@ from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
 from lightkit.runner import evaluation, folds
 from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble import predictions
-from lightkit.runner.ensemble.engines import train_members
+from lightkit.runner.ensemble.engines import kind_of, train_members
 from lightkit.runner.ensemble.finished import FinishedRun, check_run, scaling_of
 from lightkit.runner.ensemble.members import FinishedRuns
 from lightkit.runner.ensemble.report import SplitMeter
@@ -113,9 +113,9 @@ class Runner:
             if member.name:
                 shared = build_own(run.cfg, shared, run.path)
                 run.stack.callback(shared.data.close)
-            tried = run.fresh and run.kind in session.tried
-            learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh, tried=tried)
-            session.tried.add(run.kind)
+            kind, new = kind_of(member), run.fresh
+            learner = build_learner(run.cfg, shared, run.path, pretrained=new, tried=new and kind in session.tried)
+            session.tried.add(kind)
             learner = run.begin(self.observer.watch(learner))
             if fit(run, learner, self.observer):
                 evaluation.final_test(run, learner)

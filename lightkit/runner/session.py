@@ -96,7 +96,7 @@ class Session:
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
     tried: set[str] = field(default_factory=set)
-    """Kinds of models whose parts were tried on the data; see `MemberRun.kind`."""
+    """Kinds of models whose parts were tried on the data; see `lightkit.runner.ensemble.engines.kind_of`."""
 
     @property
     def fresh(self) -> bool:

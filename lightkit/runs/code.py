@@ -31,8 +31,8 @@ LIMIT = 20 * 2**20
 """Bytes of source that a run keeps at most."""
 
 
-_LAST = dict[str, Any]()
-"""The modules that were imported when their files were asked for last, and these."""
+_SEEN: dict[str, Any] = {"modules": None}
+"""The modules that were imported when their files were asked for last, and the files."""
 _QUOTED = re.compile(r"""(["'])([\w./ -]{2,200})\1""")
 _HARMLESS = re.compile(r"[\d.]{1,8}|.{0,4}")
 """Values of variables that are no secrets."""
@@ -43,17 +43,14 @@ def own_files() -> dict[str, Path]:
 
     A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
     """
-    if _LAST.get("modules") == sys.modules:  # identical ones, which is told at once
-        return _LAST["files"]
-    found, modules = {}, dict(sys.modules)
-    for name, module in modules.items():
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and _is_mine(file):
-            package = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-            if not isinstance(package, str) or _is_mine(package):
-                found[name] = Path(file)
-    _LAST.update(modules=modules, files=dict(sorted(found.items())))
-    return _LAST["files"]
+    if _SEEN["modules"] != sys.modules:  # identical ones are told at once, and to go through all takes long
+        modules = dict(sys.modules)
+        files = {name: file for name, it in modules.items() if isinstance(file := getattr(it, "__file__", None), str)}
+        mine = {name: Path(file) for name, file in sorted(files.items()) if _is_mine(file)}
+        tops = {name: name.partition(".")[0] for name, file in mine.items() if file.suffix == ".py"}
+        found = {name: mine[name] for name, top in tops.items() if top in mine or top not in files}
+        _SEEN.update(modules=modules, files=found)
+    return dict(_SEEN["files"])
 
 
 @cache

@@ -201,7 +201,6 @@ def environment(
     torch = sys.modules.get("torch")  # only asked where it is already in use
     if torch is not None and torch.cuda.is_available():
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    is_same = "named" in known and known.get("modules") == facts.get("modules", ...)
     return {
         **facts,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -213,7 +212,7 @@ def environment(
         "memory_gib": memory,
         "python": platform.python_version(),
         "packages": installed(tuple(sys.path)),
-        "named": known["named"] if is_same else named_by_code(),
+        "named": known["named"] if known.get("modules", ...) == facts.get("modules") else named_by_code(),
         "gpus": gpus,
         "variables": {name: text for name, text in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)},
         "git": known["git"] if "git" in known else git_state(Path(project) if project is not None else Path.cwd()),

@@ -283,10 +283,14 @@ def _by_kind(members: Sequence[RunMember], own: Callable[[str], bool] = may_diff
     """Group members that differ in nothing but their own."""
     groups: dict[str, list[RunMember]] = {}
     for member in members:
-        values = leaves(member.values)
-        key = [{name: value for name, value in values.items() if not own(name)}, sorted(values)]
-        groups.setdefault(json.dumps(key, default=str), []).append(member)
+        groups.setdefault(kind_of(member, own), []).append(member)
     return [*groups.values()]
+
+
+def kind_of(member: RunMember, own: Callable[[str], bool] = OWN.__contains__) -> str:
+    """Return a text that members have in common which differ in nothing but their own."""
+    values = leaves(member.values)
+    return json.dumps([{name: value for name, value in values.items() if not own(name)}, sorted(values)], default=str)
 
 
 def _named(file: Path) -> list[str]:
