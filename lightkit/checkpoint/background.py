@@ -67,7 +67,7 @@ class _Copy:
     def take(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
         """Return the place that a tensor will be copied to."""
         if tensor.layout is not torch.strided:
-            return tensor.to("cpu", copy=True)
+            return tensor.detach().to("cpu", copy=True)
         device = tensor.device
         kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
         place = tensor.data_ptr(), tensor.shape
@@ -82,6 +82,7 @@ class _Copy:
         sources.append(tensor)
         return held[1]
 
+    @torch.no_grad()
     def run(self) -> list[torch.cuda.Event]:
         """Copy, and return what to wait for where the copy is only queued."""
         for device, (targets, sources) in self._jobs.items():

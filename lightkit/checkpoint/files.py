@@ -152,11 +152,12 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 _KEYS = frozenset({str, int})
 
 Take = Callable[[torch.Tensor, str], torch.Tensor]
-"""What becomes of a detached tensor; the text is its key path."""
+"""What becomes of a tensor, which has to be detached; the text is its key path."""
 
 
 def compact(tensor: torch.Tensor, where: str) -> torch.Tensor:
-    """Return the tensor itself, or a copy of it where it is part of a larger storage."""
+    """Return the tensor itself, detached, or a copy of it where it is part of a larger storage."""
+    tensor = tensor.detach()
     if tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
         return tensor.clone()  # torch.save writes the whole storage, also for a view of ten rows
     return tensor
@@ -170,7 +171,7 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
     Args:
         value: Nested dicts, lists and tuples of tensors and plain values.
         where: Name of `value` in error messages.
-        take: Called with every detached tensor and its key path; its result takes the tensor's place.
+        take: Called with every tensor and its key path; its result takes the tensor's place.
 
     Raises:
         TypeError: Something of another type is in it; the message names its key path.
@@ -181,8 +182,7 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
     if isinstance(value, torch.Tensor):
         if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise TypeError(f"{where} is a {kind.__name__}; convert it to a plain tensor in `state_dict()`")
-        is_bare = kind is torch.Tensor and not (value.requires_grad or vars(value))
-        return take(value if is_bare else value.detach(), where)
+        return take(value, where)
     # Most items are numbers and text: asked for here, as a call and a key path for each would be most of the work.
     if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
         return {
