@@ -87,8 +87,7 @@ class _Copy:
         """Copy, and return what to wait for where the copy is only queued."""
         for device, (targets, sources) in self._jobs.items():
             torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
-        queued = [device for device in self._jobs if device.type == "cuda"]
-        return [torch.cuda.current_stream(device).record_event() for device in queued]
+        return [torch.cuda.current_stream(device).record_event() for device in self._jobs if device.type == "cuda"]
 
 
 class BackgroundStore(CheckpointStore):
