@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from lightkit.config.instantiate import instantiate
     from lightkit.config.member_values import with_values
     from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-    from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
-    from lightkit.config.tree import public, to_plain
+    from lightkit.config.saved import from_yaml, load_run, save, save_text, saved_group, to_yaml
+    from lightkit.config.tree import as_yaml, public, to_plain
 
 __all__ = ["Composed", "as_yaml", "check", "compose", "compose_jobs", "from_yaml", "hydra_command", "instantiate",
            "load_run", "public", "run_hydra", "save", "save_text", "saved_group", "to_plain", "to_yaml",
            "with_values"]  # fmt: skip
-_HOME = {"Composed": "compose", "as_yaml": "saved", "check": "check", "compose": "compose", "compose_jobs": "native",
+_HOME = {"Composed": "compose", "as_yaml": "tree", "check": "check", "compose": "compose", "compose_jobs": "native",
          "from_yaml": "saved", "hydra_command": "native", "instantiate": "instantiate", "load_run": "saved",
          "public": "tree", "run_hydra": "native", "save": "saved", "save_text": "saved", "saved_group": "saved",
          "to_plain": "tree", "to_yaml": "saved", "with_values": "member_values"}  # fmt: skip

@@ -6,17 +6,14 @@ import copy
 import io
 import logging
 import os
-import pickle
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
@@ -37,11 +34,9 @@ from lightkit.config.policy import Trust, changed_around, reset_user_only
 from lightkit.config.project import make_importable, project_root
 from lightkit.config.provenance import BY_OVERRIDE, foreign_targets, is_ours, sign_run
 from lightkit.config.sources import GROUP
-from lightkit.config.tree import public
+from lightkit.config.tree import as_yaml, public
 from lightkit.processes.files import write_whole
 
-MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
-"""A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
 _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
 _ALWAYS = ("data", "model", "optim", "trainer", "metrics")
 """Sections that every configuration has: one without them was cut off."""
@@ -72,30 +67,6 @@ def save_text(text: str, folder: Path) -> Path:
 def to_yaml(cfg: DictConfig) -> str:
     """Write the configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
     return as_yaml(public(cfg))
-
-
-def as_yaml(content: dict[str, Any]) -> str:
-    """Write what `public` gave as `to_yaml` does."""
-    nodes = [_node_as_yaml(pickle.dumps({name: node})) for name, node in content.items()]
-    return MARK + ("".join(nodes) or "{}\n")
-
-
-@lru_cache(512)
-def _node_as_yaml(packed: bytes) -> str:
-    """Write a node of the root: most are those of another run of this process, and to write one takes long."""
-    # As OmegaConf does, which would make a configuration of the values first.
-    style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
-    text = str(yaml.dump(content := pickle.loads(packed), Dumper=_quick_dumper(), **style))
-    if "\\" in text:  # libyaml escapes more signs, and breaks lines with quotes elsewhere
-        text = str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style))
-    return text
-
-
-@cache
-def _quick_dumper() -> Any:
-    """Return OmegaConf's dumper over libyaml, where there is one: it takes a third of the time."""
-    plain = get_omega_conf_dumper()
-    return type("Dumper", (yaml.CDumper,), dict(vars(plain))) if yaml.__with_libyaml__ else plain
 
 
 def from_yaml(text: str) -> dict[str, Any]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache, lru_cache
 from inspect import signature
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
@@ -27,6 +31,8 @@ from lightkit.config.schema import Config
 if TYPE_CHECKING:
     from lightkit.config.policy import Trust
 
+MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
+"""A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
 _OF_HYDRA = re.compile(r"(?<!\\)\$\{\s*(hydra|now)\s*:\s*([\w.]*)")
 _NOT_KNOWN = {
     "job.override_dirname": "hydra.job.config.override_dirname.exclude_keys=[KEY] for the key that this is typed for",
@@ -187,6 +193,29 @@ def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictCo
             return None
         container, node = node, node._get_node(part)  # type: ignore[arg-type]
     return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
+
+
+def as_yaml(content: dict[str, Any]) -> str:
+    """Write what `public` gave as `to_yaml` does."""
+    nodes = [_node_as_yaml(pickle.dumps({name: node})) for name, node in content.items()]
+    return MARK + ("".join(nodes) or "{}\n")
+
+
+@lru_cache(512)
+def _node_as_yaml(packed: bytes) -> str:
+    """Write a node of the root: most are those of another run of this process, and to write one takes long."""
+    # As OmegaConf does, which would make a configuration of the values first.
+    style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+    text = str(yaml.dump(content := pickle.loads(packed), Dumper=_quick_dumper(), **style))
+    # libyaml escapes more signs, and breaks lines with quotes elsewhere
+    return str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style)) if "\\" in text else text
+
+
+@cache
+def _quick_dumper() -> Any:
+    """Return OmegaConf's dumper over libyaml, where there is one: it takes a third of the time."""
+    plain = get_omega_conf_dumper()
+    return type("Dumper", (yaml.CDumper,), dict(vars(plain))) if yaml.__with_libyaml__ else plain
 
 
 def _read(key: str, *default: Any) -> Any:

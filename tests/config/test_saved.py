@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.patterns import Pattern
 from lightkit.config import compose, load_run, save
-from lightkit.config.saved import MARK, as_meant, from_yaml
+from lightkit.config.saved import as_meant, from_yaml
+from lightkit.config.tree import MARK
 
 
 @pytest.fixture
