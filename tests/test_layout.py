@@ -79,7 +79,7 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6900,
+    "config": 6850,
     "runner": 6600,
     "doctor": 4250,
     "cli": 4750,
