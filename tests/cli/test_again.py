@@ -29,15 +29,15 @@ def trained(cli: Cli, project: Path) -> Path:
     return folder
 
 
-def test_a_run_is_repeated_with_the_code_that_it_kept(cli: Cli, project: Path, trained: Path) -> None:
+def test_a_run_is_repeated_with_the_code_that_it_kept(process: Cli, project: Path, trained: Path) -> None:
     assert (trained / "code" / "own_net.py").read_text() == NET
     (project / "own_net.py").write_text(NET.replace("4", "6"))
-    done = cli("rerun", "a", "name=b", "--json")  # another name is no other result
+    done = process("rerun", "a", "name=b", "--json")  # another name is no other result
     found = json.loads(done.out)
     assert (done.code, found["outcome"], found["largest"]) == (0, "bits", 0.0)
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
     assert Path(found["folder"]).name.endswith("-b"), "a name that is typed is that of the folder"
-    done = cli("rerun", "a", "--current-code")
+    done = process("rerun", "a", "--current-code")
     assert (done.code, "NOT the same" in done.out, "own_net.py" in done.out) == (1, True, True)
 
 
@@ -133,11 +133,11 @@ def test_a_repeated_run_chooses_its_folder(cli: Cli, trained: Path) -> None:
     assert "hydra.run.dir" in cli("rerun", "a", "hydra.run.dir=here").err
 
 
-def test_a_fold_is_repeated_with_the_code_of_its_cross_validation(cli: Cli, project: Path) -> None:
+def test_a_fold_is_repeated_with_the_code_of_its_cross_validation(process: Cli, project: Path) -> None:
     (project / "own_net.py").write_text(NET)
-    assert cli("train", *QUICK, "cv=2", "hydra.run.dir=folds").code == 0
+    assert process("train", *QUICK, "cv=2", "hydra.run.dir=folds").code == 0
     (project / "own_net.py").write_text(NET.replace("4", "6"))
-    found = json.loads(cli("rerun", "folds/members/fold-0", "--json").out)
+    found = json.loads(process("rerun", "folds/members/fold-0", "--json").out)
     assert found["outcome"] in ("bits", "values"), "folds may have trained at once, which rounds otherwise"
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
 

@@ -50,11 +50,12 @@ def trained(process: Process, project: Path) -> Process:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("optim.lr=0.02", "data.eval_batch_size=32", "checkpoint.keep_last=3"), {"optim.lr"}),
         (("+model.one=true", "+model.two=true", "data.eval_batch_size=32"), {"model.one", "model.two"}),
+        (("optim.lr=0.02", "data.eval_batch_size=32", "checkpoint.keep_last=3"), {"optim.lr"}),
     ],
-    ids=["one key", "two keys together"],
+    ids=["two keys together", "one key"],
 )
+@pytest.mark.thorough(first=1)
 def test_the_keys_that_make_the_difference_are_found(
     process: Process, trained: Process, project: Path, words: tuple[str, ...], cause: set[str]
 ) -> None:

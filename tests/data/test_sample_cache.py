@@ -6,10 +6,10 @@ import errno
 import os
 import pickle
 import signal
-import subprocess
-import sys
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -240,22 +240,23 @@ def test_what_nobody_reads_goes_after_a_month(photos: Path, home: Path) -> None:
     assert old not in [*home.iterdir()]
 
 
-_FILL = """
-import os, signal, sys
-from lightkit.data import sample_cache
-from lightkit.data.images import ImageFolder
-from lightkit.data.sources import as_source
-sample_cache.FRESH_SECONDS = 0.0
-source = sample_cache.keep_samples(as_source(ImageFolder(sys.argv[1], 8)), "disk", "")
-for row in range(int(sys.argv[2])):
-    source[row]
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def _fill(photos: Path, rows: int) -> None:
+    sample_cache.FRESH_SECONDS = 0.0
+    source = keep_samples(as_source(ImageFolder(str(photos), 8)), "disk", "")
+    for row in range(rows):
+        source[row]
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_processes_fill_one_file_and_a_kill_leaves_what_was_done(photos: Path, home: Path) -> None:
-    both = [subprocess.Popen([sys.executable, "-c", _FILL, str(photos), str(rows)]) for rows in (7, 9)]
-    assert {process.wait() for process in both} == {-signal.SIGKILL}
+    both = [get_context("fork").Process(target=_fill, args=(photos, rows)) for rows in (7, 9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for process in both:
+            process.start()
+    for process in both:
+        process.join()
+    assert {process.exitcode for process in both} == {-signal.SIGKILL}
     source = keep_samples(as_source(ImageFolder(str(photos), 8)), "disk", "")
     assert [bool(source.slots.read(row)) for row in range(24)] == [row < 9 for row in range(24)]
     assert all(torch.equal(source[row][0], ImageFolder(str(photos), 8)[row][0]) for row in range(24))

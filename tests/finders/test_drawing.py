@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.drawing import png
 from lightkit.diagnostics.memory import Probe
 from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers
 from lightkit.finders.lr import FoundRate, ShortTraining
 from lightkit.finders.speeds import FoundWorkers, Speed
+from tests.drawing import png
 from tests.finders.test_suggestion import curve
 
 GIB = 1 << 30

@@ -60,30 +60,30 @@ def test_a_run_stands_beside_models_of_scikit_learn(project: Path) -> None:
 
 
 def test_a_cross_validation_has_the_intervals_that_it_noted(project: Path, page: Page) -> None:
-    folder = trained(project / "outputs" / "runs" / "folds", "cv.folds=3")
+    folder = trained(project / "outputs" / "runs" / "folds", "cv.folds=2")
     found, noted = beside_simple(folder, seconds=60), read_result(folder)["folds"]
     assert (found["rows"], found["simple"]) == (178, ["constant", "linear", "gradient boosting"])
     for name, ends in noted["intervals"].items():
         assert found["intervals"][f"{name}|"] == pytest.approx(ends, abs=1e-5)
     text, box = page("folds", "--seconds", "0")
-    assert "mean of 3 folds" in box
+    assert "mean of 2 folds" in box
     assert "(--seconds 0)" in box
-    assert "test 60 (of the first fold)" in html.unescape(text)
-    assert "few test rows" not in box  # 60 are those of one fold: all rows were tested
+    assert "test 89 (of the first fold)" in html.unescape(text)
+    assert "few test rows" not in box  # 89 are those of one fold: all rows were tested
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "seconds", "said"),
     [
-        (["data=diabetes", "model.hidden=[8]"], "The best simple model, linear, has"),
-        (["ensemble=voting", "ensemble.size=2"], "There are few test rows (36)"),
-        pytest.param(["data=digits_multilabel"], "boosting, is better", marks=pytest.mark.thorough),
-        (["data.split.test=0"], "These rows have chosen the epoch (val/accuracy)"),
+        (["data=diabetes", "model.hidden=[8]"], 2, "The best simple model, linear, has"),
+        (["ensemble=voting", "ensemble.size=2"], 0, "There are few test rows (36)"),
+        pytest.param(["data=digits_multilabel"], 2, "boosting, is better", marks=pytest.mark.thorough),
+        (["data.split.test=0"], 0, "These rows have chosen the epoch (val/accuracy)"),
     ],
 )
-def test_what_speaks_against_a_result(project: Path, page: Page, overrides: list[str], said: str) -> None:
+def test_what_speaks_against_a_result(project: Path, page: Page, overrides: list[str], seconds: int, said: str) -> None:
     trained(project / "outputs" / "runs" / "a", *overrides)
-    text, box = page("a", "--seconds", "2")
+    text, box = page("a", "--seconds", str(seconds))
     assert "What speaks against believing it:" in box
     assert said in box
     assert not re.findall(r"<script|<link|(?:src|href)=.(?!data:)", text)
