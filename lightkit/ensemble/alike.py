@@ -68,8 +68,8 @@ def _of_parts(learner: Learner) -> tuple[tuple[bool, str], ...]:
     own = next((name for name, part in learner.callbacks.items() if type(part) not in (EarlyStopping, Kept)), None)
     stops = learner.timetable.validate_unit == "step" and "early_stopping" in learner.callbacks
     taken = all(isinstance(loader.source, Taker) for loader in learner.data.loaders().values())
-    single = {f"{key}.{part.for_one_model()}": part for key, part in metrics.items() if isinstance(part, SplitMetrics)}
-    name = next((name for name, part in single.items() if part.for_one_model()), None)
+    single = {key: part.for_one_model() for key, part in metrics.items() if isinstance(part, SplitMetrics)}
+    name = next((f"{key}.{found}" for key, found in single.items() if found), None)
     return (
         (learner.made.prepared is not None, "the members are fine-tuned"),
         (whole, f"{kind.__name__} may look at a whole tensor, which is that of all members here"),
@@ -253,17 +253,8 @@ def _copy(learner: Learner) -> Learner:
     }
     schedule = copy.copy(learner.scheduler)
     schedule.optimizer = optimizer
-    return replace(
-        learner,
-        model=model,
-        network=model,
-        optimizer=optimizer,
-        criterion=criterion,
-        task=task,
-        metrics=metrics,
-        scheduler=schedule,
-        average=NoAverage(),
-    )
+    own: dict[str, Any] = {"model": model, "network": model, "optimizer": optimizer, "criterion": criterion}
+    return replace(learner, task=task, metrics=metrics, scheduler=schedule, average=NoAverage(), **own)
 
 
 def _timed(learner: Learner, stepper: Any) -> float | None:

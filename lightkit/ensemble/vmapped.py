@@ -23,7 +23,11 @@ from torch.func import vmap
 from lightkit.common.errors import UserError
 from lightkit.device import Engine
 from lightkit.ensemble.tasks import FastGradientSign
-from lightkit.trainer.tasks import Criterion, StepOutput, Task, loss_weight
+from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, loss_weight
+
+_BY_SAMPLE = {nn.Sequential, nn.Linear, nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU}
+_BY_SAMPLE |= {nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
+"""Modules that compute each sample by itself; other classes, without weights of their own, say so by `by_sample`."""
 
 
 class StackedModel(nn.Module):
@@ -120,6 +124,10 @@ class Computation:
         self.model, self._network, self._criterion = model, network, criterion
         self._task = self._attack.task if self._attack else task
         self._slots = list(_slots(model.template, network))
+        loss: Any = criterion if type(criterion) is nn.CrossEntropyLoss else None
+        usual = loss and loss.weight is None and loss.reduction == "mean" and not loss.label_smoothing
+        self._merges = bool(usual and type(self._task) is Supervised and all(map(_by_sample, network.modules())))
+        self._ignored: int = getattr(loss, "ignore_index", -100)
         self._has_preds = self._has_target = self._has_weight = True
         self._draws: dict[Any, list[list[Draw]]] = {}
         self._together: dict[Any, Callable[..., Any]] = {}
@@ -149,6 +157,8 @@ class Computation:
     def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
         """Compute a batch with all models once."""
         tensors = tuple(self.model.tensors.values())
+        if self._merges and not shared and batch[1].dtype == torch.int64 and batch[1].ndim == 2:
+            return self._merged(tensors, batch, masks)
         if shared not in self._together:
             self._together[shared] = vmap(self._one, in_dims=(0, None, 0) if shared else 0)
         losses, preds, target, weight = self._together[shared](tensors, tuple(batch), masks)
@@ -159,8 +169,19 @@ class Computation:
             weight=weight.detach() if self._has_weight else len(batch[0] if shared else batch[0][0]),
         )
 
+    def _merged(self, tensors: Sequence[Tensor], batch: Sequence[Tensor], masks: Sequence[Tensor]) -> StepOutput:
+        """Compute a batch with all models as one, to which it is a batch of `M·B`; only layers with weights part it.
+
+        Each operation is one of PyTorch's own then: `vmap` takes longer to translate one than a small one takes.
+        """
+        x, y = batch
+        with self._holding(tensors), replayed([mask.flatten(0, 1) for mask in masks]), swapped({"linear": _linears}):
+            preds = self._network(x.flatten(0, 1)).unflatten(0, y.shape)
+        counted = (y != self._ignored).sum(1)
+        return StepOutput(_mean_loss(preds, y, self._ignored), preds, y, weight=counted)
+
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with replayed(masks), cheap_functions(), layer_by_layer():
+        with replayed(masks), cheap_cross_entropy(), layer_by_layer():
             return self._step(tensors, batch)
 
     def _calls(self, batch: Sequence[Tensor]) -> list[list[Draw]]:
@@ -183,17 +204,23 @@ class Computation:
         self.networks = [self.networks[row] for row in rows] if self.networks else []
         self._draws.clear()
 
-    def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
-        """Return loss, outputs, targets and what the loss weighs; the loss in place of what there is none of."""
+    @contextmanager
+    def _holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Let the modules of the network hold these tensors inside."""
         by_name = dict(zip(self.model.tensors, tensors))
         before = [(holder, key, holder[key]) for holder, key, _ in self._slots]
         for holder, key, name in self._slots:
             holder[key] = by_name[name]
         try:
-            step = self._task.step(self._network, batch, self._criterion)
+            yield
         finally:
             for holder, key, tensor in before:
                 holder[key] = tensor
+
+    def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
+        """Return loss, outputs, targets and what the loss weighs; the loss in place of what there is none of."""
+        with self._holding(tensors):
+            step = self._task.step(self._network, batch, self._criterion)
         for what, more in (("the metrics take more", step.metric_kwargs), ("the task logs more", step.log)):
             if more:
                 raise UserError(f"{what} than output and target", key="trainer.task", received=", ".join(more))
@@ -236,20 +263,12 @@ def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
             setattr(F, name, function)
 
 
-def cheap_functions() -> AbstractContextManager[None]:
-    """Let functions of `torch.nn.functional` be inside what `vmap` has cheaper, which is the same but for rounding.
+def cheap_cross_entropy() -> AbstractContextManager[None]:
+    """Let `torch.nn.functional.cross_entropy` be a few plain operations inside.
 
-    Cross-entropy is a few plain operations; `vmap` would spell it out in Python at every call, in more of them. A
-    linear layer computes the transpose of what it returns: so the gradient of a stacked weight comes out in the order
-    of the weight, and is not copied.
+    `vmap` would spell it out in Python at every call, in more operations, which give the same bits.
     """
-    return swapped({"cross_entropy": _cross_entropy, "linear": _linear})
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if bias is None or input.ndim != 2:
-        return _LINEAR(input, weight, bias)
-    return torch.addmm(bias.unsqueeze(1), weight, input.mT).mT
+    return swapped({"cross_entropy": _cross_entropy})
 
 
 def _cross_entropy(
@@ -268,15 +287,35 @@ def _cross_entropy(
     if not usual or not numbers or input.ndim < 2 or input.ndim != target.ndim + 1:
         options: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
         return _CROSS_ENTROPY(input, target, weight, size_average, ignore_index, reduce, **options)
-    across, classes = (
-        (input.mT, 0) if input.ndim == 2 else (input, 1)
-    )  # a row of ten is many times slower than ten rows
-    counted = (target != ignore_index).unsqueeze(classes)
-    picked = F.log_softmax(across, classes).gather(classes, target.unsqueeze(classes).where(counted, 0))
-    return picked.where(counted, 0.0).sum() / -counted.sum()
+    counted = target != ignore_index
+    picked = F.log_softmax(input, 1).gather(1, torch.where(counted, target, 0).unsqueeze(1)).squeeze(1)
+    return torch.where(counted, picked, 0.0).sum() / -counted.sum()
 
 
-_CROSS_ENTROPY, _LINEAR = F.cross_entropy, F.linear
+def _mean_loss(input: Tensor, target: Tensor, ignored: int) -> Tensor:
+    """Compute the mean cross-entropy of the outputs `(M, B, C)` of each model.
+
+    A softmax over ten numbers each of many rows takes many times as long as over ten rows of many numbers.
+    """
+    counted = (target != ignored).unsqueeze(-2)
+    picked = F.log_softmax(input.mT, -2).gather(-2, target.unsqueeze(-2).where(counted, 0))
+    return picked.where(counted, 0.0).sum((-2, -1)) / -counted.sum((-2, -1))
+
+
+def _by_sample(part: nn.Module) -> bool:
+    """Tell whether a module computes each sample by itself, and has no weights but those of a linear layer."""
+    known = type(part) in _BY_SAMPLE or vars(type(part)).get("by_sample", False)  # a class derived from one may not
+    return known and {*part._parameters, *part._buffers} <= ({"weight", "bias"} if type(part) is nn.Linear else set())
+
+
+def _linears(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute linear layers `(M, O, I)` of many models, each on its own stretch of the samples."""
+    rows = input.reshape(len(weight), -1, input.shape[-1]).mT
+    found = weight @ rows if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)
+    return found.mT.reshape(*input.shape[:-1], -1)
+
+
+_CROSS_ENTROPY = F.cross_entropy
 
 
 class StackedTask(Task):

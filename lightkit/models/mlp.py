@@ -37,6 +37,9 @@ class MLP(nn.Module):
         UserError: An argument is out of its range.
     """
 
+    by_sample = True
+    """It computes each sample by itself where its layers do so, and has no weights but theirs."""
+
     def __init__(
         self,
         in_features: int,

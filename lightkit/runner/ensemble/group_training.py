@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import time
@@ -22,6 +21,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.text import counted
 from lightkit.config import to_plain
+from lightkit.config.merging import copy_node
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
@@ -134,7 +134,7 @@ class GroupTraining:
 
     def _twins(self, first: Learner) -> Iterator[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg, make = copy.deepcopy(self.cfg), model_maker(self.cfg, first.data.info)
+        cfg, make = copy_node(self.cfg), model_maker(self.cfg, first.data.info)
         OmegaConf.set_readonly(cfg, False)
         for own in self.members[1:]:
             values = {key: value for key, value in leaves(own.values).items() if may_differ(key)}
@@ -155,21 +155,11 @@ class GroupTraining:
         with run.signals.caught():
             files = self._open()
             machine = Machine(cfg, run.place.path, first)
-            trainer = VectorTrainer(
-                stack,
-                Services(
-                    console,
-                    run.signals,
-                    machine.clock,
-                    save=lambda value: self._save(),
-                    meters=files.meters(stack, self.folder),
-                    rescues=run.members.message if self.saves else None,
-                ),
-                monitor=cfg.metrics.monitor,
-                mode=cfg.metrics.mode,
-                watch=self._watch(),
-                judged=lambda name, value: run.members.update(name, value=value),
-            )
+            how: dict[str, Any] = {"save": lambda value: self._save(), "meters": files.meters(stack, self.folder)}
+            how |= {"rescues": run.members.message if self.saves else None}
+            own: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode, "watch": self._watch()}
+            own |= {"judged": lambda name, value: run.members.update(name, value=value)}
+            trainer = VectorTrainer(stack, Services(console, run.signals, machine.clock, **how), **own)
             try:
                 with machine:
                     trainer.fit()
