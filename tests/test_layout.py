@@ -80,7 +80,7 @@ NEVER_IN = {
 }
 BUDGETS = {
     "config": 6850,
-    "runner": 6600,
+    "runner": 6550,
     "doctor": 4250,
     "cli": 4750,
     "data": 6650,
