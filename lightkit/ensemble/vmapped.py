@@ -22,12 +22,9 @@ from torch.func import vmap
 
 from lightkit.common.errors import UserError
 from lightkit.device import Engine
+from lightkit.ensemble.functions import by_sample, cheap_cross_entropy, linears, mean_cross_entropies, swapped
 from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, loss_weight
-
-_BY_SAMPLE = {nn.Sequential, nn.Linear, nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU}
-_BY_SAMPLE |= {nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
-"""Modules that compute each sample by itself; other classes, without weights of their own, say so by `by_sample`."""
 
 
 class StackedModel(nn.Module):
@@ -126,7 +123,7 @@ class Computation:
         self._slots = list(_slots(model.template, network))
         loss: Any = criterion if type(criterion) is nn.CrossEntropyLoss else None
         usual = loss and loss.weight is None and loss.reduction == "mean" and not loss.label_smoothing
-        self._merges = bool(usual and type(self._task) is Supervised and all(map(_by_sample, network.modules())))
+        self._merges = bool(usual and type(self._task) is Supervised and all(map(by_sample, network.modules())))
         self._ignored: int = getattr(loss, "ignore_index", -100)
         self._has_preds = self._has_target = self._has_weight = True
         self._draws: dict[Any, list[list[Draw]]] = {}
@@ -175,10 +172,10 @@ class Computation:
         Each operation is one of PyTorch's own then: `vmap` takes longer to translate one than a small one takes.
         """
         x, y = batch
-        with self._holding(tensors), replayed([mask.flatten(0, 1) for mask in masks]), swapped({"linear": _linears}):
+        with self._holding(tensors), replayed([mask.flatten(0, 1) for mask in masks]), swapped({"linear": linears}):
             preds = self._network(x.flatten(0, 1)).unflatten(0, y.shape)
         counted = (y != self._ignored).sum(1)
-        return StepOutput(_mean_loss(preds, y, self._ignored), preds, y, weight=counted)
+        return StepOutput(mean_cross_entropies(preds, y, self._ignored), preds, y, weight=counted)
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with replayed(masks), cheap_cross_entropy(), layer_by_layer():
@@ -244,78 +241,6 @@ def _slots(template: nn.Module, network: nn.Module) -> Iterator[tuple[dict[str, 
     ]
     for holder in holders:
         yield from ((holder, key, names[id(tensor)]) for key, tensor in holder.items() if tensor is not None)
-
-
-@contextmanager
-def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Let functions of `torch.nn.functional` be others inside.
-
-    Args:
-        functions: What takes their place, by name.
-    """
-    before = {name: getattr(F, name) for name in functions}
-    for name, function in functions.items():
-        setattr(F, name, function)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(F, name, function)
-
-
-def cheap_cross_entropy() -> AbstractContextManager[None]:
-    """Let `torch.nn.functional.cross_entropy` be a few plain operations inside.
-
-    `vmap` would spell it out in Python at every call, in more operations, which give the same bits.
-    """
-    return swapped({"cross_entropy": _cross_entropy})
-
-
-def _cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Compute the cross-entropy, by plain operations where it is the mean over classes that are given as numbers."""
-    usual = weight is None and size_average is None and reduce is None and reduction == "mean" and not label_smoothing
-    numbers = target.dtype == torch.int64 and input.dtype in (torch.float32, torch.float64)
-    if not usual or not numbers or input.ndim < 2 or input.ndim != target.ndim + 1:
-        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
-        return _CROSS_ENTROPY(input, target, weight, size_average, ignore_index, reduce, **options)
-    counted = target != ignore_index
-    picked = F.log_softmax(input, 1).gather(1, torch.where(counted, target, 0).unsqueeze(1)).squeeze(1)
-    return torch.where(counted, picked, 0.0).sum() / -counted.sum()
-
-
-def _mean_loss(input: Tensor, target: Tensor, ignored: int) -> Tensor:
-    """Compute the mean cross-entropy of the outputs `(M, B, C)` of each model.
-
-    A softmax over ten numbers each of many rows takes many times as long as over ten rows of many numbers.
-    """
-    counted = (target != ignored).unsqueeze(-2)
-    picked = F.log_softmax(input.mT, -2).gather(-2, target.unsqueeze(-2).where(counted, 0))
-    return picked.where(counted, 0.0).sum((-2, -1)) / -counted.sum((-2, -1))
-
-
-def _by_sample(part: nn.Module) -> bool:
-    """Tell whether a module computes each sample by itself, and has no weights but those of a linear layer."""
-    known = type(part) in _BY_SAMPLE or vars(type(part)).get("by_sample", False)  # a class derived from one may not
-    return known and {*part._parameters, *part._buffers} <= ({"weight", "bias"} if type(part) is nn.Linear else set())
-
-
-def _linears(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute linear layers `(M, O, I)` of many models, each on its own stretch of the samples."""
-    rows = input.reshape(len(weight), -1, input.shape[-1]).mT
-    found = weight @ rows if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)
-    return found.mT.reshape(*input.shape[:-1], -1)
-
-
-_CROSS_ENTROPY = F.cross_entropy
 
 
 class StackedTask(Task):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import Tensor, nn
-from torch.func import vmap
 
 from lightkit.assembly import Learner, build_learner, build_own, build_shared
 from lightkit.checkpoint import content
@@ -23,7 +21,7 @@ from lightkit.config import compose
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
-from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask, cheap_cross_entropy
+from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
 from lightkit.models.mlp import MLP
 from lightkit.runner.restore import stateful
 from lightkit.trainer import Trainer
@@ -235,33 +233,6 @@ def test_a_member_has_the_checkpoint_of_a_run_of_its_own() -> None:
     content.apply(mine, **stateful(fresh))
     assert fresh.state.step == alone.state.step
     assert fresh.optimizer.state_dict()["state"][0]["step"] == alone.state.step
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 5), (2, 4, 3, 6, 6)])
-@pytest.mark.parametrize("ignored", [False, True])
-def test_cross_entropy_by_plain_operations_gives_the_same_bits(shape: tuple[int, ...], ignored: bool) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(shape, requires_grad=True)
-    target = torch.randint(shape[2], (*shape[:2], *shape[3:]))
-    target[:, 0] = -100 if ignored else target[:, 0]
-    outcomes = []
-    for context in (nullcontext(), cheap_cross_entropy()):
-        with context:
-            losses = vmap(lambda x, y: F.cross_entropy(x, y))(x, target)
-        outcomes.append((losses, *torch.autograd.grad(losses.sum(), x)))
-    assert all(torch.equal(one, other) for one, other in zip(*outcomes))
-
-
-def test_cross_entropy_with_options_is_what_it_is_alone() -> None:
-    torch.manual_seed(0)
-    x, target = torch.randn(6, 3), torch.randint(3, (6,))
-    every: list[dict[str, Any]] = [{"weight": torch.tensor([1.0, 2.0, 3.0])}, {"label_smoothing": 0.1}]
-    every += [{"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 1}]
-    for options in every:
-        expected = F.cross_entropy(x, target, **options)
-        with cheap_cross_entropy():
-            assert torch.allclose(F.cross_entropy(x, target, **options), expected), options
-        assert torch.equal(F.cross_entropy(x, target, **options), expected)
 
 
 def test_weights_are_put_in_all_their_places_and_taken_out_again() -> None:
