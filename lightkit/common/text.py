@@ -6,11 +6,14 @@ Values that came from the environment may be secrets: no message shows them.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import unicodedata
 from pathlib import Path
 
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+"""Cells that mean that there is no value, in lower case."""
 _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line break, those that turn the direction of writing, and halves of pairs."""
 _LIKE = {
@@ -78,6 +81,13 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_missing(cell: str) -> bool:
+    """Tell whether a cell has no value, or one that nothing can be computed with, such as `inf`."""
+    if cell.lower() in MISSING:
+        return True
+    return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
 
 
 def counted(number: int, noun: str) -> str:

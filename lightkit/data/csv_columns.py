@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightkit.common.text import is_number
+from lightkit.common.text import is_missing, is_number
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-"""Cells that mean that there is no value, in lower case."""
 _SPACE = (
     "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
@@ -28,13 +26,6 @@ _PADDED = r"^\s*0[0-9]{2,}\s*$"
 """Whole numbers with zeros before them, as ids and codes are written; days and months have two digits."""
 _EXACT, _FEW = 2**24, 0.01
 """The whole number up to which float32 has all, and the share of neighbours that may become one."""
-
-
-def is_missing(cell: str) -> bool:
-    """Tell whether a cell has no value, or one that nothing can be computed with, such as `inf`."""
-    if cell.lower() in MISSING:
-        return True
-    return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from lightkit.common.errors import Problems, UserError
 from lightkit.common.names import KNOWN, split_named
-from lightkit.common.text import is_number
-from lightkit.data.csv_columns import NameColumn, is_missing
+from lightkit.common.text import is_missing, is_number
+from lightkit.data.csv_columns import NameColumn
 from lightkit.data.csv_faults import doubts, encoding_problem, names_problem, target_problem, text_problems, unmarked
 from lightkit.data.missing import MissingPolicy
 from lightkit.data.table_columns import Table, class_words, read_table

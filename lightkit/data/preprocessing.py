@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightkit.data.images import ImageReader
+from lightkit.common.doors import import_path
 from lightkit.data.impute import Filling
 from lightkit.data.normalize import Normalizer
 from lightkit.data.reader import Reader
-from lightkit.data.series import SeriesReader
-from lightkit.data.table_reader import TableReader
 from lightkit.data.targets import TargetTransform
 from lightkit.data.tensors import DataInfo
-from lightkit.data.text_reader import TextReader
 
 _KEPT_ELSEWHERE = ("class_names", "vocabulary", "fingerprint", "decode")
 """Facts about data that a run keeps under names of their own, or not at all."""
-READERS: dict[str, type[Reader]] = {kind.kind: kind for kind in (ImageReader, SeriesReader, TableReader, TextReader)}
-"""Readers that are built again from what a run keeps of them."""
+READERS = {
+    "images": "lightkit.data.images.ImageReader", "series": "lightkit.data.series.SeriesReader",
+    "table": "lightkit.data.table_reader.TableReader", "texts": "lightkit.data.text_reader.TextReader",
+}  # fmt: skip
+"""Readers that are built again from what a run keeps of them, by their kind; most import Arrow."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Preprocessing:
         with suppress(LookupError, TypeError, ValueError):
             inputs = dict(facts["inputs"])
             described = dict(inputs.pop("reader"))
-            reader = READERS[described.pop("kind")](**described)
+            reader = import_path(READERS[described.pop("kind")])(**described)
             names: dict[str, Any] = {
                 new: tuple(facts.get(old) or ()) for new, old in (("class_names", "classes"), ("vocabulary",) * 2)
             }
@@ -85,4 +85,4 @@ def reader_of(source: Any) -> Reader:
     while not hasattr(source, "reader") and hasattr(source, "base"):
         source = source.base
     names = getattr(source, "feature_names", ())
-    return getattr(source, "reader", None) or (TableReader(names) if names else Reader())
+    return getattr(source, "reader", None) or (import_path(READERS["table"])(names) if names else Reader())

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lightkit.data.csv_columns import NameColumn, NumberColumn, is_missing
+from lightkit.common.text import is_missing
+from lightkit.data.csv_columns import NameColumn, NumberColumn
 
 _AT_ONCE = 1 << 16
 """Rows that are encoded at once."""

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.common.text import counted
+from lightkit.common.text import counted, is_missing
 from lightkit.data.class_folders import SUFFIXES
 from lightkit.data.csv_columns import (
     NameColumn,
     Spelling,
-    is_missing,
     is_text,
     join_names,
     number_column,

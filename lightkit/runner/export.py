@@ -15,11 +15,11 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
+from lightkit.common.text import MISSING
 from lightkit.config import instantiate, to_plain
 from lightkit.config.doors import load as load_part
 from lightkit.config.doors import names
 from lightkit.data.build import read_inputs
-from lightkit.data.csv_columns import MISSING
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.sources import as_source
 from lightkit.data.table_reader import TableReader
@@ -39,7 +39,7 @@ TOLERANCE = 1e-4
 _ROWS = 128
 """Rows that are compared, at most."""
 _NOT_FINITE = ("inf", "infinity", "nan")
-"""Numbers in a cell that count as no value, as `lightkit.data.csv_columns.is_missing` says."""
+"""Numbers in a cell that count as no value, as `lightkit.common.text.is_missing` says."""
 
 
 class Exported(NamedTuple):

@@ -13,8 +13,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from lightkit.common.text import is_missing
 from lightkit.data import Data
-from lightkit.data.csv_columns import is_missing
 from lightkit.data.row_facts import row_column
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner.ensemble.report import SplitMeter
