@@ -280,15 +280,8 @@ def build_scheduler(
     node: DictConfig, optimizer: Optimizer, timetable: Timetable, *, mode: str, key: str = "scheduler"
 ) -> Schedule:
     """Build a schedule of the learning rates from its node."""
-    return instantiate(
-        node,
-        key=key,
-        optimizer=optimizer,
-        total_steps=timetable.total_steps,
-        steps_per_epoch=timetable.steps_per_epoch,
-        mode=mode,
-        expected=Schedule,
-    )
+    lengths = {"total_steps": timetable.total_steps, "steps_per_epoch": timetable.steps_per_epoch}
+    return instantiate(node, key=key, expected=Schedule, optimizer=optimizer, mode=mode, **lengths)
 
 
 def build_schedules(cfg: DictConfig, optimizer: Any, timetable: Timetable) -> Schedule:

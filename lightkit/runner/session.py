@@ -198,19 +198,8 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         file = place.path / run_files.PROGRESS if ranks.main else None
         members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal, file=file)
         stack.callback(members.close)
-        yield Session(
-            cfg=cfg,
-            place=place,
-            ranks=ranks,
-            overrides=typed,
-            resumes=resumes,
-            saved=saved,
-            notes=tuple(notes),
-            memory=memory,
-            signals=Signals() if ranks.size == 1 else SharedSignals(ranks.vote),
-            stack=stack,
-            members=members,
-        )
+        signals = Signals() if ranks.size == 1 else SharedSignals(ranks.vote)
+        yield Session(cfg, place, ranks, typed, resumes, saved, tuple(notes), memory, signals, stack, members)
 
 
 @contextmanager
@@ -338,13 +327,6 @@ def make_result(
     began: float | None = None,
 ) -> dict[str, Any]:
     """Return the content of `result.json` at the end of a run, whatever it came to; `began` is when, if not with it."""
-    return summary.result(
-        state,
-        status=status,
-        monitor=cfg.metrics.monitor,
-        mode=cfg.metrics.mode,
-        reason=reason,
-        name=cfg.name,
-        seconds=round(time.monotonic() - (run.began if began is None else began), 3),
-        system=dict(system),
-    )
+    goal: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode, "name": cfg.name}
+    seconds = round(time.monotonic() - (run.began if began is None else began), 3)
+    return summary.result(state, status=status, reason=reason, **goal, seconds=seconds, system=dict(system))

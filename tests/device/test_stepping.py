@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightkit.common import stepping
 from lightkit.common.stepping import take_step
 from lightkit.device.stepping import arguments, implementation_of, leave_compiler_out
 from tests.waiting import PATIENCE_SECONDS
@@ -49,6 +50,40 @@ def trained(kind, advance) -> dict[str, torch.Tensor]:
 def test_the_numbers_are_those_of_the_usual_step(kind):
     usual, short = trained(kind, lambda optimizer: optimizer.step()), trained(kind, take_step)
     assert all(torch.equal(usual[name], short[name]) for name in usual)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    ("options", "short"),
+    [({}, 1), ({"maximize": True}, 1), ({"amsgrad": True}, 0), ({"lr": torch.tensor(0.1)}, 0), ({"fused": False}, 0)],
+    ids=str,
+)
+def test_fused_groups_are_stepped_to_the_same_bits(kind, options, short, monkeypatch):
+    called, real = [], stepping._step_fused
+    monkeypatch.setattr(stepping, "_step_fused", lambda own: called.append(real(own)) or called[-1])
+
+    def advanced(advance):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))
+        groups = [
+            {"params": [*part.parameters()], "weight_decay": decay} for part, decay in zip(model, (0.1, 0.0, 0.0))
+        ]
+        optimizer = kind(groups, **{"lr": 0.1, "fused": True, **options})
+        for step in range(4):
+            optimizer.zero_grad()
+            (model if step != 1 else model[0])(torch.randn(8, 4)).square().sum().backward()
+            advance(optimizer)
+        moments = {
+            f"{number}.{name}": kept
+            for number, own in optimizer.state_dict()["state"].items()
+            for name, kept in own.items()
+        }
+        return {**model.state_dict(), **moments}
+
+    usual, own = advanced(lambda optimizer: optimizer.step()), advanced(take_step)
+    assert usual.keys() == own.keys()
+    assert all(torch.equal(usual[name], own[name]) for name in usual)
+    assert called == [False, *3 * [bool(short)]]  # the first step makes the state
 
 
 def one(**options) -> tuple[nn.Parameter, torch.optim.SGD]:
