@@ -88,7 +88,7 @@ BUDGETS = {
     "sweep": 3050,
     "finetune": 2750,
     "trainer": 3150,
-    "checkpoint": 2300,
+    "checkpoint": 2250,
     "assembly": 2050,
     "device": 1700,
     "common": 1800,
