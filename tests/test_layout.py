@@ -91,7 +91,7 @@ BUDGETS = {
     "checkpoint": 2250,
     "assembly": 2050,
     "device": 1700,
-    "common": 1800,
+    "common": 1850,
     "metrics": 1700,
     "diagnostics": 1500,
     "loggers": 1900,
