@@ -6,8 +6,9 @@ answers before torch is there.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightkit.common.exports import exporting
 
 if TYPE_CHECKING:
     from lightkit.common.errors import UserError as UserError
@@ -21,24 +22,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Logger", "Runner", "Trainer", "UserError", "__version__", "compose", "load", "load_ensemble"]
 
-_HOME = {
-    "Logger": "lightkit.loggers",
-    "Runner": "lightkit.runner",
-    "Trainer": "lightkit.trainer",
-    "UserError": "lightkit.common.errors",
-    "compose": "lightkit.config",
-    "load": "lightkit.runner.predictor",
-    "load_ensemble": "lightkit.runner.trained_ensemble",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'lightkit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+_HOME = {"Logger": "loggers", "Runner": "runner", "Trainer": "trainer", "UserError": "common.errors",
+         "compose": "config", "load": "runner.predictor", "load_ensemble": "runner.trained_ensemble"}  # fmt: skip
+__getattr__ = exporting(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

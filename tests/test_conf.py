@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import yaml
 from lightkit.common.errors import UserErrors
 from lightkit.config import Composed, compose, to_plain
 from lightkit.config.describe import first_comment
+from lightkit.config.fields import defaults_of, field_types
 from lightkit.config.missing import EXTRAS
 from lightkit.config.pages import PAGES, page
 from lightkit.config.project import shipped_conf, shipped_experiments
@@ -64,7 +64,7 @@ def test_every_experiment_composes(project: Path, name: str) -> None:
 
 
 def test_the_default_run_needs_nothing(project: Path) -> None:
-    assert compose([]).choices.keys() >= {*Config.__dataclass_fields__} - {
+    assert compose([]).choices.keys() >= {*field_types(Config)} - {
         "name",
         "seed",
         "profile",
@@ -116,4 +116,4 @@ def test_presets_combine(project: Path, names: str) -> None:
 
 
 def test_without_a_preset_nothing_is_fine_tuned(project: Path) -> None:
-    assert to_plain(compose([]).cfg.finetune) == dataclasses.asdict(FinetuneConfig())
+    assert to_plain(compose([]).cfg.finetune) == defaults_of(FinetuneConfig)

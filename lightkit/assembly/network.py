@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import in_short
 from lightkit.common.modules import has_statistics, trains
-from lightkit.config import instantiate, load_run, saved_group, to_plain
+from lightkit.config import defaults_of, instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.signatures import read_known
@@ -143,7 +143,7 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
     injected = (path / run_files.CONFIG).is_file()
     if injected:  # plain weights need nothing of the run built
         with suppress(AttributeError, TypeError):  # not written by lightkit: reading the whole file tells what is wrong
-            injected = injects(_merged(asdict(FinetuneConfig()), saved_group(path, "finetune")))
+            injected = injects(_merged(defaults_of(FinetuneConfig), saved_group(path, "finetune")))
     if not injected:
         with keys_under("finetune.weights"):
             return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
@@ -297,7 +297,7 @@ def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any]
     Returns:
         The settings; None where nothing is asked for (a teacher, if that is something), rules without labels apart.
     """
-    options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
+    options = _merged(defaults_of(FinetuneConfig), to_plain(cfg.finetune))
     options["rules"] = to_plain(cfg.optim.get("rules") or [])
     weights, head, gradual = options["weights"], options["head"], options["gradual"]
     asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"]]

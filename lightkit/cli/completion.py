@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from lightkit.cli.arguments import COMMANDS, help_of, options_of
 from lightkit.cli.terminal import say
+from lightkit.common.doors import import_path
 from lightkit.common.errors import FAMILIES, UserError
-from lightkit.monitor.gpus import FIELDS
 from lightkit.runs.catalog import all_runs, project, run_name
-from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
@@ -28,11 +27,12 @@ VALUES = {
     "--split": ("val", "test", "train"),
     "--rows": ("val", "test", "train"),
     "--direction": ("TB", "LR"),
-    "--status": STATUSES,
-    "--query": tuple(FIELDS),
-    "--explain": tuple(FIELDS),
+    "--status": "lightkit.runs.filters.STATUSES",
+    "--query": "lightkit.monitor.gpus.FIELDS",
+    "--explain": "lightkit.monitor.gpus.FIELDS",
 }
-"""Values of options whose help does not list them; for `--from`, `--baseline` and `--after` they are the runs."""
+"""Values of options whose help does not list them, or where they are; for `--from`, `--baseline` and `--after` they are
+the runs."""
 
 
 def completion(args: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ def _candidates(before: list[str], word: str) -> list[str]:
         return []
     options, last = options_of(command), rest[-1] if rest else ""
     if last in options and (words := options[last].words or VALUES.get(last)):
-        return list(words)
+        return list(import_path(words) if isinstance(words, str) else words)
     if last in ("--from", "--baseline", "--after"):
         return _started(alive=True) if last == "--after" else _runs()
     if word.startswith("-") or command == "new":

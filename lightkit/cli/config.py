@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+import lightkit.config.tree as tree
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import report, say, table
 from lightkit.common import run_files
@@ -176,7 +177,9 @@ def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
             )
     if not OmegaConf.is_config(node):
         return str(node)
-    return OmegaConf.to_yaml(node, resolve=resolve).rstrip()
+    content: Any = OmegaConf.to_container(node, resolve=resolve, enum_to_str=True)
+    text = tree.as_yaml(content) if isinstance(content, dict) else OmegaConf.to_yaml(node, resolve=resolve)
+    return text.removeprefix(tree.MARK).rstrip()
 
 
 def print_run(composed: Composed, options: argparse.Namespace) -> int:

@@ -114,7 +114,8 @@ def dispatch(args: list[str]) -> int:
     Raises:
         UserError: There is no such command.
     """
-    name, rest = (args[0], args[1:]) if args else ("--help", [])
+    # Shells ask `lightkit train -sc` at each key: what trains need not be imported for it.
+    name, *rest = args[1:] if args[:2] == ["train", "-sc"] else args or ["--help"]
     if name in ("-h", "--help", "help"):
         if rest and rest[0] in COMMANDS:
             say(help_of(rest[0]))
@@ -131,9 +132,8 @@ def dispatch(args: list[str]) -> int:
         say(f"lightkit {__version__}")
         return 0
     if name in ("-sc", "--shell-completion", "--shell_completion"):
-        from lightkit.cli.completion import completion
-
-        return completion(rest)
+        with importing():  # also what is imported when it is needed
+            return int(import_path("lightkit.cli.completion.completion")(rest))
     if name not in COMMANDS:
         fix = _with_command(args)
         raise UserError("no such command", received=name, choices=COMMANDS, fix=fix, family="wrong-command")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -172,6 +171,8 @@ class Launcher:
 
     def _start(self) -> None:
         """Start the processes, tell each which one it is by the variables that `torchrun` uses, and give it its job."""
+        import socket  # which takes long, for a run that starts no processes
+
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

@@ -6,13 +6,11 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.again import kept_variables
 from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session, quoted
 from lightkit.cli.ranks import follows, start, work
@@ -103,6 +101,8 @@ def _compose(options: argparse.Namespace) -> Composed | None:
     """Compose a run, or a job of a sweep; None where a file asks for a sweep by `hydra.mode`."""
     if options.source is not None:
         own = [override for override in options.overrides if not override.startswith("hydra.")]
+        from lightkit.cli.again import kept_variables
+
         run = find_run(options.source, project())
         os.environ.update(kept_variables(run) if options.code else {})
         return read_run(run, own, new=True)
@@ -269,6 +269,8 @@ def verify_resume(args: list[str]) -> int:
 
     # Told here what is wrong with it, before torch is imported.
     compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    import tempfile
+
     from lightkit.runner.verify import TracedJob, verify
 
     base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))

@@ -7,34 +7,30 @@ wait for Hydra.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from lightkit.common.exports import exporting
+
 if TYPE_CHECKING:
     from lightkit.config.check import check
-    from lightkit.config.compose import Composed, compose
+    from lightkit.config.compose import Composed, compose, compose_with
+    from lightkit.config.fields import defaults_of
     from lightkit.config.instantiate import instantiate
     from lightkit.config.member_values import with_values
     from lightkit.config.native import compose_jobs, hydra_command, run_hydra
     from lightkit.config.saved import from_yaml, load_run, save, save_text, saved_group, to_yaml
     from lightkit.config.tree import as_yaml, public, to_plain
 
-__all__ = ["Composed", "as_yaml", "check", "compose", "compose_jobs", "from_yaml", "hydra_command", "instantiate",
-           "load_run", "public", "run_hydra", "save", "save_text", "saved_group", "to_plain", "to_yaml",
-           "with_values"]  # fmt: skip
+__all__ = ["Composed", "as_yaml", "check", "compose", "compose_jobs", "compose_with", "defaults_of", "from_yaml",
+           "hydra_command", "instantiate", "load_run", "public", "run_hydra", "save", "save_text", "saved_group",
+           "to_plain", "to_yaml", "with_values"]  # fmt: skip
 _HOME = {"Composed": "compose", "as_yaml": "tree", "check": "check", "compose": "compose", "compose_jobs": "native",
-         "from_yaml": "saved", "hydra_command": "native", "instantiate": "instantiate", "load_run": "saved",
-         "public": "tree", "run_hydra": "native", "save": "saved", "save_text": "saved", "saved_group": "saved",
-         "to_plain": "tree", "to_yaml": "saved", "with_values": "member_values"}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    return value
+         "compose_with": "compose", "defaults_of": "fields", "from_yaml": "saved", "hydra_command": "native",
+         "instantiate": "instantiate", "load_run": "saved", "public": "tree", "run_hydra": "native", "save": "saved",
+         "save_text": "saved", "saved_group": "saved", "to_plain": "tree", "to_yaml": "saved",
+         "with_values": "member_values"}  # fmt: skip
+__getattr__ = exporting(__name__, _HOME)
 
 
 class _Package(ModuleType):

@@ -24,10 +24,11 @@ from lightkit.config.arguments import check_arguments
 from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.doors import names, problems_of
-from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, meant_by
+from lightkit.config.fields import Field, class_in, default_of, defaults_of, field_types, is_required, meant_by
 from lightkit.config.finetuning import FINETUNE_RULES, check_patterns
 from lightkit.config.judging import violations
 from lightkit.config.member_values import apply, cut_down, flat
+from lightkit.config.merging import from_plain
 from lightkit.config.missing import check_imports
 from lightkit.config.named_files import check_finetune_files, check_named_files
 from lightkit.config.origins import Key, Sources, dotted
@@ -155,7 +156,7 @@ class _Checker:
         """Check a node that a schema class describes, and return its usable values."""
         values = self.fields(tree, kind, key)
         if issubclass(kind, Target):
-            check_arguments(tree, key, own={field.name for field in dataclasses.fields(kind)}, report=self.report)
+            check_arguments(tree, key, own={*values, "_target_"}, report=self.report)
             given = (name for name in tree if name not in values and not self.report.has((*key, name)))
             values |= {name: tree[name] for name in given}
         return Node(**{name: value for name, value in values.items() if value is not UNKNOWN})
@@ -312,10 +313,9 @@ def check_sweep(options: Mapping[str, Any]) -> dict[str, Any]:
     apply_rules(RULES, cast(Config, Node(sweep=checked)), report)
     if report.errors:
         raise UserErrors(report.errors)
-    usual = dataclasses.asdict(SweepConfig())
     return {
         name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
-        for name, value in usual.items()
+        for name, value in defaults_of(SweepConfig).items()
     }
 
 
@@ -326,9 +326,10 @@ def _fill(node: Any, kind: Any) -> None:
             _fill(node._get_node(place), typing.get_args(kind)[-1])
     if not OmegaConf.is_dict(node) or not dataclasses.is_dataclass(kind):
         return
+    content = node.__dict__["_content"]
     for field in dataclasses.fields(kind):
-        if field.name not in node and not is_required(field):
-            node[field.name] = default_of(field)
-        inner = node._get_node(field.name)
+        inner = content.get(field.name)
+        if (inner is None or inner._is_missing()) and not is_required(field):
+            inner = content[field.name] = from_plain(default_of(field), node, field.name)
         if inner is not None and not inner._is_interpolation():
             _fill(inner, field_types(cast(type, kind))[field.name])

@@ -17,7 +17,6 @@ from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
-from lightkit.config.describe import name_options
 from lightkit.config.direction import fill_mode
 from lightkit.config.former import move_former
 from lightkit.config.hydra_settings import check_hydra, fill_choices, fill_values
@@ -122,6 +121,8 @@ def compose_with(
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
         errors += [error for error in found if not _is_below(error.key, rewritten.skipped)]
     if errors:
+        from lightkit.config.describe import name_options
+
         name_options(errors, loader)
         raise UserErrors(errors)
     for line in idle_lines(rewritten, task):

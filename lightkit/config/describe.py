@@ -342,7 +342,7 @@ def _documented(found: Found) -> dict[str, str]:
         with suppress(OpaqueSourceError):
             for base in reversed(bases(found)):
                 docs |= _documented(base) if base.module.name.partition(".")[0] == package else {}
-        init = own(node, "__init__")
+        init = own(found, "__init__")
         docs.update(_args_section(ast.get_docstring(init) or "") if init is not None else {})
     return {**docs, **_args_section(ast.get_docstring(node) or _assigned_docstring(found.module.file, node.name))}
 

@@ -139,16 +139,16 @@ def _of_class(found: Found) -> Direction:
     """
     node = found.node
     assert isinstance(node, ast.ClassDef)
-    if own(node, "__new__"):
+    if own(found, "__new__"):
         return _of_variants(found, node.name)
-    said = _stated_in_body(node)
+    said = _stated_in_body(found, node)
     if said is not None:
         return said
     answers = (_of_class(base) for base in bases(found))
     return next((answer for answer in answers if answer != "open"), "open")
 
 
-def _stated_in_body(node: ast.ClassDef) -> Direction | None:
+def _stated_in_body(found: Found, node: ast.ClassDef) -> Direction | None:
     """Tell what the body of a class says; None where it says nothing."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == _NAME:
@@ -158,7 +158,7 @@ def _stated_in_body(node: ast.ClassDef) -> Direction | None:
             value = getattr(item, "value", None)  # None where its type is stated alone
             said = _MEANINGS.get(value.value, "unread") if isinstance(value, ast.Constant) else "unread"
             return said if value is not None else None
-    init = own(node, "__init__")
+    init = own(found, "__init__")
     stored = (part for part in ast.walk(init) if isinstance(part, ast.Attribute)) if init is not None else ()
     return "unread" if any(part.attr == _NAME and isinstance(part.ctx, ast.Store) for part in stored) else None
 

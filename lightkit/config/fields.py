@@ -44,7 +44,12 @@ def is_required(field: Field) -> bool:
 def default_of(field: Field) -> Any:
     """Return the default of a field as plain values."""
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    return defaults_of(type(value)) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Return the defaults of a schema class by name, as plain values."""
+    return {field.name: default_of(field) for field in dataclasses.fields(kind) if not is_required(field)}
 
 
 def yaml_text(value: object) -> str:

@@ -8,11 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
-from lightkit.config.fields import default_of, marked_fields
+from lightkit.config.fields import defaults_of, marked_fields
 from lightkit.config.origins import dotted
-from lightkit.config.schema import Config
-
-_CV = Config.__dataclass_fields__["cv"]
+from lightkit.config.schema import Config, CvConfig
 
 
 def move_former(cfg: Any) -> list[str]:
@@ -27,7 +25,7 @@ def move_former(cfg: Any) -> list[str]:
     lines = []
     if type(cfg.get("cv")) is int or cfg.get("cv", {}) is None:
         with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
-            cfg["cv"] = {**default_of(_CV), "folds": cfg["cv"]}
+            cfg["cv"] = {**defaults_of(CvConfig), "folds": cfg["cv"]}
     for (group, name), field in marked_fields(Config, "now").items():
         holder, key = field.metadata["now"].split(".")
         node, other = (cfg.get(part) for part in (group, holder))

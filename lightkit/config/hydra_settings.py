@@ -277,7 +277,7 @@ def _fill(node: Any, filled: Callable[[str], Any]) -> list[tuple[Any, Any, str]]
             replaced += _fill(child, filled)
             continue
         text = child._value()
-        if isinstance(text, str):
+        if isinstance(text, str) and "${" in text:
             value = filled(text)
             if value != text:
                 node[key] = value

@@ -10,12 +10,13 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hydra
 import hydra.version
-from hydra._internal import defaults_list
+from hydra._internal import defaults_list, utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -34,7 +35,7 @@ from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.doors import confine, load_plugins
-from lightkit.config.merging import copy_below, copy_only, merge
+from lightkit.config.merging import copy_below, copy_node, copy_only, merge
 from lightkit.config.origins import as_typed, file_content
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.sources import EXPERIMENTS, SCHEME, ExperimentSource, ProjectSource, adds, register_sources
@@ -44,7 +45,13 @@ PARAMS = "hydra.sweeper.params"
 """Where values are typed for one of Hydra's sweepers."""
 _SEARCHED = "hydra.searchpath"
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
+locate, native_parser = utils._locate, utils.get_args_parser
+"""What imports the object at a dotted path, and what makes Hydra's own argument parser."""
 _full_map = defaults_list._create_interpolation_map
+_version = hydra.version._get_version
+setattr(hydra.version, _version.__name__, cache(_version))  # which is asked for hundreds of times
+_MERGED: dict[str, DictConfig] = {}
+"""What files come to when they are merged, by what tells whether they are the same."""
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -272,10 +279,14 @@ class ConfigLoader(ConfigLoaderImpl):
         package = ret.header["package"] if package_override is None else package_override
         return replace(ret, config=copy_below(package, ret.config))  # a copy, as a file may be named twice
 
-    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         self.defaults = defaults
         try:
-            self.base = merge(self._load_single_config(default, repo).config for default in defaults)
+            key = str([(one, it.path, it.header) for one in defaults for it in [repo.load_config(one.config_path)]])
+            if len(_MERGED) > 32:
+                _MERGED.clear()
+            _MERGED[key] = _MERGED.get(key) or merge(self._load_single_config(one, repo).config for one in defaults)
+            self.base = copy_node(_MERGED[key])
         except Exception:  # which Hydra tells with the name of the file
             self.base = super()._compose_config_from_defaults_list(defaults, repo)
         if self._params:  # which Hydra cannot apply: it takes dots for levels
@@ -353,13 +364,6 @@ def hydra_app(loader: ConfigLoader) -> Any:
     return app
 
 
-def native_parser() -> Any:
-    """Return Hydra's own argument parser."""
-    from hydra._internal.utils import get_args_parser
-
-    return get_args_parser()
-
-
 def run_multirun(loader: ConfigLoader, overrides: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
     confine()
@@ -370,13 +374,6 @@ def run_multirun(loader: ConfigLoader, overrides: list[str], task: Callable[[Dic
     except InstantiationException as error:
         what, fix = f"the sweeper or launcher cannot be built: {str(error).splitlines()[0]}", "see its own manual"
         raise UserError(what, key="hydra.launcher", fix=fix, family="hydra") from error
-
-
-def locate(path: str) -> Any:
-    """Import the object at a dotted path."""
-    from hydra._internal.utils import _locate
-
-    return _locate(path)
 
 
 def hydra_node(cfg: DictConfig) -> DictConfig:

@@ -206,15 +206,20 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
             return Found(own_module)
         return Found(source) if binding.name is None else _module_attribute(source, binding.name, depth)
     if isinstance(binding.node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        try:
-            modules.fill_in(module, binding.node)
-        except SyntaxError as error:
-            raise OpaqueSourceError(module.name) from error
-        return Found(module, binding.node)
+        has_bases = isinstance(binding.node, ast.ClassDef) and isinstance(binding.node.body[0], ast.Pass)
+        return Found(module, binding.node) if has_bases else _whole(Found(module, binding.node))
     value = getattr(binding.node, "value", None)
     if isinstance(value, (ast.Name, ast.Attribute)):
         return _expression(module, value, depth)
     raise OpaqueSourceError(module.name)
+
+
+def _whole(found: Found) -> Found:
+    try:
+        modules.fill_in(found.module, found.node)
+    except SyntaxError as error:
+        raise OpaqueSourceError(found.module.name) from error
+    return found
 
 
 def _expression(module: Module, value: ast.expr, depth: int) -> Found:
@@ -291,17 +296,22 @@ def last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
-def own(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    """Return the function of that name in the class body."""
+def own(found: Found, name: str) -> ast.FunctionDef | None:
+    """Return the function of that name in the body of a class, all of which is read then.
+
+    Raises:
+        OpaqueSourceError: It is no valid Python.
+    """
+    node = _whole(found).node
+    assert isinstance(node, ast.ClassDef)
     # The last definition counts: earlier ones are overloads.
-    found = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == name]
-    return found[-1] if found else None
+    known = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == name]
+    return known[-1] if known else None
 
 
 def member(found: Found, name: str, depth: int) -> Found | None:
     """Find the method of a class or of the first base that has it."""
-    assert isinstance(found.node, ast.ClassDef)
-    method = own(found.node, name)
+    method = own(found, name)
     if method is not None:
         return Found(found.module, method)
     for base in bases(found, depth):

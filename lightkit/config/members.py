@@ -21,6 +21,7 @@ from lightkit.config.fields import valid_keys
 from lightkit.config.judging import targets_in
 from lightkit.config.loader import ConfigLoader
 from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label, limit_copies
+from lightkit.config.merging import as_written
 from lightkit.config.origins import Key, Sources, as_typed, command_line, dotted
 from lightkit.config.policy import user_only_keys
 from lightkit.config.signatures import read_known
@@ -71,7 +72,7 @@ class MemberEntries:
         Returns:
             What is wrong with them.
         """
-        run, errors = cast(Tree, OmegaConf.to_container(self.cfg)), [*self.errors]
+        run, errors = cast(Tree, as_written(self.cfg)), [*self.errors]
         if self.entries and self.keys[0] != META and run.get("ensemble", {}).get("_target_") == NO_ENSEMBLE["_target_"]:
             fix = "ensemble=voting, or another method"
             errors.append(UserError("one model has no members", key=KEY, fix=fix, family="ensemble"))
@@ -111,7 +112,7 @@ class MemberEntries:
         cfg, sources = variants[choices]
         values = flat({name: value for name, value in entry.items() if name not in options})
         where = EntrySources(self.sources, place, tuple(values), sources)
-        tree = cast(Tree, OmegaConf.to_container(cfg))
+        tree = cast(Tree, as_written(cfg))
         _share(tree, run, [*options])
         chosen = [option.rpartition("/")[2] for names in options.values() for option in names]
         tree[NAME] = label(values, chosen) or run.get(NAME)
@@ -249,7 +250,7 @@ def drop_left_over(cfg: DictConfig, sources: Sources) -> None:
         cfg: A composed configuration; changed in place.
         sources: Where its values come from.
     """
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=False)):
+    for key, target in targets_in(as_written(cfg)):
         is_of_list = any(isinstance(part, int) for part in key)  # which is replaced as a whole
         former = None if is_of_list else sources.former_option((*key, "_target_"))
         taken = _argument_names(target["_target_"]) if former is not None else None

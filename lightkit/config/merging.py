@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, Node, OmegaConf, flag_override
+from omegaconf import AnyNode, DictConfig, Node, OmegaConf, flag_override
 from omegaconf.basecontainer import BaseContainer
 
 Of = TypeVar("Of", bound=Node)
@@ -45,6 +45,34 @@ def as_written(node: Any) -> Any:
     if isinstance(content, list):
         return [as_written(item) for item in content]
     return as_written(content) if isinstance(content, Node) else content
+
+
+_PLAIN: Any = ({}, [], "", 0, 0.5, True, None)
+_SAMPLES: Any = {type(one): OmegaConf.create([one])._get_node(0) for one in _PLAIN}
+
+
+def from_plain(value: Any, parent: Any = None, key: Any = None) -> Any:
+    """Make the nodes that `OmegaConf.create` makes of plain values.
+
+    Args:
+        value: Of a file, or of the schema.
+        parent: The node that they lie in.
+        key: Their name or number there.
+
+    Raises:
+        LookupError, TypeError, OmegaConfBaseException: There are others among them, names that are no texts, or a
+            reference that is not well formed.
+    """
+    if isinstance(value, str) and "${" in value:
+        return AnyNode(value, key=key, parent=parent)  # which reads it
+    made: Any = copy_node(_SAMPLES[type(value)], parent)
+    made._metadata.key = key
+    if isinstance(value, dict):
+        value = {str.__str__(name): from_plain(item, made, name) for name, item in value.items()}
+    elif isinstance(value, list):
+        value = [from_plain(item, made, index) for index, item in enumerate(value)]
+    made.__dict__["_content" if "_content" in made.__dict__ else "_val"] = value
+    return made
 
 
 def copy_only(cfg: DictConfig, *names: Any) -> DictConfig:

@@ -13,8 +13,10 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-_DEFINITION = re.compile(rb"""^((?:async )?def|class) +(\w+).*(?:\n(?![^\s)\]}\#'"]).*)*""", re.M)
+_DEFINITION = re.compile(rb"""^((?:async )?def|class) +(\w+)(.*)(?:\n(?![^\s)\]}\#'"]).*)*""", re.M)
 """A function or class at the top of a module, with all lines up to the next that begins with anything else."""
+_BASES = re.compile(rb"(\([\w., =\[\]]*\))?:")
+"""The rest of the first line of a class that says what it derives from."""
 _OF_OTHERS = ("site-packages", "dist-packages")
 _OWN = Path(__file__).parents[1]
 
@@ -45,7 +47,8 @@ class Module:
         opaque: Its names can't be read (compiled, built in).
         broken: Why its source is no valid Python, with file and line; then it is opaque too.
         body: Its statements.
-        sources: Those of functions and classes of which the statement only has the name, see `fill_in`.
+        sources: Those of functions and classes of which the statement only has the name, see `fill_in`; that of a class
+            whose body is `pass` has its bases, too.
     """
 
     name: str
@@ -59,7 +62,7 @@ class Module:
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = field(default_factory=dict)
     body: list[ast.stmt] = field(default_factory=list, repr=False)
-    sources: dict[ast.stmt, bytes] = field(default_factory=dict, repr=False)
+    sources: dict[ast.AST | None, bytes] = field(default_factory=dict, repr=False)
 
 
 @cache
@@ -108,12 +111,12 @@ def _outline(module: Module, text: bytes) -> bool:
 
 
 def _shortened(found: re.Match[bytes]) -> bytes:
-    """Return a definition with nothing in it that takes as many lines."""
-    inside = b": pass" if found[1] == b"class" else b"(): pass"
+    """Return a definition with nothing in it that takes as many lines; of most classes with their bases."""
+    inside = b"(): pass" if found[1] != b"class" else found[3] + b" pass" if _BASES.fullmatch(found[3]) else b": ..."
     return b"%b %b%b" % (found[1], found[2], inside) + b"\n" * found[0].count(b"\n")
 
 
-def fill_in(module: Module, node: ast.stmt) -> None:
+def fill_in(module: Module, node: ast.AST | None) -> None:
     """Read what is in a function or class of a module, of which only the name may be known.
 
     Raises:

@@ -13,10 +13,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
+import lightkit.config as config
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
-from lightkit.config.compose import Composed, compose_with
 from lightkit.config.doors import is_unnamed
 from lightkit.config.loader import (
     COMPOSE_ERRORS,
@@ -31,7 +31,6 @@ from lightkit.config.loader import (
 )
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.project import project_root
-from lightkit.config.saved import with_values_of
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _OF_HYDRA = ("hydra.", "hydra/")
@@ -45,7 +44,7 @@ def compose_jobs(
     config_dir: str | None = None,
     config_name: str = "config",
     project: Path | None = None,
-) -> list[Composed]:
+) -> list[config.Composed]:
     """Compose and check every run of a sweep before any of them starts.
 
     For Hydra's basic sweeper this is the whole grid (`a=1,2 b=range(0,3)` and what `hydra.sweeper.params` adds). Other
@@ -58,12 +57,12 @@ def compose_jobs(
     return _jobs(loader, overrides)[0]
 
 
-def _jobs(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[list[Composed], Rewritten]:
+def _jobs(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[list[config.Composed], Rewritten]:
     checked = rewrite(loader, overrides, sweep=True)
-    errors, composed = list(checked.errors), list[Composed]()
+    errors, composed = list(checked.errors), list[config.Composed]()
     for number, job in enumerate(_job_overrides(loader, checked.texts, errors)):
         try:
-            composed += compose_replicates(partial(compose_with, loader, sweep=True, number=number), job)
+            composed += compose_replicates(partial(config.compose_with, loader, sweep=True, number=number), job)
         except UserErrors as found:
             errors += found.errors
     if errors:
@@ -72,7 +71,7 @@ def _jobs(loader: ConfigLoader, overrides: Sequence[str]) -> tuple[list[Composed
     return composed, checked
 
 
-def compose_replicates(compose: Callable[[list[str]], Composed], overrides: list[str]) -> list[Composed]:
+def compose_replicates(compose: Callable[[list[str]], config.Composed], overrides: list[str]) -> list[config.Composed]:
     """Compose a job, or each of its replicates where its `sweep.over` asks for some.
 
     Args:
@@ -212,7 +211,7 @@ def run_hydra(
 
 
 def _sweep_settings(
-    overrides: Sequence[str], jobs: Sequence[Composed], folder: Path | None, time: datetime
+    overrides: Sequence[str], jobs: Sequence[config.Composed], folder: Path | None, time: datetime
 ) -> list[str]:
     """Return settings of Hydra's for a sweep, but for those that the user has made.
 
@@ -253,18 +252,20 @@ class _Job:
     time: datetime
 
     def __call__(self, _: DictConfig) -> float | None:
+        from lightkit.config.saved import with_values_of
+
         node, instance = HydraConfig.get(), HydraConfig.instance()
         before, overrides = instance.cfg, [*self.typed, *job_overrides()]
         loader = make_loader(overrides, config_dir=self.config_dir, config_name=self.config_name)
         loader.time = self.time
-        job = compose_with(loader, overrides, sweep=True, number=node.job.num)
+        job = config.compose_with(loader, overrides, sweep=True, number=node.job.num)
         instance.cfg = before
         goes_on = job.cfg.resume.mode == "auto"
         folder = Path(node.runtime.output_dir)
         return self.task(with_values_of(folder, job.cfg, job.dated) if goes_on else job.cfg)
 
 
-def _need_named(job: Composed) -> None:
+def _need_named(job: config.Composed) -> None:
     """Refuse a sweeper or launcher of the project that was chosen and not named: Hydra would not find it."""
     node = job.hydra_cfg.hydra if job.hydra_cfg is not None else {}
     for kind in ("sweeper", "launcher"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -155,7 +155,7 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
         result.errors.append(_error("there is no such group", text, key=key, fix=meant, family="unknown-key"))
         return
     option, _, rest = key.partition(".")
-    is_key = not rest or option in {field.name for field in fields(Config)}
+    is_key = not rest or option in field_types(Config)
     groups = [] if is_key else loader.groups()
     group = next((group for group in groups if loader.is_option(group, option)), None)
     if group is not None:

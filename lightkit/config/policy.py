@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ def _files(module: Module) -> tuple[Path, ...]:
     return (module.file,) if module.file is not None else module.folders
 
 
+@cache
 def _is_source(path: Path, root: Path) -> bool:
     """Tell whether a file is part of the project: not installed, hidden, or written by a run."""
     if not path.is_relative_to(root):

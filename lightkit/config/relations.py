@@ -11,6 +11,7 @@ from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
 from lightkit.common.lengths import EXPECTED_TIME, read_duration, read_length, read_slurm_time
 from lightkit.common.names import name_problem
 from lightkit.common.text import in_one_line
+from lightkit.config.fields import defaults_of
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
@@ -46,7 +47,7 @@ def folds_of_cv(cv: CvConfig, trainer: TrainerConfig, ensemble: EnsembleConfig, 
     """Refuse what a cross-validation needs where there is none, and what its folds cannot do."""
     if cv.folds is None:
         typed = report.sources.on_command_line
-        for name, usual in vars(CvConfig()).items():
+        for name, usual in defaults_of(CvConfig).items():
             given, in_file = getattr(cv, name), report.starting and name not in _HOW and not typed(("cv", "folds"))
             if given != usual and (in_file or typed(("cv", name))):
                 fix = "cv.folds=5; or cv.folds=null on the command line, for one model"

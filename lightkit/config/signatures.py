@@ -112,11 +112,11 @@ def _of_class(found: Found) -> Signature:
     """Read the constructor of the class itself or of the first base that has one."""
     node = found.node
     assert isinstance(node, ast.ClassDef)
-    if own(node, "__new__") or any(
+    if own(found, "__new__") or any(
         keyword.arg == "metaclass" and last_name(keyword.value) != "ABCMeta" for keyword in node.keywords
     ):
         raise OpaqueSourceError(found.module.name)
-    init = own(node, "__init__")
+    init = own(found, "__init__")
     if init is not None:
         return _of_function(init, found.module, skip=1, forwarded=found)
     if _decorated(node, "dataclass", "define", "attrs"):

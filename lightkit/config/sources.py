@@ -12,6 +12,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.config.doors import is_installed
 from lightkit.config.fields import field_types, is_required
-from lightkit.config.merging import copy_node
+from lightkit.config.merging import copy_node, from_plain
 from lightkit.config.modules import load
 from lightkit.config.origins import (
     as_typed,
@@ -61,6 +62,7 @@ def _read(path: Path, source: ConfigSource, *, package: str | None = None) -> Co
     facts = path.stat()
     header, config = _made(path, facts.st_mtime_ns, facts.st_size)
     header, place = {**header, "package": header["package"] or package}, f"{source.scheme()}://{source.path}"
+    header["read"] = f"{path} {facts.st_mtime_ns} {facts.st_size}"  # tells whether it changes
     return ConfigResult(config=copy_node(config), path=place, provider=source.provider, header=header)
 
 
@@ -68,7 +70,10 @@ def _read(path: Path, source: ConfigSource, *, package: str | None = None) -> Co
 def _made(path: Path, _changed: int, _size: int) -> tuple[dict[str, str | None], Any]:
     """Make the header and the nodes of a file once in a process, as long as it does not change."""
     text, content = file_content(path)
-    return ConfigSource._get_header_dict(text[:512]), OmegaConf.create({} if content is None else content)
+    header, content = ConfigSource._get_header_dict(text[:512]), {} if content is None else content
+    with suppress(Exception):  # which OmegaConf tells with the place
+        return header, from_plain(content if isinstance(content, list) else {**content})
+    return header, OmegaConf.create(content)
 
 
 class FileSource(FileConfigSource):

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
-from inspect import signature
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -326,7 +325,7 @@ class Node(SimpleNamespace):
         raise UnusableError(name)
 
 
-Rule = Callable[..., None]
+Rule = FunctionType
 """Reports values that are right on their own and wrong together. It names the sections that it looks at as arguments,
 beside `report`, gets them as `Node`s, and is over as soon as it reads a value that has a problem by itself."""
 
@@ -342,4 +341,4 @@ def apply_rules(rules: Iterable[Rule], cfg: Config, report: Report) -> None:
     sections = {**vars(cfg), "report": report}
     for rule in rules:
         with suppress(UnusableError):
-            rule(**{name: sections.get(name, Node()) for name in signature(rule).parameters})
+            rule(**{name: sections.get(name, Node()) for name in rule.__annotations__ if name != "return"})

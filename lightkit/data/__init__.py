@@ -5,8 +5,9 @@ What needs PyTorch is imported when it is asked for: tables and folders are chec
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightkit.common.exports import exporting
 
 if TYPE_CHECKING:
     from lightkit.data.build import Data, build_data
@@ -16,18 +17,6 @@ if TYPE_CHECKING:
     from lightkit.data.tensors import DataInfo, TensorData
 
 __all__ = ["Data", "DataInfo", "Loader", "SplitSpec", "TensorData", "build_data", "table"]
-_PLACES = {
-    "Data": "build",
-    "DataInfo": "tensors",
-    "Loader": "loaders",
-    "SplitSpec": "splits",
-    "TensorData": "tensors",
-    "build_data": "build",
-    "table": "table_spec",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+_HOME = {"Data": "build", "DataInfo": "tensors", "Loader": "loaders", "SplitSpec": "splits", "TensorData": "tensors",
+         "build_data": "build", "table": "table_spec"}  # fmt: skip
+__getattr__ = exporting(__name__, _HOME)

@@ -5,8 +5,9 @@ The public names are imported when they are first used: what only asks for GPUs 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightkit.common.exports import exporting
 
 if TYPE_CHECKING:
     from lightkit.device.engine import Engine
@@ -15,11 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Parallel", "configure_process"]
 _HOME = {"Engine": "engine", "Parallel": "parallel", "configure_process": "process"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'lightkit.device' has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(f"lightkit.device.{_HOME[name]}"), name)
-    return value
+__getattr__ = exporting(__name__, _HOME)

@@ -6,9 +6,9 @@ that derive from it live in `lightkit.metrics.function`, `lightkit.metrics.langu
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lightkit.common.exports import exporting
 from lightkit.metrics.figures import Figures, write_figures
 from lightkit.metrics.results import Shaped
 from lightkit.metrics.shared import Gathered, SharedMetrics
@@ -18,9 +18,4 @@ if TYPE_CHECKING:
     from lightkit.metrics.function import Function as Function
 
 __all__ = ["Figures", "Function", "Gathered", "Shaped", "SharedMetrics", "SplitMetrics", "write_figures"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "Function":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("lightkit.metrics.function").Function
+__getattr__ = exporting(__name__, {"Function": "function"})

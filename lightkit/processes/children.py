@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -72,6 +71,8 @@ class Child(subprocess.Popen[bytes]):
         own_session: bool = True,
         **options: Any,
     ) -> None:
+        import tempfile
+
         self.said = ""
         self._own_session = own_session and hasattr(os, "killpg")
         self._kept: IO[bytes] | None = tempfile.TemporaryFile() if keeps else None  # noqa: SIM115

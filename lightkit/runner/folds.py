@@ -24,7 +24,7 @@ from lightkit.assembly.origin import recorded_preprocessing
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import counted
-from lightkit.config import public, with_values
+from lightkit.config import defaults_of, public, with_values
 from lightkit.config.schema.learning import CvConfig
 from lightkit.data.targets import AS_IT_IS
 from lightkit.ensemble.combining import as_logits
@@ -56,7 +56,7 @@ def fold_members(cfg: DictConfig) -> list[RunMember]:
         cfg: Its configuration.
     """
     cv, split = cfg.cv, cfg.data.split
-    alone = {f"cv.{name}": usual for name, usual in vars(CvConfig()).items()}
+    alone = {f"cv.{name}": usual for name, usual in defaults_of(CvConfig).items()}
     alike: dict[str, Any] = {**alone, "data.split.by": "fold", "data.split.folds": cv.folds}
     alike |= {"data.split.groups": cv.groups} if cv.groups is not None else {}
     alike |= {"data.split.by": "time_fold"} if cv.by is not None else {}

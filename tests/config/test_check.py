@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from lightkit.config import Composed, check, compose, load_run, save
 from lightkit.config.arguments import KINDS, mismatch
 from lightkit.config.check import check_values
 from lightkit.config.device_relations import DEVICE_RULES
+from lightkit.config.fields import defaults_of
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.origins import Sources
 from lightkit.config.policy import Trust
@@ -170,7 +171,7 @@ def test_what_the_devices_share_is_what_the_schema_says() -> None:
     shared = yaml.safe_load((shipped_conf() / "device/_base.yaml").read_text(encoding="utf-8"))
     own = [field.name for field in fields(DeviceConfig) if not field.metadata.get("internal") and field.name != "name"]
     assert list(shared) == own
-    assert shared == {name: value for name, value in asdict(DeviceConfig()).items() if name in own}
+    assert shared == {name: value for name, value in defaults_of(DeviceConfig).items() if name in own}
 
 
 def test_times_of_slurm(write: Write, report: Report) -> None:

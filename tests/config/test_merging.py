@@ -10,9 +10,11 @@ from typing import Any, Optional
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from lightkit.config import compose
 from lightkit.config.loader import make_loader
-from lightkit.config.merging import copy_node, copy_only
+from lightkit.config.merging import copy_node, copy_only, from_plain
 
 
 @dataclass
@@ -60,6 +62,33 @@ def test_a_part_is_a_configuration_of_its_own() -> None:
     assert made == {"a": {"b": 5}, True: 3}
     assert cfg.a.b == 1
     assert made.a._get_root() is made
+
+
+def test_plain_values_become_the_nodes_that_omegaconf_makes() -> None:
+    plain = {"a": {"b": [1, None, "???", "${a.c}", {"d": 1.5}], "c": True}, "e": [], "f": {}, "g": ""}
+
+    def told(node: Any) -> list[Any]:
+        inside = vars(node).get("_content")
+        below = inside.values() if isinstance(inside, dict) else inside or ()
+        return [facts(node), *vars(node), [(told(one), one._get_parent() is node) for one in below]]
+
+    made, usual = from_plain(plain), OmegaConf.create(plain)
+    assert made == usual
+    assert told(made) == told(usual)
+    for odd in ({1: "x"}, {"a": "${"}, {"a": {None: 1}}, {"a": {1, 2}}):
+        with pytest.raises((LookupError, TypeError, OmegaConfBaseException)):
+            from_plain(odd)
+
+
+def test_a_file_counts_as_it_is_at_each_composition(project: Path) -> None:
+    file = project / "conf/optim/mine.yaml"
+    file.parent.mkdir(parents=True)
+    for rate in (0.25, 0.5, 0.125):
+        file.write_text(f"_target_: torch.optim.SGD\nlr: {rate}\n")
+        for typed in (None, 0.75):
+            texts = ["optim=mine", *([] if typed is None else [f"optim.lr={typed}"])]
+            assert make_loader(texts).compose(texts).optim.lr == (typed or rate)
+    assert compose(["optim=mine"]).cfg.optim.lr == 0.125
 
 
 @pytest.mark.parametrize("texts", [[], ["experiment=wine"], ["hydra/launcher=joblib", "finetune=[head,lora]"]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.fields import defaults_of
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.finetune.head import Head
 from lightkit.finetune.prepare import Prepared, prepare
@@ -21,7 +21,7 @@ from tests.conftest import Outcome
 
 
 def options(**given: Any) -> dict[str, Any]:
-    usual = asdict(FinetuneConfig())
+    usual = defaults_of(FinetuneConfig)
     return usual | {
         name: {**usual[name], **value} if isinstance(usual[name], dict) else value for name, value in given.items()
     }

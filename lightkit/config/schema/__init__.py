@@ -7,10 +7,10 @@ an argument of the target and is checked against the target's signature.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Optional
 
-from lightkit.config.schema.base import USER_ONLY, number
+from lightkit.config.schema.base import USER_ONLY, number, section
 from lightkit.config.schema.device import DeviceConfig
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
@@ -27,7 +27,7 @@ from lightkit.config.schema.running import CheckpointConfig, LoggerConfig, Resum
 from lightkit.config.schema.sweeping import SweepConfig
 
 
-@dataclass
+@section
 class Config:
     """A whole run."""
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Optional, TypeVar, Union
 
 from lightkit.common.argument_checks import Range
 
 T = TypeVar("T")
+
+section = partial(dataclass, init=False, repr=False, eq=False)  # values are in a `Node`, and methods take long to make
 
 USER_ONLY: Mapping[str, bool] = MappingProxyType({"user_only": True})
 """Metadata of every field that lets code run which lightkit would refuse otherwise: only the user sets it. In the
@@ -76,7 +79,7 @@ def named(door: str, default: str) -> Any:
     return field(default=default, metadata={"door": door})
 
 
-@dataclass
+@section
 class Target:
     """A node that names a class or function to build; the other keys are its arguments."""
 
@@ -87,7 +90,7 @@ class Target:
 _FREEZE_OR_ALLOW = f"{FREEZE}; if that is what you want, add allow_zero: true to the rule"
 
 
-@dataclass
+@section
 class RuleConfig:
     """Settings for the parameters whose names match, or that a label stands for; they are a group of their own."""
 

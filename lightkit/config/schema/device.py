@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import Target, former, number
+from lightkit.config.schema.base import Target, former, number, section
 
 
-@dataclass
+@section
 class DdpConfig:
     """Several processes with a copy of the model each (`device.parallel=ddp`)."""
 
@@ -25,7 +25,7 @@ class DdpConfig:
     """After this time, a process that does not answer counts as lost, and the run ends."""
 
 
-@dataclass
+@section
 class FsdpConfig:
     """Several processes with a part of the model each (`device.parallel=fsdp`)."""
 
@@ -35,7 +35,7 @@ class FsdpConfig:
     """Free gathered weights after the forward pass to save memory. They are gathered again for the backward pass."""
 
 
-@dataclass
+@section
 class DeviceConfig:
     """Where and how the numbers are computed."""
 

@@ -7,7 +7,7 @@ head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in),
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Optional
 
 from lightkit.common.argument_checks import Range
@@ -21,12 +21,13 @@ from lightkit.config.schema.base import (
     Target,
     former,
     number,
+    section,
 )
 
 _LAYERS = (*LAYER_LABELS, "@head")
 
 
-@dataclass
+@section
 class WeightsConfig:
     """The weights to start from."""
 
@@ -55,7 +56,7 @@ class WeightsConfig:
     ignored in the file of a run that another user or machine made."""
 
 
-@dataclass
+@section
 class HeadConfig:
     """The output layer."""
 
@@ -76,7 +77,7 @@ class HeadConfig:
     """Weight decay of the head; null takes the optimizer's."""
 
 
-@dataclass
+@section
 class ScheduleConfig:
     """What begins or stops to train at a moment of the run."""
 
@@ -92,7 +93,7 @@ class ScheduleConfig:
     """Patterns of parameters that are frozen from then on."""
 
 
-@dataclass
+@section
 class GradualConfig:
     """Unfreezing layer by layer from the head down (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146)."""
 
@@ -108,7 +109,7 @@ class GradualConfig:
     """Epoch or optimizer step of the first one, counted from 0; null waits as long as between two."""
 
 
-@dataclass
+@section
 class LoraConfig:
     """Low-rank updates beside frozen weights (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
@@ -132,7 +133,7 @@ class LoraConfig:
     https://arxiv.org/abs/2402.12354."""
 
 
-@dataclass
+@section
 class AdapterConfig:
     """Small bottleneck layers put into a frozen network."""
 
@@ -153,7 +154,7 @@ class AdapterConfig:
     """Factor on the adapter's output."""
 
 
-@dataclass
+@section
 class PrefixConfig:
     """Keys and values that attention layers learn in front of those of the sequence."""
 
@@ -165,7 +166,7 @@ class PrefixConfig:
     """Standard deviation that the keys start with; null takes 1. The values start at zero."""
 
 
-@dataclass
+@section
 class DistillConfig:
     """Learning also from the outputs of a trained model (Hinton et al. 2015, https://arxiv.org/abs/1503.02531)."""
 
@@ -177,7 +178,7 @@ class DistillConfig:
     """Share of the teacher in the loss, 0 to 1; the targets have the rest."""
 
 
-@dataclass
+@section
 class BodyConfig:
     """All but the output layer."""
 
@@ -185,7 +186,7 @@ class BodyConfig:
     """Factor on the optimizer's learning rate; null is 1."""
 
 
-@dataclass
+@section
 class FinetuneConfig:
     """Adapting a pretrained model; `none` trains all parameters from where the model starts."""
 

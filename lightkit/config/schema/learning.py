@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Optional, Union
 
 from lightkit.common.argument_checks import Range
-from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, number
+from lightkit.config.schema.base import FREEZE, INTERNAL, RuleConfig, Target, number, section
 
 
-@dataclass
+@section
 class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
@@ -56,7 +56,7 @@ class SplitConfig:
     from the training rows."""
 
 
-@dataclass
+@section
 class CvConfig:
     """Cross-validation: a run for each fold of the rows, and one result over all of them. `cv=5` sets `cv.folds=5`."""
 
@@ -79,7 +79,7 @@ class CvConfig:
     """Processes side by side for `processes`; null takes one for each GPU, or as many as processors allow."""
 
 
-@dataclass
+@section
 class MixupConfig:
     """Mixing pairs of training samples and their targets.
 
@@ -98,7 +98,7 @@ class MixupConfig:
     """Share of the mixed batches that CutMix mixes, if `alpha` and `cutmix_alpha` are both set."""
 
 
-@dataclass
+@section
 class DataConfig:
     """Data set, splits, preparation and batches."""
 
@@ -173,17 +173,17 @@ class DataConfig:
     processes are doing."""
 
 
-@dataclass
+@section
 class ModelConfig(Target):
     """The network. Any `_target_` that builds a `torch.nn.Module`; sizes such as `num_classes` are filled in."""
 
 
-@dataclass
+@section
 class LossConfig(Target):
     """The objective: a callable `(output, target) -> mean loss over the batch`."""
 
 
-@dataclass
+@section
 class PartConfig(Target):
     """One of several optimizers."""
 
@@ -198,7 +198,7 @@ class PartConfig(Target):
     """Its learning rate over time, a function of the step such as `lightkit.optim.Cosine`; null takes `scheduler`."""
 
 
-@dataclass
+@section
 class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
@@ -213,7 +213,7 @@ class OptimConfig(Target):
     """Several optimizers by name, for `optim=several`: `{g: {_target_: torch.optim.Adam, match: g, lr: 0.1}}`."""
 
 
-@dataclass
+@section
 class SchedulerConfig(Target):
     """The learning rate over time, as a factor on each group's own rate."""
 
@@ -266,7 +266,7 @@ class MemberConfig:
     """Whether the inputs of the data are inputs of this one, too."""
 
 
-@dataclass
+@section
 class EnsembleConfig(Target):
     """Several models as one; `none` trains a single model."""
 
@@ -281,7 +281,7 @@ class EnsembleConfig(Target):
     """What this run is among the members of an ensemble; lightkit writes it."""
 
 
-@dataclass
+@section
 class MetricsConfig:
     """torchmetrics by name, per split, and the value that decides what is best."""
 

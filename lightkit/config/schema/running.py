@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, Optional, Union
+from dataclasses import field
+from typing import Any, Literal, Optional, Union, cast
 
-from lightkit.config.schema.base import INTERNAL, USER_ONLY, Target, number
+from lightkit.config.schema.base import INTERNAL, USER_ONLY, Target, number, section
 
 
-@dataclass
+@section
 class EarlyStoppingConfig:
     """Ends training when the monitored value no longer improves, or is good enough."""
 
@@ -24,7 +24,7 @@ class EarlyStoppingConfig:
     nor waited for."""
 
 
-@dataclass
+@section
 class EmaConfig:
     """Exponential moving average of the weights, used for validation, test and the saved model."""
 
@@ -32,7 +32,7 @@ class EmaConfig:
     """Decay of the average at each optimizer step, such as 0.999; null keeps no average."""
 
 
-@dataclass
+@section
 class SwaConfig:
     """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407).
 
@@ -47,7 +47,7 @@ class SwaConfig:
     after each of these epochs. A model without batch norm needs none."""
 
 
-@dataclass
+@section
 class NonfiniteConfig:
     """What happens when a training loss is NaN or infinite."""
 
@@ -64,7 +64,7 @@ class NonfiniteConfig:
     """Factor on all learning rates each time the run goes back, for `rollback`."""
 
 
-@dataclass
+@section
 class WatchConfig:
     """What is looked at while a model trains: whether all that trains moves, and nothing else."""
 
@@ -77,7 +77,7 @@ class WatchConfig:
     """Warn once about a failed check, or end the run with exit status 6."""
 
 
-@dataclass
+@section
 class OverfitConfig:
     """A check that the model can learn at all: a few samples, without all that makes learning them by heart harder."""
 
@@ -91,7 +91,7 @@ class OverfitConfig:
     """Loss that counts as zero, as a share of the first one."""
 
 
-@dataclass
+@section
 class TrainerConfig:
     """The training loop."""
 
@@ -137,7 +137,7 @@ class TrainerConfig:
     """What happens when a training loss is NaN or infinite."""
     watch: WatchConfig = field(default_factory=WatchConfig)
     """Checks while a model trains."""
-    task: Target = field(default_factory=lambda: Target("lightkit.trainer.tasks.Supervised"))
+    task: Target = field(default_factory=cast(Any, {"_target_": "lightkit.trainer.tasks.Supervised"}.copy))
     """How a batch becomes a loss and the inputs of the metrics. A subclass of `lightkit.trainer.tasks.Task`."""
     callbacks: dict[str, Target] = field(default_factory=dict)
     """Further callbacks by name: subclasses of `lightkit.trainer.callbacks.Callback`."""
@@ -160,7 +160,7 @@ class TrainerConfig:
     """Check that the model can memorize a few samples."""
 
 
-@dataclass
+@section
 class CheckpointConfig:
     """What is saved, how often and how many are kept."""
 
@@ -192,7 +192,7 @@ class CheckpointConfig:
     `weights_only=False`. Files that lightkit reads itself, such as checkpoints, always have protocol 2."""
 
 
-@dataclass
+@section
 class ConsoleConfig:
     """What is seen while a run goes on."""
 
@@ -202,7 +202,7 @@ class ConsoleConfig:
     """Seconds between two plain lines."""
 
 
-@dataclass
+@section
 class TensorBoardConfig:
     """What goes into the TensorBoard directory of the run."""
 
@@ -217,7 +217,7 @@ class TensorBoardConfig:
     The run waits for the device at these steps."""
 
 
-@dataclass
+@section
 class SystemConfig:
     """Statistics of the machine while training: GPUs of the run, processors, memory, disk."""
 
@@ -230,7 +230,7 @@ class SystemConfig:
     computed. Null takes that of the data sheet of well-known GPUs; for other devices there is no MFU."""
 
 
-@dataclass
+@section
 class ProfileConfig:
     """What is recorded with `profile: true`."""
 
@@ -248,7 +248,7 @@ class ProfileConfig:
     """Record the shapes of the inputs of each operator."""
 
 
-@dataclass
+@section
 class LoggerConfig:
     """Where numbers go."""
 
@@ -274,7 +274,7 @@ class LoggerConfig:
     """Further loggers by name: subclasses of `lightkit.Logger`."""
 
 
-@dataclass
+@section
 class ResumeConfig:
     """Going on with a run that was stopped."""
 

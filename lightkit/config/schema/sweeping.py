@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import named, number
+from lightkit.config.schema.base import named, number, section
 
 
-@dataclass
+@section
 class SlurmConfig:
     """Jobs as arrays of Slurm's `sbatch`."""
 
@@ -35,7 +35,7 @@ class SlurmConfig:
     """Seconds between two queries of the queue."""
 
 
-@dataclass
+@section
 class RayConfig:
     """Jobs as tasks of a Ray cluster."""
 
@@ -67,7 +67,7 @@ class HalvingConfig:
     """One in this many jobs continues after a rung, rounded down, but at least one."""
 
 
-@dataclass
+@section
 class SweepConfig:
     """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
 

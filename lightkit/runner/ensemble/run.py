@@ -20,7 +20,7 @@ from lightkit.common import run_files
 from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
-from lightkit.config import instantiate, public, to_plain, with_values
+from lightkit.config import defaults_of, instantiate, public, to_plain, with_values
 from lightkit.config.member_values import member_label, member_values
 from lightkit.config.saved import from_yaml
 from lightkit.config.schema.finetune import FinetuneConfig
@@ -111,7 +111,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
         ],
         meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
         solvable=_is_solvable(to_plain(cfg.loss)),
-        anew={"~finetune": None, "finetune": asdict(FinetuneConfig())},
+        anew={"~finetune": None, "finetune": defaults_of(FinetuneConfig)},
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lightkit.assembly import build
 from lightkit.checkpoint.weights import read_weights
 from lightkit.common.errors import UserError
 from lightkit.config import compose
+from lightkit.config.fields import defaults_of
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.finetune.head import Head, find_head
@@ -99,7 +99,7 @@ def plain(model: str) -> nn.Module:
 
 def tuned(model: str, options: Options) -> nn.Module:
     """The same, with something put into it, of which nothing else trains."""
-    network, every = copy.deepcopy(plain(model)), asdict(FinetuneConfig())
+    network, every = copy.deepcopy(plain(model)), defaults_of(FinetuneConfig)
     chosen = {name: {**every[name], **more} for name, more in options.items()}
     lengths: dict[str, Any] = {"outputs": None, "steps_per_epoch": 1, "total_steps": 1}
     prepare(network, every | {"freeze": ["*"]} | chosen, depths=layer_depths, **lengths)
