@@ -79,7 +79,7 @@ NEVER_IN = {
     "lightning": ("lightkit/",),
 }
 BUDGETS = {
-    "config": 6850,
+    "config": 6900,
     "runner": 6550,
     "doctor": 4250,
     "cli": 4750,
