@@ -83,7 +83,7 @@ BUDGETS = {
     "runner": 6550,
     "doctor": 4250,
     "cli": 4750,
-    "data": 6650,
+    "data": 6600,
     "ensemble": 3450,
     "sweep": 3050,
     "finetune": 2750,
