@@ -122,8 +122,10 @@ def parse_json(content: bytes | str) -> Any:
         raise UnreadableError("nested too deeply") from None
     except ValueError:  # digits without an end
         raise UnreadableError("a number that is too large") from None
-    _check_depth(found)
-    return _whole(found) if "\\ud" in text or "\\uD" in text or _HALVES.search(text) else found
+    if text.count("{") + text.count("[") > _DEEPEST:  # fewer cannot nest as deeply
+        _check_depth(found)
+    has_halves = "\\ud" in text or "\\uD" in text or (not text.isascii() and _HALVES.search(text))
+    return _whole(found) if has_halves else found
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Standing:
 
 def is_waiting(folder: Path) -> bool:
     """Tell whether a run waits in line for other runs."""
-    return bool(read_tail(folder / run_files.WAITING, 1))
+    return os.path.lexists(f"{folder}/{run_files.WAITING}") and bool(read_tail(folder / run_files.WAITING, 1))
 
 
 def look(folder: Path) -> Standing:

@@ -25,13 +25,11 @@ from lightkit.processes.files import replacing
 from lightkit.runs.reading import read_config, read_facts, read_labels, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
-_VERSION = 3
+_VERSION = 4
 _FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT, run_files.LABELS)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
 _ENTRY: Shape = {
-    "digest": TEXT,
-    "sections": TEXTS,
     "result": OBJECT,
     "progress": OBJECT,
     "overrides": TEXTS,
@@ -40,7 +38,7 @@ _ENTRY: Shape = {
     "labels": OBJECT,
     "damage": TEXTS,
 }
-"""What is kept of a run."""
+"""What is kept of a run, besides its sections."""
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
 _WORTH = 16
@@ -49,9 +47,8 @@ _WORTH = 16
 
 def read_record(folder: Path) -> RunRecord:
     """Read what the files of a run say."""
-    known = dict[str, Mapping[str, Any]]()
-    entry = _content(folder, known)
-    return _record(folder, {mark: Section(node) for mark, node in known.items()}, entry)
+    sections = dict[str, Section]()
+    return _record(folder, sections, *_content(folder, sections))
 
 
 class RunIndex:
@@ -65,9 +62,7 @@ class RunIndex:
     def __init__(self, root: Path, *, writes: bool = True) -> None:
         self.root, self._writes = root, writes
         self._path = root / run_files.OUTPUTS / run_files.INDEX
-        self._sections = dict[str, Mapping[str, Any]]()
-        self._shared = dict[str, Section]()
-        self._known = dict[str, dict[str, Any]]()
+        self._sections, self._known = dict[str, Section](), dict[str, str]()
         self._size = self._read = 0
 
     @uncollected()
@@ -88,15 +83,13 @@ class RunIndex:
                 found.append(read_record(folder))
                 continue
             digest, size = _digest(path)
-            entry = self._known.get(name)
-            if entry is None or entry.get("digest") != digest:
-                entry = {"digest": digest, **_content(folder, self._sections)}
-                self._known[name] = entry
+            known, _, line = self._known.get(name, "").partition("\t")
+            said = self._said(line) if known == digest else None
+            if said is None:
+                said = _content(folder, self._sections)
+                self._known[name] = "\t".join([digest, " ".join(said[0]), json.dumps(said[1], separators=(",", ":"))])
                 self._read += size
-            for mark in entry["sections"]:
-                if mark not in self._shared:
-                    self._shared[mark] = Section(self._sections[mark])
-            found.append(_record(folder, self._shared, entry))
+            found.append(_record(folder, self._sections, *said))
         if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
@@ -107,26 +100,30 @@ class RunIndex:
             content = read_file(self._path, sys.maxsize)
             head, _, body = content.partition(b"\n")
             if head == _head(body):
-                found = parse_object(body)
-                self._sections = {mark: node for mark, node in found["sections"].items() if isinstance(node, dict)}
-                self._known = {name: entry for name, entry in found["runs"].items() if self._is_whole(entry)}
+                first, *lines = body.decode().split("\n")
+                found = parse_object(first)
+                nodes = found["sections"].items()
+                self._sections = {mark: Section(node) for mark, node in nodes if isinstance(node, dict)}
+                self._known = dict(zip(found["runs"], lines, strict=True))
                 self._size = len(content)
 
-    def _is_whole(self, entry: Any) -> bool:
-        """Tell whether an entry of the cache is one: it may come with an archive."""
-        kinds = _ENTRY.items()
-        return (
-            isinstance(entry, dict)
-            and all(kind.fits(entry.get(name)) for name, kind in kinds)
-            and all(mark in self._sections for mark in entry["sections"])
-        )
+    def _said(self, line: str) -> tuple[list[str], dict[str, Any]] | None:
+        """Return what the cache says of a run; None where it is something else: it may come with an archive."""
+        marks, _, content = line.partition("\t")
+        with contextlib.suppress(UnreadableError):
+            known, entry = marks.split(), parse_object(content)
+            if self._sections.keys() >= {*known} and all(kind.fits(entry.get(name)) for name, kind in _ENTRY.items()):
+                return known, entry
+        return None
 
     def _save(self) -> None:
         """Write the cache as a whole; where that cannot be done, the next one reads the folders again."""
-        runs = {name: entry for name, entry in self._known.items() if (self._path.parent / name).is_dir()}
-        used = {mark for entry in runs.values() for mark in entry["sections"]}
-        sections = {mark: self._sections[mark] for mark in used}
-        body = json.dumps({"sections": sections, "runs": runs}, separators=(",", ":")).encode()
+        home = self._path.parent
+        runs = {name: line for name, line in self._known.items() if os.path.isdir(f"{home}/{name}")}  # noqa: PTH112  as above
+        used = {mark for line in runs.values() for mark in line.partition("\t")[2].partition("\t")[0].split()}
+        sections = {mark: self._sections[mark].node for mark in used & self._sections.keys()}
+        first = json.dumps({"sections": sections, "runs": [*runs]}, separators=(",", ":"))
+        body = "\n".join([first, *runs.values()]).encode()
         with contextlib.suppress(OSError), replacing(self._path) as unfinished:
             unfinished.write_bytes(_head(body) + b"\n" + body)
         self._size, self._read = len(body), 0
@@ -167,20 +164,22 @@ def _digest(folder: str) -> tuple[str, int]:
     return "|".join(marks), size
 
 
-def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dict[str, Any]]:
     """Read a run.
 
     Args:
         folder: Its folder.
-        sections: Nodes of configurations by a checksum of their text; gets those that are new.
+        sections: Of configurations, by a checksum of their text; gets those that are new.
+
+    Returns:
+        The checksums of its sections, and the rest.
     """
     damage = list[str]()
     result, facts = read_result(folder, damage), read_facts(folder, damage)
     text = read_config(folder, damage)
     found = _parse(text, sections, damage) if text else []
-    config = {name: node for mark in found for name, node in sections[mark].items()}
-    return {
-        "sections": found,
+    config = {name: node for mark in found for name, node in sections[mark].node.items()}
+    return found, {
         "result": {name: result[name] for name in _OF_RESULT if name in result},
         "progress": {} if result else read_progress(folder, as_dict(config.get("metrics"))),
         "overrides": read_overrides(folder, damage),
@@ -191,13 +190,13 @@ def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _record(folder: Path, sections: Mapping[str, Section], entry: Mapping[str, Any]) -> RunRecord:
+def _record(folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any]) -> RunRecord:
     rest: dict[str, Any] = {name: entry[name] for name in ("result", "progress", "noted", "data", "labels")}
     rest |= {name: tuple(entry[name]) for name in ("overrides", "damage")}
-    return RunRecord(folder=folder, sections=tuple(sections[mark] for mark in entry["sections"]), **rest)
+    return RunRecord(folder=folder, sections=tuple(map(sections.__getitem__, marks)), **rest)
 
 
-def _parse(text: str, known: dict[str, Mapping[str, Any]], damage: list[str]) -> list[str]:
+def _parse(text: str, known: dict[str, Section], damage: list[str]) -> list[str]:
     """Parse a configuration by its top-level nodes, as most runs share most of these.
 
     Args:
@@ -210,11 +209,12 @@ def _parse(text: str, known: dict[str, Mapping[str, Any]], damage: list[str]) ->
         marks = [hashlib.sha256(part.encode(errors="replace")).hexdigest()[:24] for part in choice]
         new = {mark: part for mark, part in zip(marks, choice) if mark not in known}
         try:
-            known.update({mark: json.loads(json.dumps(parse_mapping(part), default=str)) for mark, part in new.items()})
+            nodes = {mark: json.loads(json.dumps(parse_mapping(part), default=str)) for mark, part in new.items()}
         except UnreadableError as error:
             wrong = str(error)
             continue
-        return [mark for mark in marks if known[mark]]
+        known.update({mark: Section(node) for mark, node in nodes.items()})
+        return [mark for mark in marks if known[mark].node]
     damage.append(f"{run_files.CONFIG}: {wrong}")
     return []
 

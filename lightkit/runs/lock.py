@@ -101,7 +101,7 @@ def read_lock(folder: Path, name: str = run_files.LOCK) -> LockState | None:
     """
     for tries_left in reversed(range(_TRIES)):
         try:
-            with open_lock(folder / name) as file:
+            with open_lock(f"{folder}/{name}") as file:
                 state = _state(file, is_taken(file))
         except OSError:
             return None
@@ -125,8 +125,10 @@ def in_use(folder: Path, told: str) -> UserError:
 
 def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
     """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
-    state = read_lock(folder, name)
-    return (state.told or "another process") if state is not None and state.is_held else None
+    with suppress(OSError), open_lock(f"{folder}/{name}") as file:
+        state = read_lock(folder, name) if is_taken(file) is not False else None
+        return (state.told or "another process") if state is not None and state.is_held else None
+    return None
 
 
 def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | None = None) -> bool:
@@ -258,7 +260,7 @@ _HELD = re.compile(r"^lock:.*\bFLOCK\b.*\bWRITE\b", re.M)
 """A line of what Linux tells of an open file."""
 
 
-def open_lock(path: Path) -> FileIO:
+def open_lock(path: Path | str) -> FileIO:
     """Open the file of a lock to look at it.
 
     Raises:

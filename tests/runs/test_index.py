@@ -54,7 +54,7 @@ def test_a_cache_that_is_damaged_is_read_anew(tmp_path: Path, cache: Path, damag
     whole = facts(all_records(tmp_path))
     cache.write_bytes(DAMAGES[damage](cache.read_bytes()))
     assert facts(all_records(tmp_path)) == whole
-    assert cache.read_bytes().startswith(b"lightkit index 3 ")
+    assert cache.read_bytes().startswith(b"lightkit index 4 ")
 
 
 def test_what_changed_is_seen_and_what_is_gone_is_forgotten(tmp_path: Path, cache: Path) -> None:
