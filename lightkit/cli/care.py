@@ -143,5 +143,5 @@ def _runs_of(text: str, root: Path) -> list[Path]:
         return [find_run(text, root)]
     except UserError:
         with suppress(UserError):
-            return run_folders(find_sweep(text, root))
+            return [*run_folders(find_sweep(text, root))]
         raise

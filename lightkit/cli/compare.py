@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser, is_folder, names_and_overrides
 from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
-from lightkit.common.collecting import importing
+from lightkit.common.collecting import importing, uncollected
 from lightkit.common.errors import UserError
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from, project, runs_of
@@ -39,9 +39,10 @@ def compare(args: list[str]) -> int:
     if overrides and options.rows is None:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
     records = _records(names, root, options.status, options.where, options.baseline)
-    splits = [*_SPLITS, *(name for one in records for name in as_dict(as_dict(one.config.get("data")).get("more")))]
-    if options.rows is not None and options.rows not in splits:
-        raise UserError("no such split", key="--rows", received=options.rows, choices=splits)
+    if options.rows is not None:
+        own = (name for one in records for name in as_dict(as_dict(one.config.get("data")).get("more")))
+        if options.rows not in (splits := [*_SPLITS, *own]):
+            raise UserError("no such split", key="--rows", received=options.rows, choices=splits)
     metrics = [name for name in options.metric.split(",") if name]
     from lightkit.compare.comparison import build_comparison
 
@@ -54,6 +55,7 @@ def compare(args: list[str]) -> int:
     return _report(made, options, _title(names, records, root))
 
 
+@uncollected()
 def _records(
     names: Sequence[str], root: Path, status: str = "", where: Sequence[str] = (), baseline: str | None = None
 ) -> list[RunRecord]:
@@ -183,7 +185,7 @@ def _report(made: RunComparison, options: Namespace, title: str) -> int:
             _write(Path(path), content.encode() if isinstance(content, str) else content)
             written.append(path)
 
-    return report(options, made.plain(), lambda: _lines(made, printed, written))
+    return report(options, made.plain() if options.json else None, lambda: _lines(made, printed, written))
 
 
 def _lines(made: RunComparison, printed: Sequence[str], written: Sequence[str]) -> Iterator[str]:

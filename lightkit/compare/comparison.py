@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.compare.grouping import (
     Group,
     columns,
-    differing_keys,
     group,
     labels_of,
     once_a_seed,
@@ -125,6 +125,7 @@ class RunComparison:
         }
 
 
+@uncollected()
 def build_comparison(
     records: Sequence[RunRecord],
     *,
@@ -144,8 +145,7 @@ def build_comparison(
     Raises:
         UserError: There is no such metric, key or run.
     """
-    distinct, notes = once_a_seed(records)
-    differing = differing_keys(distinct)
+    distinct, differing, notes = once_a_seed(records)
     keys = columns(distinct, differing)
     groups = group(distinct, keys, differing)
     chosen = {name: direction_of(name, distinct) for name in _metrics(distinct, metrics)}

@@ -12,7 +12,7 @@ from lightkit.common.argument_checks import FOLDS, REPEATED
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
-from lightkit.runs.record import RunRecord
+from lightkit.runs.record import RunRecord, Section
 
 SEED = "seed"
 _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
@@ -53,8 +53,10 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
         records: The runs.
     """
     shared = set.intersection(*({*map(id, record.sections)} for record in records))
-    own = {id(section): section for record in records for section in record.sections if id(section) not in shared}
-    names = dict.fromkeys(key for section in own.values() for key in section.keys)
+    known = dict[int, Section]()
+    for record in records:
+        known.update(zip(map(id, record.sections), record.sections))
+    names = dict.fromkeys(key for mark, section in known.items() if mark not in shared for key in section.keys)
     differing = list[str]()
     for name in names:
         if name in (*REPEATED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
@@ -105,7 +107,9 @@ def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence
     groups = list[Group]()
     for runs in by_mark.values():
         values = {key: runs[0].keys[key] for key in keys if key in runs[0].keys}
-        groups.append(Group(values, tuple(sorted(runs, key=lambda run: (replicate(run) or (), run.started)))))
+        if len({*map(replicate, runs)}) < len(runs):  # else nobody asks when they began
+            runs.sort(key=lambda run: run.started)
+        groups.append(Group(values, tuple(sorted(runs, key=lambda run: replicate(run) or ()))))
     return groups
 
 
@@ -134,17 +138,24 @@ def label(one: Group, keys: Sequence[str]) -> str:
     return ", ".join(parts) or one.runs[0].name
 
 
-def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
-    """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest."""
-    kept = dict[tuple[int, object], RunRecord]()
-    differing = differing_keys(records)
+def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str], list[str]]:
+    """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest.
+
+    Returns:
+        The runs that count, the keys in which these differ, and a line about the others.
+    """
+    differing, repeats = differing_keys(records), defaultdict[tuple[int, object], list[RunRecord]](list)
     for number, one in enumerate(group(records, differing)):
-        for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
-            kept[number, replicate(run) or run.folder] = run
-    left = len(records) - len(kept)
-    note = f"{counted(left, 'run')} left out: the same configuration and seed as another"
-    chosen = {run.folder for run in kept.values()}
-    return [run for run in records if run.folder in chosen], [note] if left else []
+        for run in one.runs:
+            repeats[number, replicate(run) or run.folder].append(run)
+    if len(repeats) == len(records):
+        return list(records), differing, []
+    note = f"{counted(len(records) - len(repeats), 'run')} left out: the same configuration and seed as another"
+    chosen = {
+        max(reversed(runs), key=lambda run: (run.status == "finished", run.started)).folder for runs in repeats.values()
+    }
+    found = [run for run in records if run.folder in chosen]
+    return found, differing_keys(found), [note]
 
 
 def labels_of(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:

@@ -20,7 +20,6 @@ from lightkit.common import run_files
 from lightkit.common.errors import FAILED, UserError
 from lightkit.processes.children import output_of
 from lightkit.processes.forks import fork_away
-from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import in_use, locked, read_lock, wait_for_lock
 
 IN_LINE = "LIGHTKIT_IN_LINE"
@@ -78,6 +77,8 @@ def detach(
     if not hasattr(os, "fork"):
         what, fix = "this system has no processes that outlive their terminal", "leave it out"
         raise UserError(what, key="--detach", fix=fix, family="wrong-command")
+    from lightkit.runs.folder import unwritable
+
     for name in (run_files.LOCK, run_files.JOB_LOCK):
         if (lock := read_lock(folder, name)) is not None and lock.is_held:
             raise in_use(folder, lock.told)

@@ -25,6 +25,8 @@ from lightkit.sweep.state import is_locked
 
 _MARKS = (run_files.CONFIG, run_files.SWEEP_JOURNAL, run_files.LOCK, run_files.JOB_LOCK)
 """Each of them makes a folder one that something was started in; a run has a lock before anything else."""
+_LIVELY = (*_MARKS[1:], run_files.WAITING)
+"""Without any of them nothing is alive in a folder."""
 _SHOWN = 6
 """Names that a message lists."""
 
@@ -146,10 +148,12 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRu
     Returns:
         The list, and the number of those that were left out.
     """
-    folders, since = run_folders(root / run_files.OUTPUTS, _MARKS), time.time() - RECENT_SECONDS
-    alive = {folder for folder in folders if is_alive(folder)}
-    others = (folder for folder in folders if folder not in alive and sweep_of(folder) is None)
-    recent = sorted((folder for folder in others if _last_change(folder) > since), key=_order)[-_MOST:]
+    folders, journal = run_folders(root / run_files.OUTPUTS, _MARKS), run_files.SWEEP_JOURNAL
+    alive = {folder for folder, names in folders.items() if not names.isdisjoint(_LIVELY) and is_alive(folder)}
+    jobs = {one for one, names in folders.items() if journal not in names and journal in folders.get(one.parent, ())}
+    since = time.time() - RECENT_SECONDS
+    recent = [one for one in folders.keys() - alive - jobs if _last_change(one, folders[one]) > since]
+    recent = sorted(recent, key=lambda folder: (started(folder), str(folder)))[-_MOST:]
     chosen = sorted(folders if everything else [*alive, *recent], key=_order)
     ended = [folder for folder in chosen if folder not in alive and (folder / run_files.CONFIG).exists()]
     damage = {record.folder: record.damage for record in RunIndex(root).records(ended)}
@@ -179,10 +183,10 @@ def entry_of(folder: Path) -> ListedRun:
     return ListedRun(kind, standing, shown if standing.state in ALIVE else None)
 
 
-def _last_change(folder: Path) -> float:
+def _last_change(folder: Path, names: set[str]) -> float:
     """Return the second at which something was last written in a folder."""
     ages = [0.0]
-    for name in _ENDINGS:
+    for name in names.intersection(_ENDINGS):
         with suppress(OSError):
-            ages.append(os.stat(f"{folder}/{name}").st_mtime)  # noqa: PTH116  a path for each takes twice as long
+            ages.append((folder / name).stat().st_mtime)
     return max(ages)

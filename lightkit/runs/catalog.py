@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -240,7 +240,7 @@ def places_of(text: str, root: Path) -> tuple[Path, ...]:
     return (Path(text), root / text, root / run_files.OUTPUTS / text)
 
 
-def runs_of(text: str, root: Path, listed: Callable[[Path], list[Path]] = runs_below) -> list[Path]:
+def runs_of(text: str, root: Path, listed: Callable[[Path], Iterable[Path]] = runs_below) -> list[Path]:
     """List the runs below the folder that a typed path means; none where it is no folder of runs.
 
     Args:
@@ -249,7 +249,7 @@ def runs_of(text: str, root: Path, listed: Callable[[Path], list[Path]] = runs_b
         listed: Lists those below a folder; the usual one has the newest last.
     """
     for place in places_of(text, root):
-        if place.is_dir() and (below := listed(place.resolve())):
+        if place.is_dir() and (below := [*listed(place.resolve())]):
             return [] if (place / run_files.CONFIG).is_file() else below
     return []
 

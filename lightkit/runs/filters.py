@@ -190,19 +190,19 @@ def direction_of(name: str, records: Iterable[RunRecord]) -> str | None:
         name: Such as `test/accuracy`; `best` is the monitored value.
         records: Runs that may have measured it.
     """
-    from lightkit.config.direction import MODES, direction
-
     for record in records:
         metrics = record.config.get("metrics")
         node = metrics if isinstance(metrics, dict) else {}
         said = record.result.get("objective")
         monitored = said.get("mode") if isinstance(said, dict) else None
         _, split, measure = name.partition("/")
-        if name == "best" or (split and measure == record.metric.partition("/")[2]):
-            found = monitored or node.get("mode") or direction(node)
-        else:
-            found = direction({**node, "monitor": name})
-        if found in MODES.values():
+        is_own = name == "best" or (split and measure == record.metric.partition("/")[2])
+        found = (monitored or node.get("mode")) if is_own else None
+        if not found:
+            from lightkit.config.direction import direction  # takes its time, and most runs say it
+
+            found = direction(node if is_own else {**node, "monitor": name})
+        if found in ("max", "min"):
             return str(found)
     return "min" if name.rpartition("/")[2].startswith("loss") else None
 

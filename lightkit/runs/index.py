@@ -29,15 +29,8 @@ _VERSION = 4
 _FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT, run_files.LABELS)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
-_ENTRY: Shape = {
-    "result": OBJECT,
-    "progress": OBJECT,
-    "overrides": TEXTS,
-    "noted": TEXT,
-    "data": TEXT,
-    "labels": OBJECT,
-    "damage": TEXTS,
-}
+_ENTRY: Shape = {"result": OBJECT, "progress": OBJECT, "overrides": TEXTS, "noted": TEXT, "data": TEXT,
+                 "labels": OBJECT, "damage": TEXTS}  # fmt: skip
 """What is kept of a run, besides its sections."""
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
@@ -119,7 +112,7 @@ class RunIndex:
     def _save(self) -> None:
         """Write the cache as a whole; where that cannot be done, the next one reads the folders again."""
         home = self._path.parent
-        runs = {name: line for name, line in self._known.items() if os.path.isdir(f"{home}/{name}")}  # noqa: PTH112  as above
+        runs = {name: line for name, line in self._known.items() if Path(f"{home}/{name}").is_dir()}
         used = {mark for line in runs.values() for mark in line.partition("\t")[2].partition("\t")[0].split()}
         sections = {mark: self._sections[mark].node for mark in used & self._sections.keys()}
         first = json.dumps({"sections": sections, "runs": [*runs]}, separators=(",", ":"))

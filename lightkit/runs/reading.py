@@ -86,14 +86,17 @@ _OWN = (
 """Folders in that of a run in which there are no others."""
 
 
-def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> list[Path]:
-    """List every folder below another that holds a run, in no order; see `lightkit.runs.catalog.runs_below`.
+def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> dict[Path, set[str]]:
+    """Find every folder below another that holds a run, in no order; see `lightkit.runs.catalog.runs_below`.
 
     Args:
         folder: Where to look.
         marks: Names of files each of which makes a folder that of a run.
+
+    Returns:
+        The folders, each with the names of what is in it.
     """
-    found, waiting = list[Path](), [str(folder)]
+    found, waiting = dict[Path, set[str]](), [str(folder)]
     while waiting:
         place = waiting.pop()
         try:
@@ -103,7 +106,7 @@ def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> lis
             continue
         names = {name for name, _ in listed}
         is_run = not names.isdisjoint(marks)
-        found += [Path(place)] if is_run else []
+        found |= {Path(place): names} if is_run else {}
         own = _OWN if is_run else _HIDDEN
         waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in (*own, *marks)]
     return found

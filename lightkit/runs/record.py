@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -76,7 +77,7 @@ class RunRecord:
     @cached_property
     def keys(self) -> dict[str, Any]:
         """Its configuration by dotted keys; a list is one value."""
-        return {name: value for section in self.sections for name, value in section.keys.items()}
+        return dict(chain.from_iterable(section.keys.items() for section in self.sections))
 
     @cached_property
     def status(self) -> str:

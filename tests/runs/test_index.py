@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -39,6 +40,13 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert (run.values, run.overrides) == ({"test/accuracy": 0.4, "val/accuracy": 0.5}, ("optim.lr=0.2", "seed=3"))
 
 
+def sealed(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Change the lines of runs in a cache as somebody does who knows how it is written."""
+    first, *lines = content.splitlines()[1:]
+    body = b"\n".join([first, *map(change, lines)])
+    return b"lightkit index 4 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "none": lambda content: content,
     "empty": lambda content: b"",
@@ -46,6 +54,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "changed": lambda content: content.replace(b"0.75", b"0.99"),
     "older": lambda content: b"lightkit index 0 0\n{}",
     "random": lambda content: os.urandom(500),
+    "without runs": lambda content: sealed(content, lambda _: b"").replace(b"\n" * 5, b"\n"),
+    "short lines": lambda content: sealed(content, lambda line: line.split(b"\t")[0]),
+    "odd lines": lambda content: sealed(content, lambda line: line.replace(b'"labels":{}', b'"labels":[]')),
+    "unknown sections": lambda content: sealed(content, lambda line: line.replace(b"\t", b"\tnone ", 1)),
+    "deep lines": lambda content: sealed(content, lambda line: line.split(b"{")[0] + b'{"a":' * 9999),
 }
 
 
