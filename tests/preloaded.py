@@ -6,5 +6,8 @@ import importlib
 
 from lightkit.sweep.warm_server import PRELOADED
 
-for name in PRELOADED:
+OFTEN = ("encodings.cp437", "lightkit.doctor.checks", "pyarrow.csv")
+"""Of which a process that trains for seconds imports each when it comes to it."""
+
+for name in (*PRELOADED, *OFTEN):
     importlib.import_module(name)

@@ -8,7 +8,7 @@ from scipy import stats
 from benchmarks import compare_validity
 from benchmarks.compare_validity import Shares
 
-COMPARISONS = 60
+COMPARISONS = 40
 
 
 def test_equal_models_are_rarely_called_different_and_others_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

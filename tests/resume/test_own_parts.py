@@ -27,7 +27,7 @@ TEXTS = (
 
 @pytest.mark.parametrize("overrides", [WINE, TEXTS], ids=["wine", "texts"])
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(project: Path, overrides: tuple[str, ...]) -> None:
-    (project / "text.txt").write_text("the cat sat on the mat, and the dog ran on a road.\n" * 40)
+    (project / "text.txt").write_text("the cat sat on the mat, and the dog ran on a road.\n" * 24)
     case = Case(alone(*overrides), project / "case")
     moments = case.moments("micro")
     place = case.kill(moments[len(moments) // 2], "killed")
