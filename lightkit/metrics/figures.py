@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightkit.common.collecting import uncollected
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.sparing import sparingly
 from lightkit.metrics.collection import alone, convert
@@ -76,6 +77,7 @@ class Figures:
             return {}
         return {"per_class": (list(ClassRow._fields), [list(row) for row in self.rows()])}
 
+    @uncollected()  # matplotlib is imported here, and makes many objects
     def write(self, logger: Any, folder: Path | str, *, step: int, split: str = "test") -> None:
         """Hand figures and tables to a logger, and write them as PNG and CSV files.
 
