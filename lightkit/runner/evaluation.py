@@ -225,12 +225,16 @@ def load_counted(run: MemberRun, learner: Learner) -> None:
         learner.average.keep()
 
 
-def final_test(run: MemberRun, learner: Learner) -> None:
-    """Test the model at the end of its run, with figures; with the best weights where there are any on disk."""
+def final_test(run: MemberRun, learner: Learner) -> bool:
+    """Test the model at the end of its run, with figures; with the best weights where there are any on disk.
+
+    Returns:
+        Whether the model has the weights that count for certain: a callback may have changed them.
+    """
     cfg, info, state = run.cfg, learner.data.info, learner.state
     splits = [split for split in learner.data.loaders() if split not in ("train", "val")]
     if cfg.trainer.test == "none" or not splits:
-        return
+        return False
     load_counted(run, learner)
     found = dict[str, float]()
     for split in splits:
@@ -247,6 +251,7 @@ def final_test(run: MemberRun, learner: Learner) -> None:
             figures.write(run.logger, folder, step=state.step, split=split)
     for tested in run.on_test:
         tested(found)
+    return not learner.callbacks
 
 
 _LOG = logging.getLogger(__name__)

@@ -116,18 +116,18 @@ class Runner:
             kind, new = kind_of(member), run.fresh
             learner = build_learner(run.cfg, shared, run.path, pretrained=new, tried=new and kind in session.tried)
             session.tried.add(kind)
-            learner = run.begin(self.observer.watch(learner))
+            learner, weights = run.begin(self.observer.watch(learner)), None
             if fit(run, learner, self.observer):
-                evaluation.final_test(run, learner)
+                loaded = evaluation.final_test(run, learner)
                 evaluation.draw_results(run, learner)
                 if predictions.is_member(run.path):
-                    predictions.keep_predictions(run, learner)
+                    weights = predictions.keep_predictions(run, learner, loaded=loaded)
                 export_run(run.cfg, run.path, learner)
                 result = run.finish(learner)
             else:
                 result = run.pause(learner)
             # That of rank 0 in all processes, none of which goes on before its files are written.
-            return MemberResult(member, run.path, session.ranks.shared(lambda: result))
+            return MemberResult(member, run.path, session.ranks.shared(lambda: result), weights=weights)
 
     def evaluate(
         self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()

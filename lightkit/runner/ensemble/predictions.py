@@ -14,6 +14,7 @@ from lightkit.assembly.parts import role_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.checkpoint import content
 from lightkit.common import run_files
+from lightkit.common.modules import mapped, tensors
 from lightkit.data import DataInfo, Loader
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.methods.base import MemberResult
@@ -46,27 +47,39 @@ HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
 """Of each split, which of its rows a member has not learnt from."""
 
 
+_MOST_NUMBERS = 1_000_000
+"""A member with more weights gives its memory back."""
+
+
 def is_member(folder: Path) -> bool:
     """Tell whether a folder is that of a member of an ensemble."""
     return folder.parent.name == run_files.MEMBERS
 
 
-def keep_predictions(run: MemberRun, learner: Learner) -> None:
+def keep_predictions(run: MemberRun, learner: Learner, *, loaded: bool = False) -> dict[str, Tensor] | None:
     """Write what the weights that count predict of all rows that were held out, of targets that can be kept.
 
     Args:
         run: The member.
         learner: Its model, with its data; its weights are replaced by those that count.
+        loaded: It has these already.
+
+    Returns:
+        These weights, which the ensemble would read again, of a small model; None of others.
 
     Raises:
         UserError: The file cannot be written.
         Interrupted: A signal asked the run to end.
     """
     if learner.data.info.task not in TASKS:
-        return
-    load_counted(run, learner)
+        return None
+    if not loaded:
+        load_counted(run, learner)
     found = predict_held_out(learner, source=str(run.path), interrupt=run.session.signals, step=learner.state.step)
     run.session.ranks.shared(lambda: found.write(run.path / run_files.PREDICTIONS_HELD_OUT))
+    state: dict[str, Any] = learner.model.state_dict() if run.session.ranks.size == 1 and learner.store else {}
+    small = sum(tensor.numel() for tensor in tensors(state)) <= _MOST_NUMBERS
+    return mapped(lambda tensor: tensor.detach().cpu().clone(), dict(state)) if state and small else None
 
 
 def predict_held_out(
