@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -77,7 +76,10 @@ class RunRecord:
     @cached_property
     def keys(self) -> dict[str, Any]:
         """Its configuration by dotted keys; a list is one value."""
-        return dict(chain.from_iterable(section.keys.items() for section in self.sections))
+        found = dict[str, Any]()
+        for section in self.sections:
+            found.update(section.keys)
+        return found
 
     @cached_property
     def status(self) -> str:
