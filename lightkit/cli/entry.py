@@ -115,7 +115,7 @@ def dispatch(args: list[str]) -> int:
         UserError: There is no such command.
     """
     # Shells ask `lightkit train -sc` at each key: what trains need not be imported for it.
-    name, *rest = args[1:] if args[:2] == ["train", "-sc"] else args or ["--help"]
+    name, *rest = args[1:] if args[:2] == ["train", "-sc"] and not {"-h", "--help"} & {*args} else args or ["--help"]
     if name in ("-h", "--help", "help"):
         if rest and rest[0] in COMMANDS:
             say(help_of(rest[0]))

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,15 @@ def test_a_shell_asks_with_its_line_and_gets_its_script(cli: Cli, monkeypatch: p
         assert {"optim=adam", "optim=adamw"} <= set(cli(*command, "-sc", "query=bash").out.split())
     assert "COMPREPLY" in cli("-sc", "install=bash").out
     assert "complete -c" in cli("train", "-sc", "install=fish").out
+    assert cli("train", "-sc", "install=fish", "--help").out.startswith("usage: lightkit train")
+
+
+def test_completing_imports_nothing_that_checks_or_trains(project: Path) -> None:
+    code = (
+        "import os, sys; sys.argv[1:] = ['train', '-sc', 'query=bash']; from lightkit.cli import main; end = os._exit;"
+        "os._exit = lambda _: end(3 * bool({'lightkit.config.check', 'lightkit.cli.train'} & {*sys.modules}));"
+        "main()"
+    )
+    line = {**os.environ, "COMP_LINE": "lightkit train optim.l"}
+    done = subprocess.run([sys.executable, "-c", code], env=line, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["optim.layer_decay=", "optim.lr="]
