@@ -288,7 +288,12 @@ def model_maker(cfg: DictConfig, info: DataInfo) -> Make | None:
         return None
     tree = OmegaConf.create({"trust": to_plain(cfg.trust), "model": {**node, "_partial_": True}})
     call = instantiate(tree.model, key="model", info=info, **info.sizes())
-    return None if _lazy_layers(call()) else lambda: copy.deepcopy(call)()  # a network may change what it is given
+
+    def make() -> nn.Module:
+        made: nn.Module = copy.deepcopy(call)()  # a network may change what it is given
+        return made
+
+    return None if _lazy_layers(make()) else make
 
 
 def finetune_options(cfg: DictConfig, *, teacher: bool = True) -> dict[str, Any] | None:
