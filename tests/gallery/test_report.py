@@ -76,7 +76,7 @@ def test_a_cross_validation_has_the_intervals_that_it_noted(project: Path, page:
     ("overrides", "seconds", "said"),
     [
         (["data=diabetes", "model.hidden=[8]"], 2, "The best simple model, linear, has"),
-        (["ensemble=voting", "ensemble.size=2"], 0, "There are few test rows (36)"),
+        (["ensemble=voting", "ensemble.size=2"], 2, "There are few test rows (36)"),
         pytest.param(["data=digits_multilabel"], 2, "boosting, is better", marks=pytest.mark.thorough),
         (["data.split.test=0"], 0, "These rows have chosen the epoch (val/accuracy)"),
     ],
