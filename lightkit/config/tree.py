@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 """A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
+_WRITTEN: dict[str, str] = {}
+"""Nodes as YAML, by what `repr` says of their plain values."""
 _OF_HYDRA = re.compile(r"(?<!\\)\$\{\s*(hydra|now)\s*:\s*([\w.]*)")
 _NOT_KNOWN = {
     "job.override_dirname": "hydra.job.config.override_dirname.exclude_keys=[KEY] for the key that this is typed for",
@@ -196,18 +197,22 @@ def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictCo
 
 def as_yaml(content: dict[str, Any]) -> str:
     """Write what `public` gave as `to_yaml` does."""
-    nodes = [_node_as_yaml(pickle.dumps({name: node})) for name, node in content.items()]
-    return MARK + ("".join(nodes) or "{}\n")
+    return MARK + ("".join(_node_as_yaml({name: node}) for name, node in content.items()) or "{}\n")
 
 
-@lru_cache(512)
-def _node_as_yaml(packed: bytes) -> str:
+def _node_as_yaml(node: dict[str, Any]) -> str:
     """Write a node of the root: most are those of another run of this process, and to write one takes long."""
+    if (known := _WRITTEN.get(mark := repr(node))) is not None:
+        return known
     # As OmegaConf does, which would make a configuration of the values first.
     style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
-    text = str(yaml.dump(content := pickle.loads(packed), Dumper=_quick_dumper(), **style))
+    text = str(yaml.dump(node, Dumper=_quick_dumper(), **style))
     # libyaml escapes more signs, and breaks lines with quotes elsewhere
-    return str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style)) if "\\" in text else text
+    text = str(yaml.dump(node, Dumper=get_omega_conf_dumper(), **style)) if "\\" in text else text
+    if len(_WRITTEN) >= 512:
+        _WRITTEN.clear()
+    _WRITTEN[mark] = text
+    return text
 
 
 @cache
