@@ -188,11 +188,20 @@ class Stack:
             for split, own in first.metrics.items()
             if isinstance(own, SplitMetrics)
         }
-        own: dict[str, Any] = {"model": self.model, "network": self.model, "metrics": metrics, "callbacks": {}}
-        own |= {"task": StackedTask(self.computation, shared=self.judged is None), "store": None, "state": State()}
-        own |= {"data": replace(first.data, train=self.loader, val=self.judged or first.data.val)}  # type: ignore[arg-type]
-        own |= {"optimizer": optimizer, "scheduler": scheduler}
-        self.learner = replace(first, average=NoAverage() if kept is None else Ema(self.model, kept), **own)
+        self.learner = replace(
+            first,
+            data=replace(first.data, train=self.loader, val=self.judged or first.data.val),  # type: ignore[arg-type]
+            model=self.model,
+            network=self.model,
+            task=StackedTask(self.computation, shared=self.judged is None),
+            optimizer=optimizer,
+            scheduler=scheduler,
+            metrics=metrics,  # type: ignore[arg-type]
+            average=NoAverage() if kept is None else Ema(self.model, kept),
+            callbacks={},
+            store=None,
+            state=State(),
+        )
 
     def gather(self) -> dict[str, Any]:
         """Return the state of all members in training, in the layout of a checkpoint with stacked tensors."""

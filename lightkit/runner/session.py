@@ -198,8 +198,19 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         file = place.path / run_files.PROGRESS if ranks.main else None
         members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal, file=file)
         stack.callback(members.close)
-        signals = Signals() if ranks.size == 1 else SharedSignals(ranks.vote)
-        yield Session(cfg, place, ranks, typed, resumes, saved, tuple(notes), memory, signals, stack, members)
+        yield Session(
+            cfg=cfg,
+            place=place,
+            ranks=ranks,
+            overrides=typed,
+            resumes=resumes,
+            saved=saved,
+            notes=tuple(notes),
+            memory=memory,
+            signals=Signals() if ranks.size == 1 else SharedSignals(ranks.vote),
+            stack=stack,
+            members=members,
+        )
 
 
 @contextmanager

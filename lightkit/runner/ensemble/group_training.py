@@ -155,11 +155,21 @@ class GroupTraining:
         with run.signals.caught():
             files = self._open()
             machine = Machine(cfg, run.place.path, first)
-            how: dict[str, Any] = {"save": lambda value: self._save(), "meters": files.meters(stack, self.folder)}
-            how |= {"rescues": run.members.message if self.saves else None}
-            own: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode, "watch": self._watch()}
-            own |= {"judged": lambda name, value: run.members.update(name, value=value)}
-            trainer = VectorTrainer(stack, Services(console, run.signals, machine.clock, **how), **own)
+            trainer = VectorTrainer(
+                stack,
+                Services(
+                    console,
+                    run.signals,
+                    machine.clock,
+                    save=lambda value: self._save(),
+                    meters=files.meters(stack, self.folder),
+                    rescues=run.members.message if self.saves else None,
+                ),
+                monitor=cfg.metrics.monitor,
+                mode=cfg.metrics.mode,
+                watch=self._watch(),
+                judged=lambda name, value: run.members.update(name, value=value),
+            )
             try:
                 with machine:
                     trainer.fit()
