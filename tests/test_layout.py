@@ -84,7 +84,7 @@ BUDGETS = {
     "doctor": 4250,
     "cli": 4750,
     "data": 6600,
-    "ensemble": 3500,
+    "ensemble": 3450,
     "sweep": 3050,
     "finetune": 2750,
     "trainer": 3150,
