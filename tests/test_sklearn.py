@@ -51,6 +51,7 @@ def run(kind: type, name: str, check: Any) -> None:
         assert name not in EXPECTED_FAILED_CHECKS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Classifier, Regressor])
 def test_checks_of_scikit_learn_that_train_little(kind: type) -> None:
     for name, check in checks(kind):

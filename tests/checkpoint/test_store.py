@@ -130,6 +130,7 @@ def test_something_else_can_be_brought_to_the_disk_first(tmp_path):
         CheckpointStore(tmp_path / "none").save(content(2), step=2, first=_raise(errno.ENOSPC))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
 def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch, again):
     """After operation n nothing reaches the disk any more, as if the process had been killed there."""

@@ -57,7 +57,7 @@ def test_a_device_is_an_override_of_every_command_that_takes_any(cli: Cli, runs:
 
 
 @pytest.mark.parametrize("command", [name for name in CALLS if name not in SLOW])
-@pytest.mark.thorough(first=5)
+@pytest.mark.thorough
 def test_and_the_command_works_with_it(cli: Cli, runs: None, command: str) -> None:
     for words in CALLS[command]:
         done = cli(*words, "device=cpu")

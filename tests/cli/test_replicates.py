@@ -193,6 +193,7 @@ def test_wrong_replicates_start_nothing(cli: Cli, project: Path) -> None:
     assert not (project / "outputs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", ["job${hydra:job.num}", "lr${optim.lr}"])
 def test_folders_of_ones_own_name_whole_jobs(cli: Cli, job: type[Job], project: Path, own: str) -> None:
     assert cli(*SWEEP, "optim.lr=0.1,0.01", SEEDS, f"hydra.sweep.subdir='{own}'").code == 0

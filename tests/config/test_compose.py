@@ -201,6 +201,7 @@ def test_group_that_is_not_there_is_an_error(composed: Compose, write: Write) ->
 Report = Callable[..., str]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["finetune=[head,lora]", "finetune=[head, lora]", "+finetune=[head,lora]"])
 def test_several_options_are_merged_in_their_order(composed: Compose, text: str) -> None:
     made = composed(text, "finetune.lora.rank=4")

@@ -119,7 +119,7 @@ def test_boxes_go_through_a_run_and_all_that_looks_at_it(cli: Cli, boxes: Path) 
         done(cli, "show", *command)
 
 
-@pytest.mark.thorough(first=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["masks", "boxes"])
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(request: Any, project: Path, kind: str) -> None:
     root, words = request.getfixturevalue(kind), MASKS if kind == "masks" else BOXES

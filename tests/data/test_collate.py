@@ -61,6 +61,7 @@ def train(project: Path, cli: Cli) -> Cli:
     return lambda name, *more: cli("train", "data=custom", f"data.dataset._target_=ragged.{name}", *short, *more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 1])
 def test_targets_in_dictionaries_reach_a_task_of_ones_own(train: Cli, workers: int) -> None:
     done = train("Boxes", *DETECT, "loss.label_smoothing=0.1", f"data.num_workers={workers}")

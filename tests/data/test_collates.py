@@ -42,7 +42,7 @@ def losses(folder: Path) -> list[Any]:
     return [(row["step"], row["train/loss_step"]) for row in rows if "train/loss_step" in row]
 
 
-@pytest.mark.thorough(first=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_goes_through_a_run_and_all_that_looks_at_it(cli: Cli, project: Path, words: Any, kind: str) -> None:
     def done(*command: str) -> str:
@@ -80,6 +80,7 @@ def test_any_kind_is_shared_by_processes(cli: Cli, process: Cli, project: Path, 
         assert shared == pytest.approx(alone, rel=0.02)
 
 
+@pytest.mark.thorough(first=4)
 @pytest.mark.parametrize(
     ("kind", "texts"),
     [

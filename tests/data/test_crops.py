@@ -88,6 +88,7 @@ def test_they_are_cut_out_of_the_whole_picture_in_training_only(photos: Path, ma
     assert torch.equal(evaluated[..., 1:-1], middle)
 
 
+@pytest.mark.thorough(first=2)
 @pytest.mark.parametrize("rest", [(), (FLIP, COLOUR), (RandomFlip(),)], ids=["alone", "samples", "batches"])
 def test_the_same_bits_however_they_are_read(photos: Path, made: Any, rest: Any) -> None:
     settings: dict[str, Any] = {"augment": [RandomResizedCrop(9), *rest], "normalize": "image"}

@@ -151,6 +151,7 @@ def tensors(kind):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("made", ["Rows", "tensors"])
 def test_rows_of_validation_and_test_are_not_trained_on(cli: Callable[..., Outcome], project: Path, made: str) -> None:
     (project / "own.py").write_text(MODULE)

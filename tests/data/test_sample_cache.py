@@ -186,6 +186,7 @@ def test_a_changed_source_is_never_served(photos: Path, home: Path, how: str, mo
     assert len([*home.iterdir()]) == (2 if how == "an option" else 1), "the former copy goes"
 
 
+@pytest.mark.thorough(first=2)
 @pytest.mark.parametrize("damage", ["bits", "cut", "foreign", "empty"])
 def test_a_damaged_file_is_made_again_with_a_line(photos: Path, home: Path, damage: str, caplog: Any) -> None:
     def start() -> Any:

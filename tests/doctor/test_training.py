@@ -332,7 +332,7 @@ def findings(names: str, *overrides: str) -> list[Finding]:
     return found
 
 
-@pytest.mark.thorough(first=12)
+@pytest.mark.thorough(first=3)
 @pytest.mark.parametrize("row", OF_STRANGERS.strip().splitlines(), ids=lambda row: "; ".join(row.split(" ; ")[:2]))
 def test_the_check_for_it_finds_the_fault_of_a_stranger(project: Path, row: str) -> None:
     name, names, says = row.split(" ; ")

@@ -116,6 +116,7 @@ def candidates(seed: int, *, members: int = 7, rows: int = 60, classes: int = 3)
     return (signal + noise).double().softmax(-1), targets
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_selected_is_minimised_as_the_reference_does(seed: int) -> None:
     predictions, targets = candidates(seed)

@@ -117,6 +117,7 @@ def bootstrap(seed: int, rows: Tensor) -> Tensor:
     return rows[torch.randint(len(rows), (len(rows),), generator=torch.Generator().manual_seed(seed))]
 
 
+@pytest.mark.thorough(first=3)
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.thorough) for kind in TAIL)])
 def test_each_member_is_what_it_is_alone(kind: str) -> None:
     options = {**KINDS, **TAIL}[kind]
@@ -128,6 +129,7 @@ def test_each_member_is_what_it_is_alone(kind: str) -> None:
         compare(member, alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", pytest.param("rmsprop", marks=pytest.mark.thorough)])
 def test_rates_decays_and_dropouts_may_be_unlike(optimizer: str) -> None:
     more = [
@@ -156,6 +158,7 @@ def test_rates_decays_and_dropouts_may_be_unlike(optimizer: str) -> None:
     assert not difference(built(maker("data=digits", "data.split.limit=512", *CNN, unlike=other), range(2)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unlike", [{}, UNLIKE])
 def test_a_member_that_ends_early_leaves_the_others_alone(unlike: Mapping[str, Sequence[float]]) -> None:
     early = ["trainer.epochs=12", "optim.lr=0.05", "trainer.early_stopping.patience=2"]
@@ -186,6 +189,7 @@ def test_a_member_whose_loss_is_no_longer_finite_is_left_out() -> None:
     compare(stack.members[2], alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "more"),
     [(13, ATTACKED), (8, []), (9, UNLIKE), *(pytest.param(step, [], marks=pytest.mark.thorough) for step in (3, 19))],
@@ -403,6 +407,7 @@ def row(trainer: Any, name: str, place: int) -> torch.Tensor:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "every"), [("clip, average, accumulation", 1), ("norms and limits of values", 3)])
 def test_sound_members_train_with_the_same_bits_and_nothing_is_told(kind: str, every: int) -> None:
     plain, _ = watched(*KINDS[kind], every=None)

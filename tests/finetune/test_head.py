@@ -261,6 +261,7 @@ def test_layers_that_share_the_outputs_cannot_take_another_number_of_them(cli: C
     assert "its parts make 3 outputs together, and how many each is to make is not known" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Bare", "WideAndDeep"])
 def test_a_base_of_other_classes_gives_all_but_what_makes_the_outputs(cli: Cli, tmp_path: Path, name: str) -> None:
     asked = ("model=custom", "trust=[tests]", f"model._target_=tests.finetune.strange.{name}", "trainer.steps=2")

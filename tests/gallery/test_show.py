@@ -274,6 +274,7 @@ def test_attributions_sum_up_to_the_output(tmp_path: Path) -> None:
     assert "alcohol" in page.html()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["integrated_gradients", "saliency", "input_x_gradient"])
 def test_attributions_of_images_are_beside_them(tmp_path: Path, method: str) -> None:
     with fresh(tmp_path, "experiment=digits_cnn") as learner:

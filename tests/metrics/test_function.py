@@ -174,6 +174,7 @@ def test_a_run_is_ranked_by_a_function(own: Path, cli: Cli) -> None:
     assert all(0 < row["val/own"] <= 1 for row in rows if "val/own" in row)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["voting", "bagging"])
 def test_members_and_their_ensemble_have_it(own: Path, cli: Cli, method: str) -> None:
     scored = [node("sklearn.metrics.log_loss", split) for split in ("val", "test")]

@@ -174,6 +174,7 @@ SEQUENCES = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["WordErrorRate", "SQuAD"])
 def test_sequences_of_a_data_set_with_a_vocabulary_of_its_own(project: Path, cli: Cli, name: str) -> None:
     (project / "pairs.py").write_text(OWN)

@@ -25,6 +25,7 @@ TEXTS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", [WINE, TEXTS], ids=["wine", "texts"])
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(project: Path, overrides: tuple[str, ...]) -> None:
     (project / "text.txt").write_text("the cat sat on the mat, and the dog ran on a road.\n" * 24)

@@ -156,10 +156,9 @@ def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], 
     script = export("last", "model.pt2").files[1]
     new = project / "new.csv"
     new.write_text("\ufeff a ,id\n1,x\n\ninf,y\n,z\n-2e3,u\n", encoding="utf-8")
-    assert cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba").code == 0
-    wanted = [
-        *csv.DictReader(cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba").out.splitlines())
-    ]
+    done = cli("predict", "last", "--input", "new.csv", "--output", "-", "--proba")
+    assert done.code == 0, done.err
+    wanted = [*csv.DictReader(done.out.splitlines())]
     wrong = {
         "": "there is no column",
         "a,b\n1\n": "line 2: 1 cells, not 2",

@@ -109,6 +109,7 @@ def test_a_run_ends_with_what_to_try(
     assert lines[-1] == f"folder  {tmp_path}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_tokens_and_the_share_of_the_peak_stand_beside_the_samples(tmp_path: Path, precision: str) -> None:
     text = text_file(tmp_path / "text.txt")

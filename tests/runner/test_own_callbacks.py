@@ -155,7 +155,9 @@ def test_a_callback_sees_the_whole_run(own: Path, cli: Cli) -> None:
     ("option", "code", "end"),
     [
         ("trainer.callbacks.hooked.fail=step", 1, ["exception ValueError", "end failed"]),
-        ("trainer.callbacks.hooked.fail=test", 1, ["exception ValueError", "end failed"]),
+        pytest.param(
+            "trainer.callbacks.hooked.fail=test", 1, ["exception ValueError", "end failed"], marks=pytest.mark.thorough
+        ),
         ("trainer.stop_at=1", 0, ["end paused"]),
     ],
 )

@@ -57,6 +57,7 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in read_jsonl(folder / "metrics.jsonl") if "train/loss" in row]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_a_run_goes_on_as_the_loop_would_have(kind: str, tmp_path: Path) -> None:
     own = {"adamw": ("optim=adamw",), "sgd": ("optim=sgd", "optim.momentum=0.9", "optim.nesterov=true")}[kind]

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[list[str], list[str], tuple[int, str, str]]] = {
 }
 
 
-@pytest.mark.thorough(first=3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_replay_names_the_step_the_module_and_the_size(
     parted: Callable[..., FirstDifference | None], case: str

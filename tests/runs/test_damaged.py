@@ -63,7 +63,7 @@ def check(done: Outcome, case: str) -> None:
     assert done.code in (0, 1, 2, UNREADABLE), (case, done)
 
 
-@pytest.mark.thorough(first=6)
+@pytest.mark.thorough(first=3)
 @pytest.mark.parametrize("kind", FILES)
 def test_no_damage_takes_a_command_down(damaged: Path, cli: Cli, kind: str) -> None:
     """Some of all kinds of damage to each kind of file, each with another command; half of them are about all runs."""

@@ -23,6 +23,7 @@ from lightkit.runs.reading import read_labels
 PLACES = ("runs/2026-01-31/12-00-00-a", "runs/2026-01-31/12-00-01-b", "sweeps/2026-01-31/12-00-00-s/lr=1")
 OPERATIONS = ("os.", "shutil.", "tempfile.")
 """Beginnings of the events that Python tells of before it changes a file; `open` besides."""
+STRIDE = 3
 
 
 def make_runs(root: Path) -> list[Path]:
@@ -70,17 +71,25 @@ def killed(job: Callable[[], Any], at: int) -> bool:
     return end != 0
 
 
-def at_every_operation(tmp_path: Path, job: Callable[[Path], Any], check: Callable[[Path], Any], *, least: int) -> None:
-    """Kill a job at each of its operations, each time in a project of its own, and look at what is left."""
-    count, goes_on = 0, True
+@pytest.fixture(params=range(STRIDE))
+def first(request: pytest.FixtureRequest) -> int:
+    """The operation that is the first to be killed at; all of them come to all operations."""
+    return int(request.param)
+
+
+def at_operations(
+    tmp_path: Path, job: Callable[[Path], Any], check: Callable[[Path], Any], *, first: int, least: int
+) -> None:
+    """Kill a job at each third of its operations, each time in a project of its own, and look at what is left."""
+    count, goes_on = first, True
     while goes_on:
         root = tmp_path / "project"
         make_runs(root)
         goes_on = killed(lambda root=root: job(root), count)  # type: ignore[misc]
         check(root)
         shutil.rmtree(root)
-        count += 1
-    assert count > least, "it was killed at fewer moments than there are"
+        count += STRIDE
+    assert count - STRIDE >= least, "it was killed at fewer moments than there are"
 
 
 def wholes(root: Path) -> dict[str, dict[str, bytes]]:
@@ -98,7 +107,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, byte
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_an_archive_is_whole_or_not_there(tmp_path: Path, before: Any, name: str) -> None:
+def test_an_archive_is_whole_or_not_there(tmp_path: Path, before: Any, name: str, first: int) -> None:
     def pack(root: Path) -> None:
         archive(care.whole_folders(all_runs(root)), root / name, root, overwrite=True)
 
@@ -111,10 +120,11 @@ def test_an_archive_is_whole_or_not_there(tmp_path: Path, before: Any, name: str
             shutil.rmtree(other)
         pack(root)
 
-    at_every_operation(tmp_path, pack, check, least=3)
+    at_operations(tmp_path, pack, check, first=first, least=3)
 
 
-def test_an_import_lists_whole_runs_and_goes_on(tmp_path: Path, before: Any) -> None:
+@pytest.mark.thorough
+def test_an_import_lists_whole_runs_and_goes_on(tmp_path: Path, before: Any, first: int) -> None:
     make_runs(tmp_path)
     archive(care.whole_folders(all_runs(tmp_path)), file := tmp_path / "a.tar", tmp_path)
 
@@ -127,10 +137,11 @@ def test_an_import_lists_whole_runs_and_goes_on(tmp_path: Path, before: Any) -> 
         care.empty_bin(new)
         assert not (new / "outputs/.unpacked").exists()
 
-    at_every_operation(tmp_path, lambda root: unpack(file, root / "new"), check, least=20)
+    at_operations(tmp_path, lambda root: unpack(file, root / "new"), check, first=first, least=20)
 
 
-def test_what_is_removed_is_here_or_in_the_bin(tmp_path: Path, before: Any) -> None:
+@pytest.mark.thorough
+def test_what_is_removed_is_here_or_in_the_bin(tmp_path: Path, before: Any, first: int) -> None:
     def remove(root: Path) -> None:
         care.put_aside(care.removable(all_runs(root), root), root)
 
@@ -146,12 +157,13 @@ def test_what_is_removed_is_here_or_in_the_bin(tmp_path: Path, before: Any) -> N
         care.empty_bin(root)
         assert not (root / "outputs/.removed").exists()
 
-    at_every_operation(tmp_path, remove, check, least=4)
+    at_operations(tmp_path, remove, check, first=first, least=4)
 
 
+@pytest.mark.thorough(first=2)
 @pytest.mark.parametrize("drop", [care.drop_checkpoints, lambda run: care.put_aside(care.removable(
     [run], run.parents[4], checkpoints=True), run.parents[4])])  # fmt: skip
-def test_of_checkpoints_all_are_listed_or_none(tmp_path: Path, drop: Callable[[Path], Any]) -> None:
+def test_of_checkpoints_all_are_listed_or_none(tmp_path: Path, drop: Callable[[Path], Any], first: int) -> None:
     def check(root: Path) -> None:
         run = root / "outputs" / PLACES[2]
         assert len([*(run / "checkpoints").glob("*")]) in (0, 2)
@@ -160,10 +172,11 @@ def test_of_checkpoints_all_are_listed_or_none(tmp_path: Path, drop: Callable[[P
         assert {*content(run)} == {"config.yaml", "result.json"}
         assert not (run / ".removed").exists()
 
-    at_every_operation(tmp_path, lambda root: drop(root / "outputs" / PLACES[2]), check, least=1)
+    at_operations(tmp_path, lambda root: drop(root / "outputs" / PLACES[2]), check, first=first, least=1)
 
 
-def test_labels_are_the_old_ones_or_the_new_ones(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_labels_are_the_old_ones_or_the_new_ones(tmp_path: Path, first: int) -> None:
     def label(root: Path) -> None:
         care.tag(all_runs(root), "paper")
         care.note(all_runs(root)[0], "seen")
@@ -175,4 +188,4 @@ def test_labels_are_the_old_ones_or_the_new_ones(tmp_path: Path) -> None:
         label(root)
         assert json.loads((all_runs(root)[0] / "labels.json").read_text()) == {"tags": ["paper"], "note": "seen"}
 
-    at_every_operation(tmp_path, label, check, least=8)
+    at_operations(tmp_path, label, check, first=first, least=8)

@@ -223,6 +223,7 @@ def test_options_that_cannot_be_are_refused_also_with_trust(
     assert not received.engines
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "sign"), [("slurm.partition", "\n"), ("slurm.time", "\x1b"), ("ray.address", "\u2028")]
 )

@@ -58,6 +58,7 @@ def ended_by(*numbers: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.thorough(first=3)
 @pytest.mark.parametrize(
     ("first", "second"), [*zip(NUMBERS, [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])]
 )

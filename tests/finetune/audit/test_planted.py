@@ -126,6 +126,7 @@ def test_a_schedule_that_comes_to_a_halt_is_noted(train: Cli, project: Path) -> 
     assert "group head.no_decay: its learning rate is 0 from st" in second
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["full", "lora"])
 def test_a_network_may_hold_its_norm_layers_itself(cli: Cli, project: Path, preset: str) -> None:
     more = {"lora": "finetune.lora.rank=2", "full": "finetune.slices=[1.0]"}[preset]
