@@ -282,7 +282,9 @@ class ConfigLoader(ConfigLoaderImpl):
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         self.defaults = defaults
         try:
-            key = str([(one, it.path, it.header) for one in defaults for it in [repo.load_config(one.config_path)]])
+            # A notebook may change what is stored, also as a schema of a file.
+            read, store = [repo.load_config(one.config_path) for one in defaults], repo.get_schema_source().store.repo
+            key = str((defaults, store, [it.header if "read" in it.header else it for it in read]))
             if len(_MERGED) > 32:
                 _MERGED.clear()
             _MERGED[key] = _MERGED.get(key) or merge(self._load_single_config(one, repo).config for one in defaults)

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import Composed, compose, compose_jobs, to_yaml
+from lightkit.config.loader import ConfigLoader
+from tests.composing import _merge
 from tests.config.conftest import FILES, Write
 
 Compose = Callable[..., Composed]
@@ -178,6 +181,17 @@ def test_compositions_do_not_share_their_choices(composed: Compose, write: Write
     assert (first.cfg.optim.lr, second.cfg.optim.lr) == (0.25, 0.5)
     assert first.cfg.extra.words == ["with sgd", {"deeper": "sgd"}]
     assert OmegaConf.create(to_yaml(first.cfg)).optim.lr == 0.25
+
+
+def test_what_is_stored_again_for_hydra_in_a_notebook_counts(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConfigLoader, "_compose_config_from_defaults_list", _merge)  # in place of what tests share
+    monkeypatch.setattr(ConfigStore.instance(), "repo", {**ConfigStore.instance().repo})
+    for width in (8, 99):
+        node = {"_target_": "toy.Net", "hidden": [width]}
+        ConfigStore.instance().store(group="model", name="stored", node=node)
+        assert composed("model=stored").cfg.model.hidden == [width]
 
 
 def test_choice_without_an_entry_is_told_with_its_name(composed: Compose, write: Write) -> None:
