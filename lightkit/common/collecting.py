@@ -9,16 +9,19 @@ from contextlib import contextmanager
 
 from lightkit.common.signals import held
 
+_WAS_ON = list[bool]()
+"""Of each pause that there is, maybe in other threads, whether the search goes on after it."""
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Make many objects that stay, without a search for cycles each time that there are some more."""
-    then = gc.enable if gc.isenabled() else gc.disable
+    _WAS_ON.append(gc.isenabled() or any(_WAS_ON))
     gc.disable()
     try:
         yield
     finally:
-        then()
+        (gc.enable if _WAS_ON.pop() and not _WAS_ON else gc.disable)()
 
 
 @contextmanager

@@ -19,6 +19,16 @@ def test_a_pause_leaves_the_switch_as_it_was():
         assert gc.isenabled() is then
 
 
+def test_pauses_of_two_threads_that_overlap_end_with_the_last():
+    first, second = uncollected(), uncollected()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize(("count", "expected"), [(3, []), (200, [False])])
 def test_many_modules_are_left_out_before_the_search_is_on_again(monkeypatch, count, expected):
     frozen = []
