@@ -25,7 +25,3 @@ __all__ = ["Logger", "Runner", "Trainer", "UserError", "__version__", "compose",
 _HOME = {"Logger": "loggers", "Runner": "runner", "Trainer": "trainer", "UserError": "common.errors",
          "compose": "config", "load": "runner.predictor", "load_ensemble": "runner.trained_ensemble"}  # fmt: skip
 __getattr__ = exporting(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def exporting(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package (PEP 562), so that importing it costs nothing.
+    """Make `__getattr__` and `__dir__` of a package (PEP 562), so that importing it costs nothing.
 
     Args:
         package: Its name.
         homes: The module below it that each public name is in.
     """
+    vars(sys.modules[package])["__dir__"] = lambda: sorted({*vars(sys.modules[package]), *homes})
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -38,5 +38,8 @@ class _Package(ModuleType):
         if not (isinstance(value, ModuleType) and name in _HOME):
             super().__setattr__(name, value)  # a module would hide the function of its name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, (__name__, None, None, ["__name__"])  # for functions that are sent to other processes
+
 
 sys.modules[__name__].__class__ = _Package

@@ -61,9 +61,9 @@ def _read(path: Path, source: ConfigSource, *, package: str | None = None) -> Co
     """Read a file; `package` is the one of its content, where its header names none."""
     facts = path.stat()
     header, config = _made(path, facts.st_mtime_ns, facts.st_size)
-    header, place = {**header, "package": header["package"] or package}, f"{source.scheme()}://{source.path}"
-    header["read"] = f"{path} {facts.st_mtime_ns} {facts.st_size}"  # tells whether it changes
-    return ConfigResult(config=copy_node(config), path=place, provider=source.provider, header=header)
+    # What was read tells whether it changes.
+    header = {**header, "package": header["package"] or package, "read": f"{path} {facts.st_mtime_ns} {facts.st_size}"}
+    return ConfigResult(source.provider, f"{source.scheme()}://{source.path}", copy_node(config), header)
 
 
 @lru_cache(maxsize=1024)
