@@ -170,6 +170,8 @@ def _compared(stack: Stack, batch: tuple[Tensor, Tensor]) -> str:
             if bad is not None:
                 what = "training" if training else "evaluation"
                 return f"{bad} of member {stack.active[row].name} comes out differently in {what} than alone"
+    with engines[0].autocast():
+        stack.computation([part[0] for part in batch], shared=True)  # of rows that all are judged by
     return ""
 
 

@@ -328,11 +328,25 @@ class Shares(nn.Module):
         return self.layer(x) * (torch.rand_like(x[:, :1]) if self.noise else self.count)
 
 
-@pytest.mark.parametrize(("noise", "reason"), [(True, "cannot be computed"), (False, "comes out differently")])
-def test_what_one_batch_shows_to_be_shared_is_refused(noise: bool, reason: str) -> None:
+def checked() -> nn.Module:
+    """Make a network that `vmap` cannot compute, and that several models are as one."""
+    layer = nn.Linear(13, 3)
+    layer.register_forward_hook(lambda _layer, _inputs, output: output if output.isfinite().all() else None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: Shares(True), "cannot be computed"),
+        (lambda: Shares(False), "comes out differently"),
+        (checked, "data-dependent control flow"),
+    ],
+)
+def test_what_one_batch_shows_to_be_shared_is_refused(build: Callable[[], nn.Module], reason: str) -> None:
     make, members = maker(*WINE), []
     for seed in range(2):
-        model = Shares(noise)
+        model = build()
         optimizer = torch.optim.AdamW(model.parameters())
         members.append(StackMember("x", replace(make(seed), model=model, network=model, optimizer=optimizer)))
     assert reason in difference(Stack(members))
