@@ -31,7 +31,7 @@ LIMIT = 20 * 2**20
 """Bytes of source that a run keeps at most."""
 
 
-_SEEN: dict[str, Any] = {"modules": None}
+_SEEN: dict[str, Any] = {"modules": {}, "files": {}}
 """The modules that were imported when their files were asked for last, and the files."""
 _QUOTED = re.compile(r"""(["'])([\w./ -]{2,200})\1""")
 _HARMLESS = re.compile(r"[\d.]{1,8}|.{0,4}")
@@ -43,7 +43,8 @@ def own_files() -> dict[str, Path]:
 
     A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
     """
-    if _SEEN["modules"] != sys.modules:  # identical ones are told at once, and to go through all takes long
+    # To go through all takes long. What libraries put among the modules may not be comparable.
+    if [*map(id, _SEEN["modules"].values())] != [*map(id, sys.modules.values())]:
         modules = dict(sys.modules)
         files = {name: file for name, it in modules.items() if isinstance(file := getattr(it, "__file__", None), str)}
         mine = {name: Path(file) for name, file in sorted(files.items()) if _is_mine(file)}

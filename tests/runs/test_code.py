@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,15 @@ def test_what_modules_name_is_kept_and_one_whose_file_is_gone_ends_nothing(
     assert "OWN_TOKEN" in found
     assert not {"/dev/zero", ".", "none"} & {*found}
     assert "named_here" in own_modules()
+
+
+def test_what_cannot_be_compared_among_the_modules_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+    for _ in range(2):
+        monkeypatch.setitem(sys.modules, "odd", Odd())  # type: ignore[arg-type]
+        assert "odd" not in own_modules()
