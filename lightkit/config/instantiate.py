@@ -129,7 +129,7 @@ def _admit_once(plain: dict[str, Any], key: str, entries: tuple[str, ...], expec
     """Check every target of a node, but for one that was checked: members of an ensemble have the same."""
     try:
         facts = json.dumps([plain, key, entries, str(expected), searched()])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OSError):  # of a working directory that was removed
         facts = ""
     if facts not in _ADMITTED:
         _admit(plain, key, Trust(entries, project_folders()), expected)

@@ -74,6 +74,16 @@ def test_arguments_by_position_and_partial(toy: Path) -> None:
     assert made().num_classes == 7
 
 
+def test_the_project_is_named_and_the_working_directory_was_removed(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(toy))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert instantiate({"_target_": "toy.Data", "rows": 3}, key="data.dataset") is not None
+
+
 def test_methods_and_compiled_targets(toy: Path) -> None:
     assert instantiate({"_target_": "toy.Task.make", "weight": 2.0}, key="trainer.task").weight == 2.0
     cfg = OmegaConf.create({"trust": ["math"], "x": {"_target_": "math.sqrt", "_args_": [4]}})
