@@ -30,13 +30,15 @@ import pytest
 import tests.composing
 import tests.drawing
 import tests.parsing
-from tests.warm import Warm
+from tests.warm import Warm, begin
 
 FOR_ALL = (tests.composing, tests.drawing, tests.parsing)
 WHOLE_RUNS = {"benchmarks", "docs", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
 STARTING = {"cli", "project", "run_bash", "warm"}
 """Fixtures of tests that start a command or a run."""
+SERVER = pytest.StashKey[subprocess.Popen[bytes]]()
+"""Starts processes for all workers."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -75,7 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Files and tests that are named run whole; here, as worker processes take their options from this one."""
     if not hasattr(config, "workerinput"):
-        tests.composing.share(Path(tempfile.mkdtemp(prefix="lightkit-tests-")))
+        tests.composing.share(folder := Path(tempfile.mkdtemp(prefix="lightkit-tests-")))
+        config.stash[SERVER] = begin(folder / "socket")
     if config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
         config.option.all = True
 
@@ -147,6 +150,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Libraries look at the end whether anything of theirs is left."""
     gc.unfreeze()
     if not hasattr(config, "workerinput"):
+        config.stash[SERVER].communicate()
         shutil.rmtree(os.environ[tests.composing.SHARED], ignore_errors=True)
 
 
@@ -205,12 +209,9 @@ def cli(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outco
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    """What starts processes without importing everything once more."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Warm(Path(folder) / "socket")
-        yield server
-        server.close()
+def warm() -> Warm:
+    """What starts processes without importing everything once more: one for all that run tests side by side."""
+    return Warm(Path(os.environ[tests.composing.SHARED]) / "socket")
 
 
 @pytest.fixture

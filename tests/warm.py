@@ -70,22 +70,20 @@ class Running:
         return self.code
 
 
+def begin(socket: Path) -> subprocess.Popen[bytes]:
+    """Start the server; it ends with its standard input, and what it has started ends with it."""
+    command = [sys.executable, "-m", "tests.warm", str(socket)]
+    return subprocess.Popen(command, cwd=Path(__file__).resolve().parents[1], stdin=subprocess.PIPE)
+
+
+@dataclass(frozen=True)
 class Warm:
-    """The server, and what starts processes by it."""
+    """Starts processes by the server."""
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        root = Path(__file__).resolve().parents[1]
-        command = [sys.executable, "-m", "tests.warm", str(socket)]
-        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE)
-
-    def close(self) -> None:
-        """End it, and what it has started."""
-        self._process.communicate()
+    socket: Path
 
     def _ready(self) -> None:
-        until(lambda: self.socket.exists() or self._process.poll() is not None, "the server of warm processes")
-        assert self._process.poll() is None
+        until(self.socket.exists, "the server of warm processes")
 
     def client(self, place: Path, *words: str) -> Path:
         """Write a program that is `python WORDS… ARGUMENTS…` by the server; together they are `-m MODULE …`."""
@@ -134,6 +132,28 @@ class Warm:
 
 def serve(path: str) -> None:
     """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
+    running: dict[int, tuple[int, socket.socket]] = {}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{path}.new")
+        server.listen()
+        Path(f"{path}.new").rename(path)  # who finds it may connect
+        if 0 not in select.select([0, server], [], [])[0]:  # many a session starts no process
+            _prepare()
+        while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
+            for handle in ready:
+                if handle is server:
+                    handle, pid, connection = _started(server)
+                    running[handle] = (pid, connection)
+                else:
+                    _tell_end(handle, *running.pop(handle))
+    for pid, _ in running.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)  # without taking apart what was imported
+
+
+def _prepare() -> None:
+    """Import everything, and do for the first time what takes longer then."""
     subprocess.Popen = _Forking  # type: ignore[misc]
     for name in (
         "tests.composing",
@@ -154,22 +174,6 @@ def serve(path: str) -> None:
     torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5
     gc.collect()
     gc.freeze()  # a search for cycles in a child would copy all the memory that it shares
-    running: dict[int, tuple[int, socket.socket]] = {}
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(f"{path}.new")
-        server.listen()
-        Path(f"{path}.new").rename(path)  # who finds it may connect
-        while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
-            for handle in ready:
-                if handle is server:
-                    handle, pid, connection = _started(server)
-                    running[handle] = (pid, connection)
-                else:
-                    _tell_end(handle, *running.pop(handle))
-    for pid, _ in running.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-    os._exit(0)  # without taking apart what was imported
 
 
 def _started(server: socket.socket) -> tuple[int, int, socket.socket]:

@@ -142,7 +142,7 @@ def test_loader_processes(cli: Cli, project: Path, asked: list[Any]) -> None:
     assert (found["suggested"], found["plot"], found["speeds"]) == (0, None, [])
 
 
-ROWS = ("find", "rows", "data=wine", "trainer.epochs=1", "model.hidden=[4]", "logger.tensorboard.enabled=false")
+ROWS = ("find", "rows", "data=wine", "trainer.epochs=1", "model.hidden=[4]", "metrics.figures=[]", "logger=quiet")
 
 
 def test_rows_train_once_with_parts_of_the_rows(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_there_are_enough_of_them_and_each_means_one_thing() -> None:
     assert [name for name, times in plain.items() if times > 1] == []
 
 
-@pytest.mark.parametrize("place", [pytest.param("trainer.", marks=pytest.mark.thorough), ""])
+@pytest.mark.parametrize("place", ["", pytest.param("trainer.", marks=pytest.mark.thorough)])
 def test_the_message_for_each_name_leads_there(place: str) -> None:
     valid = {*valid_keys()}
     names = [name for name in (*KEYS, *WORDS) if place + name not in valid]

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lightkit
 from lightkit.data.annotated import CocoBoxes, SegmentationFolder
+from lightkit.doctor import checks
 from tests.refused import refused
 from tests.resume.harness import Case, configured
 
@@ -159,7 +160,8 @@ def test_each_class_has_a_level_of_its_own(cli: Cli, masks: Path, classes: str) 
     assert (refusal.code, "data.dataset.classes: " in refusal.err) == (2, True), refusal.err
 
 
-def test_the_doctor_counts_classes_of_pixels(cli: Cli, masks: Path) -> None:
+def test_the_doctor_counts_classes_of_pixels(cli: Cli, masks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", tuple(each for each in checks.CHECKS if each[0] == "labels"))
     mask = np.full((SIDE, SIDE), 2, np.uint8)
     mask[3:] = 255
     save(masks / "masks/0.png", mask)

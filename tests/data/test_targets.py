@@ -86,6 +86,7 @@ WORDS = ["data=table", "data.dataset.target=price", "data.dataset.id_column=flat
          "logger=quiet", "device=cpu", "optim.lr=0.01"]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ensemble", [[], ["ensemble=voting", "ensemble.size=2"]], ids=["one", "ensemble"])
 def test_predictions_and_metrics_are_in_the_unit_of_the_table(tmp_path: Path, ensemble: list[str]) -> None:
     path, run = flats(tmp_path / "t.parquet"), tmp_path / "run"
