@@ -281,10 +281,11 @@ def model_maker(cfg: DictConfig, info: DataInfo) -> Make | None:
         info: Facts about the data.
 
     Returns:
-        Builds one, with the random numbers as they stand; None where nodes within it or lazy layers ask for more.
+        Builds one, with the random numbers as they stand; None where nodes within it, references or lazy layers ask for
+        more.
     """
     node = to_plain(cfg.model)
-    if any("_target_" in str(value) for value in node.values()):
+    if any("_target_" in str(value) for value in node.values()) or "${" in str(OmegaConf.to_container(cfg.model)):
         return None
     tree = OmegaConf.create({"trust": to_plain(cfg.trust), "model": {**node, "_partial_": True}})
     call = instantiate(tree.model, key="model", info=info, **info.sizes())

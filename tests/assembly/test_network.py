@@ -32,6 +32,7 @@ class Growing(nn.Sequential):
             False,
         ),
         ("_target_: torch.nn.LazyLinear, out_features: 3", False),
+        ("_target_: torch.nn.Linear, in_features: 13, out_features: '${trainer.epochs}'", False),  # that of each member
     ],
 )
 def test_a_maker_builds_what_is_built_of_the_configuration(target: str, again: bool) -> None:
