@@ -193,7 +193,8 @@ def build_twin(
     own = build_own(cfg, shared, folder).data if fold else shared.data.reseeded(cfg.seed)
     data = own if fold else _own_rows(cfg, own, folder)
     engine.seed_init()
-    model = engine.place_model(make() if make else build_model(cfg, data.info, engine, data))
+    again = make if data.info is twin.data.info else None  # folds have facts of their own
+    model = engine.place_model(again() if again else build_model(cfg, data.info, engine, data))
     alike = data.info.class_shares == twin.data.info.class_shares  # which loss.weight=balanced goes by
     return replace(
         twin,
