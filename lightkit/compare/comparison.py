@@ -6,25 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.compare.grouping import (
-    Group,
-    columns,
-    group,
-    labels_of,
-    once_a_seed,
-    replicate,
-    short_names,
-)
-from lightkit.compare.seeds import RowTest, SeedTable, SeedTest, compare_seeds
+from lightkit.compare.grouping import Group, columns, labels_of, once_a_seed, short_names
 from lightkit.compare.statistics import is_noise, mean_and_sd
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from lightkit.compare.seeds import RowTest, SeedTable, SeedTest
 
 
 @dataclass(frozen=True)
@@ -145,9 +139,9 @@ def build_comparison(
     Raises:
         UserError: There is no such metric, key or run.
     """
-    distinct, differing, notes = once_a_seed(records)
-    keys = columns(distinct, differing)
-    groups = group(distinct, keys, differing)
+    distinct, differing, alike, notes = once_a_seed(records)
+    keys = columns([one.runs[0] for one in alike], differing)
+    groups = [Group({key: one.values[key] for key in keys if key in one.values}, one.runs) for one in alike]
     chosen = {name: direction_of(name, distinct) for name in _metrics(distinct, metrics)}
     labels = labels_of(groups, keys)
     base = _baseline(baseline, groups, labels, records[0])
@@ -156,14 +150,17 @@ def build_comparison(
         found = {name: [run.values[name] for run in one.runs if name in run.values] for name in chosen}
         rows.append(Row(text, one, {name: Cell(*mean_and_sd(values), len(values)) for name, values in found.items()}))
     first = rows[base] if base is not None else None
-    rows = [_marked(row, rows, first, chosen) for row in rows]
-    made = RunComparison(keys, chosen, _sorted(rows, sort, keys, chosen), None if base is None else labels[base])
+    made = RunComparison(
+        keys, chosen, _sorted(_marked(rows, first, chosen), sort, keys, chosen), None if base is None else labels[base]
+    )
     unfinished = Counter(record.status for record in distinct if record.status != "finished")
     if unfinished:
         told = ", ".join(f"{number} {status}" for status, number in unfinished.items())
         notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
     made.notes = [*notes, *nested(groups, chosen)]
     if first is not None:
+        from lightkit.compare.seeds import compare_seeds  # numpy takes its time
+
         others = {row.label: row.group for row in made.rows if row.label != made.baseline}
         made.seed_tests = compare_seeds(first.group, others, chosen)
     return made
@@ -182,7 +179,7 @@ def nested(groups: Sequence[Group], metrics: Mapping[str, str | None]) -> list[s
     Returns:
         Lines, none where the runs are no folds of one cross-validation with several configurations.
     """
-    found = [{replicate(run): run for run in one.runs if is_fold(run.folder)} for one in groups]
+    found = [{run.replicate: run for run in one.runs if is_fold(run.folder)} for one in groups]
     monitor = next((run.metric for own in found for run in own.values()), "")
     judged, mode = f"test/{monitor.rpartition('/')[2]}", metrics.get(monitor)
     outer, inner = list[float](), list[float]()
@@ -243,19 +240,20 @@ def _metrics(records: Sequence[RunRecord], texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _marked(row: Row, rows: Sequence[Row], first: Row | None, metrics: dict[str, str | None]) -> Row:
-    """Add to a group where it is best, and how it differs from the baseline."""
-    cells = dict[str, Cell]()
+def _marked(rows: Sequence[Row], first: Row | None, metrics: dict[str, str | None]) -> list[Row]:
+    """Add to the groups where each is best, and how it differs from the baseline."""
+    made = [Row(row.label, row.group, {}) for row in rows]
     for name, mode in metrics.items():
-        cell = row.cells[name]
-        means = [mean for mean in (other.cells[name].mean for other in rows) if mean is not None]
+        means = [mean for mean in (row.cells[name].mean for row in rows) if mean is not None]
         choose = {"max": max, "min": min}.get(mode or "")
-        top = choose(means) if choose and means else None
-        base = None if first is None or first is row else first.cells[name].mean
-        delta = None if base is None or cell.mean is None else cell.mean - base
-        best = top is not None and cell.mean is not None and is_noise(cell.mean - top, [top]) and len(rows) > 1
-        cells[name] = Cell(cell.mean, cell.sd, cell.n, best=best, delta=delta)
-    return Row(row.label, row.group, cells)
+        top = choose(means) if choose and means and len(rows) > 1 else None
+        for row, marked in zip(rows, made):
+            cell = row.cells[name]
+            base = None if first is None or first is row else first.cells[name].mean
+            delta = None if base is None or cell.mean is None else cell.mean - base
+            best = top is not None and cell.mean is not None and is_noise(cell.mean - top, [top])
+            marked.cells[name] = Cell(cell.mean, cell.sd, cell.n, best=best, delta=delta)
+    return made
 
 
 def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics: dict[str, str | None]) -> list[Row]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.common.argument_checks import FOLDS, REPEATED
+from lightkit.common.argument_checks import REPEATED
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
@@ -19,7 +19,6 @@ _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
 """Keys and groups that no result depends on."""
 _PAUSE = "trainer.stop_at"
 """Runs that paused at different places, or not at all, are beginnings of the same run."""
-_SPLIT, _SPLIT_SEED, _FOLD = "data.split.by", "data.split.seed", "data.split.fold"
 _TARGET = "_target_"
 _MISSING = object()
 
@@ -37,15 +36,6 @@ class Group:
     runs: tuple[RunRecord, ...]
 
 
-def replicate(run: RunRecord) -> tuple[int, ...] | None:
-    """Return which repeat of its configuration a run is: its seed, the split's, and its fold; None without a seed."""
-    if run.seed is None:
-        return None
-    keys = (_SPLIT_SEED, _FOLD) if run.keys.get(_SPLIT) in FOLDS else (_SPLIT_SEED,)
-    more = (run.keys.get(key) for key in keys)
-    return (run.seed, *(value if isinstance(value, int) else 0 for value in more))
-
-
 def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     """Name the keys that not all runs have alike, apart from what repeats a run, and what follows the seed.
 
@@ -53,19 +43,31 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
         records: The runs.
     """
     shared = set.intersection(*({*map(id, record.sections)} for record in records))
+    own = (section for mark, section in _sections(records).items() if mark not in shared)
+    names = dict.fromkeys(key for section in own for key in section.keys if key not in (*REPEATED, _PAUSE))
+    telling = [name for name in names if name.partition(".")[0] not in _LEFT_OUT]
+    unlike, differing = dict(zip(_marks(records, telling), records)).values(), list[str]()
+    for name in telling:
+        values = [record.keys.get(name, _MISSING) for record in unlike]
+        if (_MISSING in values or any(value != values[0] for value in values)) and not all(
+            record.seed is not None and record.keys.get(name, _MISSING) == record.seed for record in records
+        ):
+            differing.append(name)
+    return differing
+
+
+def _sections(records: Sequence[RunRecord]) -> dict[int, Section]:
+    """Return each section once, in the order in which they come."""
     known = dict[int, Section]()
     for record in records:
         known.update(zip(map(id, record.sections), record.sections))
-    names = dict.fromkeys(key for mark, section in known.items() if mark not in shared for key in section.keys)
-    differing = list[str]()
-    for name in names:
-        if name in (*REPEATED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
-            continue
-        values = [record.keys.get(name, _MISSING) for record in records]
-        follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))
-        if not follows and (_MISSING in values or any(value != values[0] for value in values)):
-            differing.append(name)
-    return differing
+    return known
+
+
+def _marks(records: Sequence[RunRecord], keys: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """Yield of each run which sections it has with any of some keys: runs with the same ones have these keys alike."""
+    has = {mark for mark, one in _sections(records).items() if not one.keys.keys().isdisjoint(keys)}.__contains__
+    return (tuple(filter(has, map(id, record.sections))) for record in records)
 
 
 def columns(records: Sequence[RunRecord], differing: Sequence[str]) -> list[str]:
@@ -92,24 +94,24 @@ def _follows(name: str, records: Sequence[RunRecord], targets: set[str]) -> bool
     return True
 
 
-def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence[str] | None = None) -> list[Group]:
+def group(records: Sequence[RunRecord], keys: Sequence[str]) -> list[Group]:
     """Put runs that repeat one configuration together, in the order in which they come.
 
     Args:
         records: The runs.
-        keys: The keys to show of each group.
-        differing: The keys that differ; None for those to show.
+        keys: The keys that differ.
     """
-    by_mark = dict[str, list[RunRecord]]()
-    for record in records:
-        mark = json.dumps([record.keys.get(key, "(none)") for key in (keys if differing is None else differing)])
-        by_mark.setdefault(mark, []).append(record)
+    by_values, known = defaultdict[str, list[RunRecord]](list), dict[tuple[int, ...], str]()
+    for mark, record in zip(_marks(records, keys), records):
+        if mark not in known:
+            known[mark] = json.dumps([record.keys.get(key, "(none)") for key in keys])
+        by_values[known[mark]].append(record)
     groups = list[Group]()
-    for runs in by_mark.values():
+    for runs in by_values.values():
         values = {key: runs[0].keys[key] for key in keys if key in runs[0].keys}
-        if len({*map(replicate, runs)}) < len(runs):  # else nobody asks when they began
+        if len({run.replicate for run in runs}) < len(runs):  # else nobody asks when they began
             runs.sort(key=lambda run: run.started)
-        groups.append(Group(values, tuple(sorted(runs, key=lambda run: replicate(run) or ()))))
+        groups.append(Group(values, tuple(sorted(runs, key=lambda run: run.replicate or ()))))
     return groups
 
 
@@ -138,30 +140,30 @@ def label(one: Group, keys: Sequence[str]) -> str:
     return ", ".join(parts) or one.runs[0].name
 
 
-def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str], list[str]]:
+def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str], list[Group], list[str]]:
     """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest.
 
     Returns:
-        The runs that count, the keys in which these differ, and a line about the others.
+        The runs that count, the keys in which these differ, their groups, and a line about the others.
     """
     differing, repeats = differing_keys(records), defaultdict[tuple[int, object], list[RunRecord]](list)
-    for number, one in enumerate(group(records, differing)):
+    for number, one in enumerate(groups := group(records, differing)):
         for run in one.runs:
-            repeats[number, replicate(run) or run.folder].append(run)
+            repeats[number, run.replicate or run.folder].append(run)
     if len(repeats) == len(records):
-        return list(records), differing, []
+        return list(records), differing, groups, []
     note = f"{counted(len(records) - len(repeats), 'run')} left out: the same configuration and seed as another"
     chosen = {
         max(reversed(runs), key=lambda run: (run.status == "finished", run.started)).folder for runs in repeats.values()
     }
     found = [run for run in records if run.folder in chosen]
-    return found, differing_keys(found), [note]
+    return found, (differing := differing_keys(found)), group(found, differing), [note]
 
 
 def labels_of(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
     """Name the groups, each by another name."""
-    texts = [label(one, keys) for one in groups]
-    return [f"{text} ({i + 1})" if texts.count(text) > 1 else text for i, text in enumerate(texts)]
+    count = Counter(texts := [label(one, keys) for one in groups])
+    return [f"{text} ({i + 1})" if count[text] > 1 else text for i, text in enumerate(texts)]
 
 
 _OF_MACHINE = ("speed/", "system/")

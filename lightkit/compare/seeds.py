@@ -18,7 +18,7 @@ from lightkit.common import run_files
 from lightkit.common.argument_checks import FOLDS
 from lightkit.common.csv_lines import read_csv
 from lightkit.common.errors import UserError
-from lightkit.compare.grouping import Group, replicate
+from lightkit.compare.grouping import Group
 from lightkit.compare.statistics import (
     LEAST_SEEDS,
     LEVEL,
@@ -67,9 +67,9 @@ class SeedTest:
 
 def pair_runs(baseline: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
     """Return the finished runs of the baseline and of another group with the same seed, split and fold."""
-    first = {replicate(run): run for run in _finished(baseline)}
+    first = {run.replicate: run for run in _finished(baseline)}
     first.pop(None, None)
-    return [(first[mark], run) for run in _finished(other) if (mark := replicate(run)) in first]
+    return [(first[mark], run) for run in _finished(other) if (mark := run.replicate) in first]
 
 
 def compare_seeds(baseline: Group, others: Mapping[str, Group], metrics: Mapping[str, str | None]) -> list[SeedTest]:
@@ -97,7 +97,7 @@ def _finished(group: Group) -> list[RunRecord]:
 
 
 def _replicates(group: Group, metric: str) -> set[tuple[int, ...] | None]:
-    return {replicate(run) for run in _finished(group) if metric in run.values}
+    return {run.replicate for run in _finished(group) if metric in run.values}
 
 
 def _mean_test(baseline: Group, other: Group, metric: str) -> MeanTest | None:
@@ -129,7 +129,7 @@ def _rows(run: RunRecord, metric: str) -> int | None:
 
 def _overlap(runs: Sequence[RunRecord], metric: str) -> float:
     """Return measured rows over training rows where runs differ in their split; 0 where all have the same."""
-    marks = {replicate(run) for run in runs}
+    marks = {run.replicate for run in runs}
     return split_overlap(runs[0].keys, metric) if len({mark[1:] for mark in marks if mark}) > 1 else 0.0
 
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.argument_checks import FOLDS
 from lightkit.processes.children import output_of, usable_cpus
 from lightkit.runs.catalog import count_members, run_name, started
 from lightkit.runs.code import named_by_code
@@ -71,7 +72,10 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Its configuration."""
-        return {name: node for section in self.sections for name, node in section.node.items()}
+        found = dict[str, Any]()
+        for section in self.sections:
+            found.update(section.node)
+        return found
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -113,8 +117,17 @@ class RunRecord:
     @property
     def seed(self) -> int | None:
         """Its seed."""
-        seed = self.keys.get("seed")
+        seed = self.config.get("seed")
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    @cached_property
+    def replicate(self) -> tuple[int, ...] | None:
+        """Which repeat of its configuration it is: its seed, the split's, and its fold; None without a seed."""
+        if self.seed is None:
+            return None
+        split = as_dict(as_dict(self.config.get("data")).get("split"))
+        more = (split.get(key) for key in (("seed", "fold") if split.get("by") in FOLDS else ("seed",)))
+        return (self.seed, *(value if isinstance(value, int) else 0 for value in more))
 
     @property
     def tags(self) -> str:
