@@ -7,6 +7,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _SPLITS = ("val", "test", "train")
 
 
+@uncollected()
 def compare(args: list[str]) -> int:
     """Put runs side by side."""
     parser = Parser("compare", "runs*", dashed=("--sort", "--csv", "--markdown"), metric="", status="")
@@ -55,7 +58,6 @@ def compare(args: list[str]) -> int:
     return _report(made, options, _title(names, records, root))
 
 
-@uncollected()
 def _records(
     names: Sequence[str], root: Path, status: str = "", where: Sequence[str] = (), baseline: str | None = None
 ) -> list[RunRecord]:
@@ -65,33 +67,32 @@ def _records(
         UserError: There are none.
     """
     statuses, conditions = read_statuses(status), [Condition.parse(text) for text in where]
-    folders = dict.fromkeys(folder for text in names for folder in _folders(text, root))
-    if not names:
-        folders = dict.fromkeys(_newest_sweep(root))
-    if baseline is not None and is_folder(baseline):
-        folders |= dict.fromkeys(_folders(baseline, root))
     index = RunIndex(root)
-    folders = dict.fromkeys(one for folder in folders for one in folds_of(folder) or [folder])
-    found = matching(index.records(folders), statuses=statuses, conditions=conditions)
+    folders = [folder for text in names for folder in _folders(text, index)] if names else _newest_sweep(index)
+    if baseline is not None and is_folder(baseline):
+        folders += _folders(baseline, index)
+    own = ((index.may_hold(folder, run_files.MEMBERS) and folds_of(folder)) or [folder] for folder in folders)
+    found = matching(index.records(dict.fromkeys(chain(*own))), statuses=statuses, conditions=conditions)
     if not found:
         received = " ".join([*(f"--status {status}" for _ in statuses[:1]), *where]) or None
         raise UserError("no runs to compare", key="lightkit compare", received=received, family="no-such-run")
     damaged = [record for record in found if record.status == "damaged"]
-    if damaged and (len(damaged) == len(found) or any(_folders(text, root) == [damaged[0].folder] for text in names)):
+    if damaged and (len(damaged) == len(found) or any(_folders(text, index) == [damaged[0].folder] for text in names)):
         what = f"this run is damaged: {damaged[0].damage[0]}"
         fix = f"leave it out; `lightkit doctor {damaged[0].folder}` says what is left of it"
         raise UserError(what, key=str(damaged[0].folder), fix=fix, family="no-such-run")
     return found
 
 
-def _folders(text: str, root: Path) -> list[Path]:
+def _folders(text: str, index: RunIndex) -> list[Path]:
     """Return the folders of the runs that a name or a path stands for.
 
     Raises:
         UserError: There is no such run or sweep.
     """
-    if below := runs_of(text, root, run_folders):
-        return sorted(below)
+    root = index.root
+    if below := runs_of(text, root, index.below):
+        return sorted(below, key=attrgetter("parts"))
     try:
         run = find_run(text, root)
         if text == "last" and (run.parent / run_files.SWEEP_JOURNAL).is_file():
@@ -110,16 +111,17 @@ def _folders(text: str, root: Path) -> list[Path]:
         return sorted(job for job in jobs if job.parent == newest)
 
 
-def _newest_sweep(root: Path) -> list[Path]:
+def _newest_sweep(index: RunIndex) -> list[Path]:
     """Return the jobs of the newest sweep.
 
     Raises:
         UserError: There is none.
     """
-    sweeps = root / run_files.OUTPUTS / run_files.SWEEPS
-    chosen = [journal.parent for journal in (root / run_files.OUTPUTS).glob(f"*/{run_files.SWEEP_JOURNAL}")]
-    folders = dict.fromkeys(folder for place in (sweeps, *chosen) for folder in run_folders(place))
-    jobs = newest_last(RunIndex(root).records(folders))
+    outputs = index.root / run_files.OUTPUTS
+    sweeps = outputs / run_files.SWEEPS
+    chosen = [journal.parent for journal in outputs.glob(f"*/{run_files.SWEEP_JOURNAL}")]
+    folders = dict.fromkeys(folder for place in (sweeps, *chosen) for folder in index.below(place))
+    jobs = newest_last(index.records(folders))
     if not jobs:
         fix = "lightkit compare RUN RUN; `lightkit runs` lists the runs"
         raise UserError(f"no sweep in {sweeps} yet", key="lightkit compare", fix=fix, family="no-such-run")
@@ -128,10 +130,9 @@ def _newest_sweep(root: Path) -> list[Path]:
 
 def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> str:
     """Say what is compared: the sweep, or the names of the runs."""
-    parents = {_whole(record).parent for record in records}
+    parents = {_whole(record).parts[:-1] for record in records}
     if len(names) < 2 and len(parents) == 1 and len(records) > 1:
-        (parent,) = parents
-        return path_from(root, parent)
+        return path_from(root, Path(*parents.pop()))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 

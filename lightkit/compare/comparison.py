@@ -227,7 +227,7 @@ def _metrics(records: Sequence[RunRecord], texts: Sequence[str]) -> list[str]:
     """
     known = dict.fromkeys(name for record in records for name in record.values)
     if not texts:
-        monitored = [name for name, _ in Counter(record.metric for record in records if record.metric).most_common()]
+        monitored = [name for name, _ in Counter(filter(None, (record.metric for record in records))).most_common()]
         both = (both for name in monitored for both in (name, f"test/{name.rpartition('/')[2]}"))
         return [name for name in dict.fromkeys(both) if name in known or name in monitored]
     chosen = list[str]()

@@ -163,7 +163,7 @@ def has_members(folder: Path) -> bool:
 
 def is_fold(folder: Path) -> bool:
     """Tell whether a folder is that of a model of a cross-validation, whose data are split in a way of its own."""
-    return folder.parent.name == run_files.MEMBERS and folder.name.startswith(run_files.FOLD)
+    return folder.parts[-2:-1] == (run_files.MEMBERS,) and folder.name.startswith(run_files.FOLD)
 
 
 def folds_of(folder: Path) -> list[Path]:

@@ -13,14 +13,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.collecting import uncollected
 from lightkit.common.ranking import improves
-from lightkit.common.reading import OBJECT, TEXT, TEXTS, Shape, UnreadableError, parse_mapping, parse_object, read_file
+from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
 from lightkit.runs.reading import read_config, read_facts, read_labels, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
@@ -29,8 +29,15 @@ _VERSION = 4
 _FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT, run_files.LABELS)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
-_ENTRY: Shape = {"result": OBJECT, "progress": OBJECT, "overrides": TEXTS, "noted": TEXT, "data": TEXT,
-                 "labels": OBJECT, "damage": TEXTS}  # fmt: skip
+_ENTRY = {
+    "result": dict,
+    "progress": dict,
+    "overrides": list,
+    "noted": str,
+    "data": str,
+    "labels": dict,
+    "damage": list,
+}
 """What is kept of a run, besides its sections."""
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
@@ -56,7 +63,17 @@ class RunIndex:
         self.root, self._writes = root, writes
         self._path = root / run_files.OUTPUTS / run_files.INDEX
         self._sections, self._known = dict[str, Section](), dict[str, str]()
+        self._names = dict[Path, set[str]]()
         self._size = self._read = 0
+
+    def below(self, folder: Path) -> Iterable[Path]:
+        """Find the runs below a folder, in no order; what is in theirs is not looked for anew when they are read."""
+        self._names |= (found := run_folders(folder))
+        return found
+
+    def may_hold(self, folder: Path, name: str) -> bool:
+        """Tell whether something of this name is in the folder of a run; also where nobody has looked."""
+        return name in self._names.get(folder, (name,))
 
     @uncollected()
     def records(self, folders: Iterable[Path]) -> list[RunRecord]:
@@ -75,14 +92,15 @@ class RunIndex:
             if name == path:
                 found.append(read_record(folder))
                 continue
-            digest, size = _digest(path)
+            names = self._names.get(folder)
+            digest, size = _digest(path, names)
             known, _, line = self._known.get(name, "").partition("\t")
             said = self._said(line) if known == digest else None
             if said is None:
                 said = _content(folder, self._sections)
                 self._known[name] = "\t".join([digest, " ".join(said[0]), json.dumps(said[1], separators=(",", ":"))])
                 self._read += size
-            found.append(_record(folder, self._sections, *said))
+            found.append(_record(folder, self._sections, *said, has_lock=self.may_hold(folder, run_files.LOCK)))
         if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
@@ -105,8 +123,8 @@ class RunIndex:
         marks, _, content = line.partition("\t")
         with contextlib.suppress(UnreadableError):
             known, entry = marks.split(), parse_object(content)
-            if self._sections.keys() >= {*known} and all(kind.fits(entry.get(name)) for name, kind in _ENTRY.items()):
-                return known, entry
+            if self._sections.keys() >= {*known} and [*map(type, map(entry.get, _ENTRY))] == [*_ENTRY.values()]:
+                return (known, entry) if {*map(type, entry["overrides"] + entry["damage"])} <= {str} else None
         return None
 
     def _save(self) -> None:
@@ -141,13 +159,20 @@ def _head(body: bytes) -> bytes:
     return f"lightkit index {_VERSION} {hashlib.sha256(body).hexdigest()}".encode()
 
 
-def _digest(folder: str) -> tuple[str, int]:
-    """Return times, sizes and numbers of a run's files, and how much there is to read."""
+def _digest(folder: str, names: Collection[str] | None) -> tuple[str, int]:
+    """Return times, sizes and numbers of a run's files, and how much there is to read.
+
+    Args:
+        folder: The run's.
+        names: Of what is in it, where that is known.
+    """
     marks, size = list[str](), 0
     for name in (*_FILES, run_files.METRICS):
         if name == run_files.METRICS and marks[1]:  # with a result nobody reads what was logged
             break
         try:
+            if names is not None and name not in names:
+                raise FileNotFoundError
             facts = os.stat(f"{folder}/{name}")  # noqa: PTH116  a path for each file would take twice as long
         except OSError:
             marks.append("")
@@ -183,10 +208,12 @@ def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dic
     }
 
 
-def _record(folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any]) -> RunRecord:
-    rest: dict[str, Any] = {name: entry[name] for name in ("result", "progress", "noted", "data", "labels")}
-    rest |= {name: tuple(entry[name]) for name in ("overrides", "damage")}
-    return RunRecord(folder=folder, sections=tuple(map(sections.__getitem__, marks)), **rest)
+def _record(
+    folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any], *, has_lock: bool = True
+) -> RunRecord:
+    result, progress, overrides, noted, data, labels, damage = map(entry.__getitem__, _ENTRY)
+    own = tuple(map(sections.__getitem__, marks))
+    return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage), has_lock)
 
 
 def _parse(text: str, known: dict[str, Section], damage: list[str]) -> list[str]:
@@ -214,8 +241,8 @@ def _parse(text: str, known: dict[str, Section], damage: list[str]) -> list[str]
 
 def all_records(root: Path) -> list[RunRecord]:
     """Return what is known of all runs below `outputs/`, the newest last."""
-    found = RunIndex(root).records(run_folders(root / run_files.OUTPUTS))
-    return newest_last(found)
+    index = RunIndex(root)
+    return newest_last(index.records(index.below(root / run_files.OUTPUTS)))
 
 
 def newest_last(records: Sequence[RunRecord]) -> list[RunRecord]:

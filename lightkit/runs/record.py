@@ -57,6 +57,7 @@ class RunRecord:
         data: Fingerprint of its data set.
         labels: Its tags and its note.
         damage: What cannot be read of it: each time the name of the file, and what is wrong.
+        has_lock: Whether there is the file of a lock in its folder; true also where nobody has looked.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class RunRecord:
     data: str
     labels: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+    has_lock: bool = True
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class RunRecord:
         """
         from lightkit.runs.lock import lock_holder
 
-        if lock_holder(self.folder) is not None:
+        if self.has_lock and lock_holder(self.folder) is not None:
             return "running"
         if any(line.startswith(_TELLING) for line in self.damage):
             return "damaged"
