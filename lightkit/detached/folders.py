@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.detached.line import find
@@ -138,6 +139,7 @@ class ListedRun:
         return {"name": self.name, "kind": self.kind, **known, **times, "folder": str(folder)}
 
 
+@uncollected()
 def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRun], int]:
     """List runs and sweeps in the order in which they began.
 
@@ -151,12 +153,12 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRu
     folders, journal = run_folders(root / run_files.OUTPUTS, _MARKS), run_files.SWEEP_JOURNAL
     alive = {folder for folder, names in folders.items() if not names.isdisjoint(_LIVELY) and is_alive(folder)}
     jobs = {one for one, names in folders.items() if journal not in names and journal in folders.get(one.parent, ())}
-    since = time.time() - RECENT_SECONDS
+    index, since = RunIndex(root), time.time() - RECENT_SECONDS
     recent = [one for one in folders.keys() - alive - jobs if _last_change(one, folders[one]) > since]
-    recent = sorted(recent, key=lambda folder: (started(folder), str(folder)))[-_MOST:]
+    recent = sorted(recent, key=lambda folder: (index.started(folder), str(folder)))[-_MOST:]
     chosen = sorted(folders if everything else [*alive, *recent], key=_order)
     ended = [folder for folder in chosen if folder not in alive and (folder / run_files.CONFIG).exists()]
-    damage = {record.folder: record.damage for record in RunIndex(root).records(ended)}
+    damage = {record.folder: record.damage for record in index.records(ended)}
     return [_with_damage(entry_of(folder), damage.get(folder, ())) for folder in chosen], len(folders) - len(chosen)
 
 

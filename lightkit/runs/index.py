@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lightkit.common.collecting import uncollected
 from lightkit.common.ranking import improves
 from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
+from lightkit.runs.catalog import started
 from lightkit.runs.reading import read_config, read_facts, read_labels, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
@@ -63,7 +65,7 @@ class RunIndex:
         self.root, self._writes = root, writes
         self._path = root / run_files.OUTPUTS / run_files.INDEX
         self._sections, self._known = dict[str, Section](), dict[str, str]()
-        self._names = dict[Path, set[str]]()
+        self._names, self._home = dict[Path, set[str]](), f"{self._path.parent}{os.sep}"
         self._size = self._read = 0
 
     def below(self, folder: Path) -> Iterable[Path]:
@@ -75,6 +77,15 @@ class RunIndex:
         """Tell whether something of this name is in the folder of a run; also where nobody has looked."""
         return name in self._names.get(folder, (name,))
 
+    def started(self, folder: Path) -> datetime:
+        """Return when a run began; where the file that says so is as it was, that is not read again."""
+        if not self._known:
+            self._load()
+        digest, _, line = self._known.get(str(folder).removeprefix(self._home), "").partition("\t")
+        is_known = digest.split("|")[3:4] == [_mark(f"{folder}/{run_files.ENVIRONMENT}")[0]]
+        said = self._said(line) if is_known else None
+        return started(folder, None if said is None else said[1]["noted"])
+
     @uncollected()
     def records(self, folders: Iterable[Path]) -> list[RunRecord]:
         """Return what is known of runs, in their order.
@@ -84,11 +95,10 @@ class RunIndex:
         """
         if not self._known:
             self._load()
-        home = f"{self._path.parent}{os.sep}"
         found = list[RunRecord]()
         for folder in folders:
             path = str(folder)
-            name = path.removeprefix(home)
+            name = path.removeprefix(self._home)
             if name == path:
                 found.append(read_record(folder))
                 continue
@@ -170,16 +180,19 @@ def _digest(folder: str, names: Collection[str] | None) -> tuple[str, int]:
     for name in (*_FILES, run_files.METRICS):
         if name == run_files.METRICS and marks[1]:  # with a result nobody reads what was logged
             break
-        try:
-            if names is not None and name not in names:
-                raise FileNotFoundError
-            facts = os.stat(f"{folder}/{name}")  # noqa: PTH116  a path for each file would take twice as long
-        except OSError:
-            marks.append("")
-            continue
-        marks.append(f"{facts.st_mtime_ns:x}.{facts.st_size:x}.{facts.st_ino:x}")
-        size += facts.st_size
+        mark, own = _mark(f"{folder}/{name}") if names is None or name in names else ("", 0)
+        marks.append(mark)
+        size += own
     return "|".join(marks), size
+
+
+def _mark(path: str) -> tuple[str, int]:
+    """Return time, size and number of a file, and its size; nothing where there is none."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116  a path for each file would take twice as long
+    except OSError:
+        return "", 0
+    return f"{facts.st_mtime_ns:x}.{facts.st_size:x}.{facts.st_ino:x}", facts.st_size
 
 
 def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dict[str, Any]]:
