@@ -245,8 +245,7 @@ def _marked(rows: Sequence[Row], first: Row | None, metrics: dict[str, str | Non
     made = [Row(row.label, row.group, {}) for row in rows]
     for name, mode in metrics.items():
         means = [mean for mean in (row.cells[name].mean for row in rows) if mean is not None]
-        choose = {"max": max, "min": min}.get(mode or "")
-        top = choose(means) if choose and means and len(rows) > 1 else None
+        top = (max if mode == "max" else min)(means) if mode and means and len(rows) > 1 else None
         for row, marked in zip(rows, made):
             cell = row.cells[name]
             base = None if first is None or first is row else first.cells[name].mean

@@ -12,7 +12,7 @@ from lightkit.common.argument_checks import REPEATED
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
-from lightkit.runs.record import RunRecord, Section
+from lightkit.runs.record import RunRecord
 
 SEED = "seed"
 _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
@@ -42,9 +42,9 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     Args:
         records: The runs.
     """
-    shared = set.intersection(*({*map(id, record.sections)} for record in records))
-    own = (section for mark, section in _sections(records).items() if mark not in shared)
-    names = dict.fromkeys(key for section in own for key in section.keys if key not in (*REPEATED, _PAUSE))
+    shared = set.intersection({*map(id, records[0].sections)}, *(map(id, record.sections) for record in records))
+    own = {id(section): section for one in records for section in one.sections if id(section) not in shared}
+    names = dict.fromkeys(key for section in own.values() for key in section.keys if key not in (*REPEATED, _PAUSE))
     telling = [name for name in names if name.partition(".")[0] not in _LEFT_OUT]
     unlike, differing = dict(zip(_marks(records, telling), records)).values(), list[str]()
     for name in telling:
@@ -56,17 +56,10 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     return differing
 
 
-def _sections(records: Sequence[RunRecord]) -> dict[int, Section]:
-    """Return each section once, in the order in which they come."""
-    known = dict[int, Section]()
-    for record in records:
-        known.update(zip(map(id, record.sections), record.sections))
-    return known
-
-
 def _marks(records: Sequence[RunRecord], keys: Sequence[str]) -> Iterator[tuple[int, ...]]:
     """Yield of each run which sections it has with any of some keys: runs with the same ones have these keys alike."""
-    has = {mark for mark, one in _sections(records).items() if not one.keys.keys().isdisjoint(keys)}.__contains__
+    known = {id(section): section for record in records for section in record.sections}
+    has = {mark for mark, one in known.items() if not one.keys.keys().isdisjoint(keys)}.__contains__
     return (tuple(filter(has, map(id, record.sections))) for record in records)
 
 

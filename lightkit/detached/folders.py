@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.detached.line import find
@@ -139,7 +138,6 @@ class ListedRun:
         return {"name": self.name, "kind": self.kind, **known, **times, "folder": str(folder)}
 
 
-@uncollected()
 def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRun], int]:
     """List runs and sweeps in the order in which they began.
 

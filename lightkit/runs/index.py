@@ -83,8 +83,7 @@ class RunIndex:
             self._load()
         digest, _, line = self._known.get(str(folder).removeprefix(self._home), "").partition("\t")
         is_known = digest.split("|")[3:4] == [_mark(f"{folder}/{run_files.ENVIRONMENT}")[0]]
-        said = self._said(line) if is_known else None
-        return started(folder, None if said is None else said[1]["noted"])
+        return started(folder, said[1]["noted"] if is_known and (said := self._said(line)) else None)
 
     @uncollected()
     def records(self, folders: Iterable[Path]) -> list[RunRecord]:
@@ -133,7 +132,9 @@ class RunIndex:
         marks, _, content = line.partition("\t")
         with contextlib.suppress(UnreadableError):
             known, entry = marks.split(), parse_object(content)
-            if self._sections.keys() >= {*known} and [*map(type, map(entry.get, _ENTRY))] == [*_ENTRY.values()]:
+            if all(map(self._sections.__contains__, known)) and [*map(type, map(entry.get, _ENTRY))] == [
+                *_ENTRY.values()
+            ]:
                 return (known, entry) if {*map(type, entry["overrides"] + entry["damage"])} <= {str} else None
         return None
 
@@ -176,14 +177,10 @@ def _digest(folder: str, names: Collection[str] | None) -> tuple[str, int]:
         folder: The run's.
         names: Of what is in it, where that is known.
     """
-    marks, size = list[str](), 0
-    for name in (*_FILES, run_files.METRICS):
-        if name == run_files.METRICS and marks[1]:  # with a result nobody reads what was logged
-            break
-        mark, own = _mark(f"{folder}/{name}") if names is None or name in names else ("", 0)
-        marks.append(mark)
-        size += own
-    return "|".join(marks), size
+    found = [_mark(f"{folder}/{name}") if names is None or name in names else ("", 0) for name in _FILES]
+    if not found[1][0]:  # with a result nobody reads what was logged
+        found.append(_mark(f"{folder}/{run_files.METRICS}"))
+    return "|".join([mark for mark, _ in found]), sum([size for _, size in found])
 
 
 def _mark(path: str) -> tuple[str, int]:

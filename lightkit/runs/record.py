@@ -74,10 +74,7 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Its configuration."""
-        found = dict[str, Any]()
-        for section in self.sections:
-            found.update(section.node)
-        return found
+        return {name: node for section in self.sections for name, node in section.node.items()}
 
     @cached_property
     def keys(self) -> dict[str, Any]:
