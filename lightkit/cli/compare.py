@@ -7,8 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,8 +69,8 @@ def _records(
     folders = [folder for text in names for folder in _folders(text, index)] if names else _newest_sweep(index)
     if baseline is not None and is_folder(baseline):
         folders += _folders(baseline, index)
-    own = ((index.may_hold(folder, run_files.MEMBERS) and folds_of(folder)) or [folder] for folder in folders)
-    found = matching(index.records(dict.fromkeys(chain(*own))), statuses=statuses, conditions=conditions)
+    own = [one for each in folders for one in (index.may_hold(each, run_files.MEMBERS) and folds_of(each)) or [each]]
+    found = matching(index.records(dict.fromkeys(own)), statuses=statuses, conditions=conditions)
     if not found:
         received = " ".join([*(f"--status {status}" for _ in statuses[:1]), *where]) or None
         raise UserError("no runs to compare", key="lightkit compare", received=received, family="no-such-run")
@@ -90,11 +88,10 @@ def _folders(text: str, index: RunIndex) -> list[Path]:
     Raises:
         UserError: There is no such run or sweep.
     """
-    root = index.root
-    if below := runs_of(text, root, index.below):
-        return sorted(below, key=attrgetter("parts"))
+    if below := runs_of(text, index.root, index.below):
+        return sorted(below, key=lambda one: one.parts)
     try:
-        run = find_run(text, root)
+        run = find_run(text, index.root)
         if text == "last" and (run.parent / run_files.SWEEP_JOURNAL).is_file():
             return sorted(run_folders(run.parent))
         return [run]
@@ -102,8 +99,8 @@ def _folders(text: str, index: RunIndex) -> list[Path]:
         with contextlib.suppress(UserError):
             from lightkit.sweep.plan import find_sweep
 
-            return sorted(run_folders(find_sweep(text, root)))
-        named = {job: dated(job) for job in run_folders(root / run_files.OUTPUTS)}
+            return sorted(run_folders(find_sweep(text, index.root)))
+        named = {job: dated(job) for job in run_folders(index.root / run_files.OUTPUTS)}
         jobs = [job for job, found in named.items() if found and found.job and found.name == text]
         if not jobs:
             raise
@@ -117,9 +114,8 @@ def _newest_sweep(index: RunIndex) -> list[Path]:
     Raises:
         UserError: There is none.
     """
-    outputs = index.root / run_files.OUTPUTS
-    sweeps = outputs / run_files.SWEEPS
-    chosen = [journal.parent for journal in outputs.glob(f"*/{run_files.SWEEP_JOURNAL}")]
+    sweeps = index.root / run_files.OUTPUTS / run_files.SWEEPS
+    chosen = [journal.parent for journal in sweeps.parent.glob(f"*/{run_files.SWEEP_JOURNAL}")]
     folders = dict.fromkeys(folder for place in (sweeps, *chosen) for folder in index.below(place))
     jobs = newest_last(index.records(folders))
     if not jobs:

@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.compare.grouping import Group, columns, labels_of, once_a_seed, short_names
+from lightkit.compare.seeds import RowTest, SeedTable, SeedTest, compare_seeds
 from lightkit.compare.statistics import is_noise, mean_and_sd
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord
-
-if TYPE_CHECKING:
-    from lightkit.compare.seeds import RowTest, SeedTable, SeedTest
 
 
 @dataclass(frozen=True)
@@ -150,17 +148,14 @@ def build_comparison(
         found = {name: [run.values[name] for run in one.runs if name in run.values] for name in chosen}
         rows.append(Row(text, one, {name: Cell(*mean_and_sd(values), len(values)) for name, values in found.items()}))
     first = rows[base] if base is not None else None
-    made = RunComparison(
-        keys, chosen, _sorted(_marked(rows, first, chosen), sort, keys, chosen), None if base is None else labels[base]
-    )
+    rows = _sorted(_marked(rows, first, chosen), sort, keys, chosen)
+    made = RunComparison(keys, chosen, rows, None if base is None else labels[base])
     unfinished = Counter(record.status for record in distinct if record.status != "finished")
     if unfinished:
         told = ", ".join(f"{number} {status}" for status, number in unfinished.items())
         notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
     made.notes = [*notes, *nested(groups, chosen)]
     if first is not None:
-        from lightkit.compare.seeds import compare_seeds  # numpy takes its time
-
         others = {row.label: row.group for row in made.rows if row.label != made.baseline}
         made.seed_tests = compare_seeds(first.group, others, chosen)
     return made

@@ -49,9 +49,8 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     unlike, differing = dict(zip(_marks(records, telling), records)).values(), list[str]()
     for name in telling:
         values = [record.keys.get(name, _MISSING) for record in unlike]
-        if (_MISSING in values or any(value != values[0] for value in values)) and not all(
-            record.seed is not None and record.keys.get(name, _MISSING) == record.seed for record in records
-        ):
+        follows = all(one.seed is not None and one.keys.get(name, _MISSING) == one.seed for one in records)
+        if not follows and (_MISSING in values or any(value != values[0] for value in values)):
             differing.append(name)
     return differing
 

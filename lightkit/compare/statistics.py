@@ -10,13 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-# numpy is imported inside the functions: it takes its time, and a table without tests needs none.
+import numpy as np
+from numpy.typing import NDArray
 
 _NOISE = 2.0**-20
 """Differences smaller than this share of a value are the rounding of float32."""
@@ -188,7 +184,6 @@ def runs_needed(test: MeanTest, *, level: float, power: float = 0.8) -> int | No
     """
     if test.sd is None:
         return LEAST_SEEDS
-    import numpy as np
     from scipy.special import nctdtr, stdtrit
 
     runs = np.arange(test.n + 1, MOST_RUNS + 1)
@@ -217,8 +212,6 @@ def wilcoxon(differences: Sequence[float], *, tolerance: float = 0.0) -> float:
     kept = [value for value in differences if value != 0]
     if not kept:
         return 1.0
-    import numpy as np
-
     doubled = _doubled_ranks([abs(value) for value in kept], tolerance)
     ways = np.zeros(sum(doubled) + 1)  # shares of the sign patterns by their sum of positive ranks
     ways[0] = 1.0
@@ -280,7 +273,6 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
     Args:
         differences: `(N,)`: of each row.
     """
-    import numpy as np
     from scipy.special import ndtr, stdtrit
 
     n, generator = len(differences), np.random.default_rng(0)
@@ -300,14 +292,13 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
 
 def _turned_around(differences: NDArray[np.float64], generator: np.random.Generator) -> float:
     """Return how often differences with random signs have a sum as far from 0, the given ones counted once."""
-    import numpy as np
-
-    sizes, counts = np.unique(abs(differences[differences != 0]).round(12), return_counts=True)
-    near = abs(float(differences.sum())) - _NOISE * float(abs(differences).sum())
+    sizes, counts = np.unique(np.abs(differences[differences != 0]).round(12), return_counts=True)
+    seen = abs(float(differences.sum()))
+    near = seen - _NOISE * float(np.abs(differences).sum())
     step, farther = max(1, _DRAWS_AT_ONCE // max(1, len(sizes))), 0
     for start in range(0, _RESAMPLES, step):
         drawn = generator.binomial(counts, 0.5, size=(min(step, _RESAMPLES - start), len(sizes)))
-        farther += int((abs((2 * drawn - counts) @ sizes) >= near).sum())
+        farther += int((np.abs((2 * drawn - counts) @ sizes) >= near).sum())
     return (farther + 1) / (_RESAMPLES + 1)
 
 
@@ -324,8 +315,6 @@ def fit_power_law(rows: Sequence[int], values: Sequence[float]) -> Callable[[flo
     Returns:
         The metric for a number of rows.
     """
-    import numpy as np
-
     n = np.asarray(rows, dtype=float)
     fits = [(*np.polyfit(n**-power, values, 1, full=True)[:2], power) for power in np.linspace(0.1, 2.0, 39)]
     (factor, floor), _, power = min(fits, key=lambda fit: float(fit[1].sum()))

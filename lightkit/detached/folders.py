@@ -153,7 +153,7 @@ def list_entries(root: Path, *, everything: bool = False) -> tuple[list[ListedRu
     jobs = {one for one, names in folders.items() if journal not in names and journal in folders.get(one.parent, ())}
     index, since = RunIndex(root), time.time() - RECENT_SECONDS
     recent = [one for one in folders.keys() - alive - jobs if _last_change(one, folders[one]) > since]
-    recent = sorted(recent, key=lambda folder: (index.started(folder), str(folder)))[-_MOST:]
+    recent = sorted(recent, key=lambda folder: (started(folder, index.noted(folder)), str(folder)))[-_MOST:]
     chosen = sorted(folders if everything else [*alive, *recent], key=_order)
     ended = [folder for folder in chosen if folder not in alive and (folder / run_files.CONFIG).exists()]
     damage = {record.folder: record.damage for record in index.records(ended)}

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from lightkit.common.collecting import uncollected
 from lightkit.common.ranking import improves
 from lightkit.common.reading import UnreadableError, parse_mapping, parse_object, read_file
 from lightkit.processes.files import replacing
-from lightkit.runs.catalog import started
 from lightkit.runs.reading import read_config, read_facts, read_labels, read_overrides, read_result, row_of, run_folders
 from lightkit.runs.record import RunRecord, Section, as_dict
 
@@ -31,15 +29,8 @@ _VERSION = 4
 _FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT, run_files.LABELS)
 _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
 """What of `result.json` is kept."""
-_ENTRY = {
-    "result": dict,
-    "progress": dict,
-    "overrides": list,
-    "noted": str,
-    "data": str,
-    "labels": dict,
-    "damage": list,
-}
+_KINDS = [dict, dict, list, str, str, dict, list]
+_ENTRY = ("result", "progress", "overrides", "noted", "data", "labels", "damage")
 """What is kept of a run, besides its sections."""
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
@@ -64,9 +55,9 @@ class RunIndex:
     def __init__(self, root: Path, *, writes: bool = True) -> None:
         self.root, self._writes = root, writes
         self._path = root / run_files.OUTPUTS / run_files.INDEX
-        self._sections, self._known = dict[str, Section](), dict[str, str]()
-        self._names, self._home = dict[Path, set[str]](), f"{self._path.parent}{os.sep}"
-        self._size = self._read = 0
+        self._sections, self._known, self._names = dict[str, Section](), dict[str, str](), dict[Path, set[str]]()
+        self._size, self._read, self._home = 0, 0, f"{self._path.parent}{os.sep}"
+        self._load()
 
     def below(self, folder: Path) -> Iterable[Path]:
         """Find the runs below a folder, in no order; what is in theirs is not looked for anew when they are read."""
@@ -77,13 +68,11 @@ class RunIndex:
         """Tell whether something of this name is in the folder of a run; also where nobody has looked."""
         return name in self._names.get(folder, (name,))
 
-    def started(self, folder: Path) -> datetime:
-        """Return when a run began; where the file that says so is as it was, that is not read again."""
-        if not self._known:
-            self._load()
+    def noted(self, folder: Path) -> str | None:
+        """Return when a run began, as it wrote that down; None where its file has changed since it was read."""
         digest, _, line = self._known.get(str(folder).removeprefix(self._home), "").partition("\t")
         is_known = digest.split("|")[3:4] == [_mark(f"{folder}/{run_files.ENVIRONMENT}")[0]]
-        return started(folder, said[1]["noted"] if is_known and (said := self._said(line)) else None)
+        return said[1]["noted"] if is_known and (said := self._said(line)) else None
 
     @uncollected()
     def records(self, folders: Iterable[Path]) -> list[RunRecord]:
@@ -92,8 +81,6 @@ class RunIndex:
         Args:
             folders: Theirs; those outside of `outputs/` are read from their files.
         """
-        if not self._known:
-            self._load()
         found = list[RunRecord]()
         for folder in folders:
             path = str(folder)
@@ -109,7 +96,7 @@ class RunIndex:
                 said = _content(folder, self._sections)
                 self._known[name] = "\t".join([digest, " ".join(said[0]), json.dumps(said[1], separators=(",", ":"))])
                 self._read += size
-            found.append(_record(folder, self._sections, *said, has_lock=self.may_hold(folder, run_files.LOCK)))
+            found.append(_record(folder, self._sections, *said))
         if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
@@ -132,9 +119,7 @@ class RunIndex:
         marks, _, content = line.partition("\t")
         with contextlib.suppress(UnreadableError):
             known, entry = marks.split(), parse_object(content)
-            if all(map(self._sections.__contains__, known)) and [*map(type, map(entry.get, _ENTRY))] == [
-                *_ENTRY.values()
-            ]:
+            if all(map(self._sections.__contains__, known)) and [*map(type, map(entry.get, _ENTRY))] == _KINDS:
                 return (known, entry) if {*map(type, entry["overrides"] + entry["damage"])} <= {str} else None
         return None
 
@@ -178,8 +163,8 @@ def _digest(folder: str, names: Collection[str] | None) -> tuple[str, int]:
         names: Of what is in it, where that is known.
     """
     found = [_mark(f"{folder}/{name}") if names is None or name in names else ("", 0) for name in _FILES]
-    if not found[1][0]:  # with a result nobody reads what was logged
-        found.append(_mark(f"{folder}/{run_files.METRICS}"))
+    # With a result nobody reads what was logged.
+    found += [] if found[1][0] else [_mark(f"{folder}/{run_files.METRICS}")]
     return "|".join([mark for mark, _ in found]), sum([size for _, size in found])
 
 
@@ -218,12 +203,10 @@ def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dic
     }
 
 
-def _record(
-    folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any], *, has_lock: bool = True
-) -> RunRecord:
+def _record(folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any]) -> RunRecord:
     result, progress, overrides, noted, data, labels, damage = map(entry.__getitem__, _ENTRY)
     own = tuple(map(sections.__getitem__, marks))
-    return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage), has_lock)
+    return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage))
 
 
 def _parse(text: str, known: dict[str, Section], damage: list[str]) -> list[str]:

@@ -57,7 +57,6 @@ class RunRecord:
         data: Fingerprint of its data set.
         labels: Its tags and its note.
         damage: What cannot be read of it: each time the name of the file, and what is wrong.
-        has_lock: Whether there is the file of a lock in its folder; true also where nobody has looked.
     """
 
     folder: Path
@@ -69,7 +68,6 @@ class RunRecord:
     data: str
     labels: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
-    has_lock: bool = True
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -92,7 +90,7 @@ class RunRecord:
         """
         from lightkit.runs.lock import lock_holder
 
-        if self.has_lock and lock_holder(self.folder) is not None:
+        if lock_holder(self.folder) is not None:
             return "running"
         if any(line.startswith(_TELLING) for line in self.damage):
             return "damaged"
@@ -122,11 +120,9 @@ class RunRecord:
     @cached_property
     def replicate(self) -> tuple[int, ...] | None:
         """Which repeat of its configuration it is: its seed, the split's, and its fold; None without a seed."""
-        if self.seed is None:
-            return None
         split = as_dict(as_dict(self.config.get("data")).get("split"))
         more = (split.get(key) for key in (("seed", "fold") if split.get("by") in FOLDS else ("seed",)))
-        return (self.seed, *(value if isinstance(value, int) else 0 for value in more))
+        return None if self.seed is None else (self.seed, *(value if isinstance(value, int) else 0 for value in more))
 
     @property
     def tags(self) -> str:
