@@ -95,7 +95,7 @@ BUDGETS = {
     "metrics": 1700,
     "diagnostics": 1500,
     "loggers": 1900,
-    "runs": 1800,
+    "runs": 1801,
     "optim": 1250,
     "detached": 1150,
     "compare": 1000,
