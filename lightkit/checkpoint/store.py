@@ -138,6 +138,7 @@ class CheckpointStore:
             UserError: The file cannot be written; the checkpoints before it are untouched.
         """
         value = None if value is None or math.isnan(value) else float(value)
+        plain = self._take(content)
         try:
             path = self.folder / f"step-{step:08d}.pt"
             copies = 0  # a name of its own: replacing a listed file would leave the manifest wrong for a moment
@@ -146,9 +147,8 @@ class CheckpointStore:
                 path = self.folder / f"step-{step:08d}-{copies}.pt"
         except OSError as error:
             raise self._save_error(step, error) from error
-        entry = Entry(path.name, step, epoch, value, sha256="", bytes=0)
-        plain = self._take(content)  # as late as it can be: a large copy drives the code out of the processor's caches
         abandons, self._abandons = self._abandons, False
+        entry = Entry(path.name, step, epoch, value, sha256="", bytes=0)
         self._run(partial(self._write, plain, entry, first=first, abandons=abandons))
         return path
 
