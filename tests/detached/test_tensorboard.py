@@ -172,7 +172,7 @@ def test_the_layout_draws_training_and_validation_in_one_chart(address: str, pag
 
 @needs_browser
 @pytest.mark.slow
-@pytest.mark.thorough(first=0)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tab", "texts", "elements"),
     [
