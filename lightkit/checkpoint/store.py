@@ -222,8 +222,13 @@ class CheckpointStore:
             target = self.folder / entry.file
             made = draft(target, lambda file: torch.save(plain, file), scratch=_SCRATCH)
             new = replace(entry, sha256=made.sha256, bytes=made.count_bytes)
-            rules: Any = {name: getattr(self, name) for name in ("keep_last", "keep_best", "keep_every", "mode")}
-            kept = manifest.kept([*(old for old in before if old.step != new.step), new], **rules)
+            kept = manifest.kept(
+                [old for old in before if old.step != new.step] + [new],
+                keep_last=self.keep_last,
+                keep_best=self.keep_best,
+                keep_every=self.keep_every,
+                mode=self.mode,
+            )
             leaving = [old for old in (*before, *later) if old not in kept]
             publish(made, kept, mode=self.mode, leaving=leaving)
         except OSError as error:

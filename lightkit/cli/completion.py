@@ -6,9 +6,7 @@ import contextlib
 import io
 import os
 import re
-import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from lightkit.cli.arguments import COMMANDS, help_of, options_of
 from lightkit.cli.terminal import say
@@ -16,7 +14,8 @@ from lightkit.common.doors import import_path
 from lightkit.common.errors import FAMILIES, UserError
 from lightkit.runs.catalog import all_runs, project, run_name
 
-SHELLS, ACTIONS = ("bash", "fish", "zsh"), ("install", "uninstall", "query")
+SHELLS = ("bash", "fish", "zsh")
+ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "calibrate", "export", "params", "resume", "rerun", "why", "ckpt", "report")
 WATCHED = ("attach", "logs", "stop", "wait")
 """Commands that take runs and sweeps, also such as have only begun."""
@@ -49,9 +48,12 @@ def completion(args: Sequence[str]) -> int:
     if shell not in SHELLS:
         raise UserError("no completion for this shell", key=f"-sc {action}", received=shell, choices=SHELLS)
     if action == "query":
-        say(("\n" if shell == "fish" else " ").join(answer(os.environ.get("COMP_LINE", ""))))
+        found = answer(os.environ.get("COMP_LINE", ""))
+        say(("\n" if shell == "fish" else " ").join(found))
     else:
-        import_path("lightkit.config.hydra_command")(["-sc", f"{action}={shell}"])
+        from lightkit.config import hydra_command
+
+        hydra_command(["-sc", f"{action}={shell}"])
     return 0
 
 
@@ -73,8 +75,10 @@ def _candidates(before: list[str], word: str) -> list[str]:
     command, rest = (before[0], before[1:]) if before else ("", [])
     if not command:
         return [*COMMANDS, "--help", "--version"]
+    if command == "help":
+        return list(COMMANDS)
     if command not in COMMANDS:
-        return list(COMMANDS) if command == "help" else []
+        return []
     options, last = options_of(command), rest[-1] if rest else ""
     if last in options and (words := options[last].words or VALUES.get(last)):
         return list(import_path(words) if isinstance(words, str) else words)
@@ -88,7 +92,8 @@ def _candidates(before: list[str], word: str) -> list[str]:
 def _arguments(command: str, given: list[str], word: str) -> list[str]:
     if command == "show" and given:  # what is shown goes on as the commands do that take the same
         command, given = "train" if given[0] == "data" else "eval", given[1:]
-    if (found := _words(command, given)) is not None:
+    found = _words(command, given)
+    if found is not None:
         return found
     if command in ("ensemble", "compare") or (
         command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")
@@ -96,16 +101,12 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return _runs()
     if command not in OVERRIDDEN:
         return []
-    # OmegaConf asks attrs what kind a class is: importing all of it for that would take a thirtieth of the time.
-    asked = ModuleType("attr")
-    vars(asked).update(has=lambda it: hasattr(it, "__attrs_attrs__"), __getattr__=lambda it: import_path(f"attr.{it}"))
-    if sys.modules.setdefault("attr", asked) is asked:
-        import_path("omegaconf.OmegaConf")
-        del sys.modules["attr"]
+    from lightkit.config import hydra_command
+
     # Of its plugins, the one for fish separates what it found by lines.
     os.environ["COMP_LINE"] = " ".join(["lightkit", *(text for text in given if "=" in text), word])
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        import_path("lightkit.config.hydra_command")(["-sc", "query=fish"])
+        hydra_command(["-sc", "query=fish"])
     overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
     runs = _runs() if command == "doctor" and not given and "=" not in word else []

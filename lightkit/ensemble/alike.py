@@ -255,8 +255,17 @@ def _copy(learner: Learner) -> Learner:
     }
     schedule = copy.copy(learner.scheduler)
     schedule.optimizer = optimizer
-    own: dict[str, Any] = {"model": model, "network": model, "optimizer": optimizer, "criterion": criterion}
-    return replace(learner, task=task, metrics=metrics, scheduler=schedule, average=NoAverage(), **own)
+    return replace(
+        learner,
+        model=model,
+        network=model,
+        optimizer=optimizer,
+        criterion=criterion,
+        task=task,
+        metrics=metrics,
+        scheduler=schedule,
+        average=NoAverage(),
+    )
 
 
 def _timed(learner: Learner, stepper: Any) -> float | None:

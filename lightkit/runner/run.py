@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+import lightkit.runner.evaluation as evaluation
+import lightkit.runner.folds as folds
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.assembly.ensemble import own_splits
 from lightkit.common.errors import UserError
 from lightkit.config import with_values
 from lightkit.device.ranks import is_main
 from lightkit.ensemble.methods.base import MemberResult, RunMember, RunPlan
-from lightkit.runner import evaluation, folds
 from lightkit.runner.calibrate import calibration_of
 from lightkit.runner.ensemble import predictions
 from lightkit.runner.ensemble.engines import kind_of, train_members

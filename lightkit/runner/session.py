@@ -338,6 +338,13 @@ def make_result(
     began: float | None = None,
 ) -> dict[str, Any]:
     """Return the content of `result.json` at the end of a run, whatever it came to; `began` is when, if not with it."""
-    goal: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode, "name": cfg.name}
-    seconds = round(time.monotonic() - (run.began if began is None else began), 3)
-    return summary.result(state, status=status, reason=reason, **goal, seconds=seconds, system=dict(system))
+    return summary.result(
+        state,
+        status=status,
+        monitor=cfg.metrics.monitor,
+        mode=cfg.metrics.mode,
+        reason=reason,
+        name=cfg.name,
+        seconds=round(time.monotonic() - (run.began if began is None else began), 3),
+        system=dict(system),
+    )

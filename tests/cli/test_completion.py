@@ -93,7 +93,7 @@ def test_a_shell_asks_with_its_line_and_gets_its_script(cli: Cli, monkeypatch: p
 def test_completing_imports_nothing_that_checks_or_trains(project: Path) -> None:
     code = (
         "import os, sys; sys.argv[1:] = ['train', '-sc', 'query=bash']; from lightkit.cli import main; end = os._exit;"
-        "os._exit = lambda _: end(3 * bool({'attr', 'lightkit.config.check', 'lightkit.cli.train'} & {*sys.modules}));"
+        "os._exit = lambda _: end(3 * bool({'lightkit.config.check', 'lightkit.cli.train'} & {*sys.modules}));"
         "main()"
     )
     line = {**os.environ, "COMP_LINE": "lightkit train optim.l"}

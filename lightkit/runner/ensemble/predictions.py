@@ -238,12 +238,17 @@ def _evaluate_at_once(
     meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
     taken = _Taken()
     first.engine.seed_validation(0)
-    how: dict[str, Any] = {"task": StackedTask(computation, shared=shared), "criterion": first.criterion}
-    how |= {"context": first.engine, "interrupt": run.signals}
-    how |= {"each": lambda _batch: run.signals.raise_at(parts[0].state.step)}
     try:
-        loader: Any = known[0] if shared else StackedLoader(known)
-        evaluate(model, loader, [*meters, *([taken] if collect else [])], **how)
+        evaluate(
+            model,
+            known[0] if shared else StackedLoader(known),
+            [*meters, *([taken] if collect else [])],
+            task=StackedTask(computation, shared=shared),
+            criterion=first.criterion,
+            context=first.engine,
+            each=lambda _batch: run.signals.raise_at(parts[0].state.step),
+            interrupt=run.signals,
+        )
     except AskedToEnd:
         run.signals.raise_at(parts[0].state.step)
         raise
