@@ -22,8 +22,8 @@ RUN = ("train", *QUICK, "hydra.run.dir=run")
 
 
 def telling(folder: Path) -> str:
-    """The override for a command that writes down what it is told, each time."""
-    return f"on_end=[sh, -c, 'env | grep ^LIGHTKIT_ >> {folder}/told']"
+    """The override for a command that writes down what it is told, each time; tests have a variable of their own."""
+    return f"on_end=[sh, -c, 'env | grep ^LIGHTKIT_ | grep -v ^LIGHTKIT_TESTS_ON >> {folder}/told']"
 
 
 def calls(folder: Path) -> list[dict[str, str]]:
