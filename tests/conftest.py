@@ -29,10 +29,11 @@ import pytest
 
 import tests.composing
 import tests.drawing
+import tests.own_code
 import tests.parsing
 from tests.warm import Warm, begin
 
-FOR_ALL = (tests.composing, tests.drawing, tests.parsing)
+FOR_ALL = (tests.composing, tests.drawing, tests.own_code, tests.parsing)
 WHOLE_RUNS = {"benchmarks", "docs", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
 STARTING = {"cli", "project", "run_bash", "warm"}

@@ -158,6 +158,7 @@ def _prepare() -> None:
     for name in (
         "tests.composing",
         "tests.drawing",
+        "tests.own_code",
         "tests.parsing",
         "tests.preloaded",
         "lightkit.cli.entry",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +61,21 @@ class Moment(NamedTuple):
         return f"{text} of member {self.member}" if self.member else text
 
 
+_SAVING: list[RunTrace] = []
+"""The trace of the run that saves, or saved last; one at most."""
+
+
+@cache
+def _listen() -> None:
+    """Have Python tell that trace of file operations: for good, so that it is done once in a process."""
+    sys.addaudithook(_on_event)
+
+
+def _on_event(event: str, args: tuple[Any, ...]) -> None:
+    if _SAVING and event in ("open", "os.rename", "os.remove"):
+        _SAVING[0].on_file(event, args)
+
+
 class RunTrace(Callback, Observer):
     """Writes a line of JSON for every moment of a run, and may end the process at one.
 
@@ -89,7 +104,8 @@ class RunTrace(Callback, Observer):
         self._counts: dict[tuple[str, str, int], int] = {}
         self._batch = Moment("", -1, 0)
         self._follow(checkpoints)
-        sys.addaudithook(self._watch_files)
+        _listen()
+        _SAVING.clear()
 
     def _follow(self, checkpoints: Path) -> None:
         """Go over to a model, of several the next one, by the folder of its checkpoints."""
@@ -112,7 +128,7 @@ class RunTrace(Callback, Observer):
     @contextmanager
     def saving(self, learner: Learner) -> Iterator[None]:
         """Write down the moments of a save; it is on the disk before the run goes on."""
-        self._saving = self._step()
+        self._saving, _SAVING[:] = self._step(), [self]
         self.moment("save", self._saving, what="begin")
         yield
         if learner.store:
@@ -161,9 +177,9 @@ class RunTrace(Callback, Observer):
     def _step(self) -> int:
         return self._trainer.state.step if self._trainer else -1
 
-    def _watch_files(self, event: str, args: tuple[Any, ...]) -> None:
+    def on_file(self, event: str, args: tuple[Any, ...]) -> None:
         """Take a file operation in the folder of checkpoints for a moment of the save under way."""
-        if self._saving < 0 or event not in ("open", "os.rename", "os.remove"):
+        if self._saving < 0:
             return
         path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
         reads = event == "open" and not str(args[1] or "").startswith("w")

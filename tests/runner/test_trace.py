@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,7 @@ def test_bits_not_values_are_compared() -> None:
 
 
 def test_the_process_ends_at_its_moment_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "addaudithook", lambda hook: None)  # it would slow this process down until its end
+    monkeypatch.setattr("lightkit.runner.trace._listen", lambda: None)  # it would slow this process down until its end
     ended = list[int]()
     end_at = Moment("step", 2, 1)
     trace = RunTrace(tmp_path / "trace", tmp_path, end_at=end_at, end=lambda: ended.append(len(lines(tmp_path))))
