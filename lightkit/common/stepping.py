@@ -60,9 +60,10 @@ def _step_fused(optimizer: Any) -> bool:
         if not all(p.is_cpu and p.dtype is torch.float32 and state.get(p) and not p.grad.is_sparse for p in used):
             return False
         calls += [(group, used)] if used else []
+    if calls:
+        torch._foreach_add_([state[p]["step"] for _, used in calls for p in used], 1)
     for group, used in calls:
         mean, square, steps = ([state[p][name] for p in used] for name in ("exp_avg", "exp_avg_sq", "step"))
-        torch._foreach_add_(steps, 1)
         settings = {name: group[name] for name in ("lr", "weight_decay", "eps", "maximize", "amsgrad")}
         settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "grad_scale": None, "found_inf": None}
         step: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_

@@ -143,10 +143,15 @@ def _of_project() -> dict[str, dict[str, Any]]:
 
 def _of_packages(door: str) -> dict[str, Any]:
     """Return the entry points of installed packages, by the name that they add."""
-    from importlib.metadata import entry_points  # which takes a tenth of what a composition imports
+    return {one.name.removeprefix(f"{door}."): one for one in entry_points() if one.name.startswith(f"{door}.")}
 
-    points = entry_points(group=GROUP)
-    return {one.name.removeprefix(f"{door}."): one for one in points if one.name.startswith(f"{door}.")}
+
+@cache
+def entry_points() -> list[Any]:
+    """List lightkit's entry points in installed packages; of each of these a file is read, once in a process."""
+    import importlib.metadata  # which takes a tenth of what a composition imports
+
+    return [*importlib.metadata.entry_points(group=GROUP)]
 
 
 PACKAGE = "hydra_plugins"

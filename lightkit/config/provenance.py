@@ -17,7 +17,7 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -54,17 +54,18 @@ class RunSignature(NamedTuple):
     """The HMAC."""
 
 
-def sign_run(run: Path, text: str) -> bool:
+def sign_run(run: Path, text: str, sign: Callable[[str], RunSignature | None] | None = None) -> bool:
     """Sign a configuration that is about to be written into the folder of a run; those before it stay signed.
 
     Args:
         run: The folder.
         text: The configuration as YAML.
+        sign: What `signer` gave; None asks it.
 
     Returns:
         Whether it is signed; nothing is where this user has no key that counts.
     """
-    new = sign(text)
+    new = (sign or signer())(text)
     if new is None:
         return False
     kept = [*(item for item in _read_signatures(run) if item != new), new][-_MOST_SIGNATURES:]
@@ -75,11 +76,14 @@ def sign_run(run: Path, text: str) -> bool:
 
 def sign(text: str) -> RunSignature | None:
     """Sign a configuration, as YAML, that this project writes; None where this user has no key that counts."""
+    return signer()(text)
+
+
+def signer() -> Callable[[str], RunSignature | None]:
+    """Find project and key, and return what signs as `sign` does: for many configurations that are written at once."""
     root, (key, _) = project_root(), _find_key(make=True)
-    if key is None:
-        return None
     project, inode = str(root or ""), _inode(root)
-    return RunSignature(project, inode, _mac(key, project, inode, text))
+    return lambda text: RunSignature(project, inode, _mac(key, project, inode, text)) if key is not None else None
 
 
 def is_ours(run: Path, text: str, signatures: Iterable[RunSignature] | None = None) -> bool:

@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +32,7 @@ from lightkit.config.origins import Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.policy import Trust, changed_around, reset_user_only
 from lightkit.config.project import make_importable, project_root
-from lightkit.config.provenance import BY_OVERRIDE, foreign_targets, is_ours, sign_run
+from lightkit.config.provenance import BY_OVERRIDE, RunSignature, foreign_targets, is_ours, sign_run
 from lightkit.config.sources import GROUP
 from lightkit.config.tree import as_yaml, public
 from lightkit.processes.files import write_whole
@@ -56,10 +56,10 @@ def save(cfg: DictConfig, folder: Path) -> Path:
     return save_text(to_yaml(cfg), folder)
 
 
-def save_text(text: str, folder: Path) -> Path:
-    """Write `folder/config.yaml` from what `to_yaml` gave."""
+def save_text(text: str, folder: Path, sign: Callable[[str], RunSignature | None] | None = None) -> Path:
+    """Write `folder/config.yaml` from what `to_yaml` gave, signed by what `signer` gave."""
     path = folder / run_files.CONFIG
-    sign_run(folder, text)  # before: a run that is killed in between is still known, by the older signature
+    sign_run(folder, text, sign)  # before: a run that is killed in between is still known, by the older signature
     write_whole(path, _HEAD + text)
     return path
 

@@ -150,8 +150,8 @@ def useful_temperature(predictions: Tensor, targets: Tensor, task: str, *, seed:
     return fit_temperature(predictions, targets, task)
 
 
-def with_temperature(predictions: Tensor, temperature: float, task: str) -> Tensor:
-    """Scale the logits of probabilities `(..., C)` by a temperature; 1 changes nothing."""
+def with_temperature(predictions: Tensor, temperature: float | Tensor, task: str) -> Tensor:
+    """Scale the logits of probabilities `(..., C)` by a temperature, or one for each; 1 changes nothing."""
     logits = as_logits(off_limits(predictions), task) / temperature
     scaled = logits.softmax(-1) if task == "multiclass" else logits.sigmoid()
     return scaled.to(predictions.dtype)
@@ -194,8 +194,7 @@ def _calibrated(predictions: Tensor, targets: Tensor, task: str, parts: Iterable
             values.append(likelihood.mean((1, 2)).tolist())
             continue
         temperatures = _temperatures(predictions[:, fitted], targets[fitted], task)
-        chosen = zip(predictions[:, measured], temperatures.tolist())
-        scaled = [with_temperature(own, temperature, task) for own, temperature in chosen]
+        scaled = with_temperature(predictions[:, measured], temperatures[:, None, None], task)
         values.append([float(log_likelihood(own, targets[measured], task).mean()) for own in scaled])
     return [math.fsum(column) / len(column) for column in zip(*values)]
 
@@ -240,10 +239,10 @@ def independent_networks(
     def reached(size: int) -> float:
         most = min(len(members), max(draws, _SINGLES)) if size == 1 else draws
         chosen, values = subsets(len(members), size, draws=most, seed=seed), list[float]()
-        block = max(1, _ELEMENTS // max(1, ensemble.numel()))
+        block = max(1, _ELEMENTS // max(1, size * ensemble.numel()))
         for first in range(0, len(chosen), block):
             # With the bits of the ensemble itself, which all members together have to reach.
-            together = torch.stack([soft(members[subset]) for subset in chosen[first : first + block]])
+            together = soft(members[torch.tensor(chosen[first : first + block]).T])
             values += _calibrated(together, targets, task, parts)
         return math.fsum(values) / len(values)
 

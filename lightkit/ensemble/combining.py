@@ -29,16 +29,16 @@ Weights = Sequence[float] | Tensor | None
 
 
 def soft(predictions: Tensor, weights: Weights = None) -> Tensor:
-    """Average the predictions `(M, N, C)` to `(N, C)`.
+    """Average the predictions `(M, ..., N, C)` to `(..., N, C)`.
 
     Raises:
         UserError: The weights are not one for each member, or none is above 0.
     """
     share = _checked(weights, predictions)
     total = torch.zeros(predictions.shape[1:], dtype=torch.float64)
-    present = torch.zeros(predictions.shape[1], 1, dtype=torch.float64)
+    present = torch.zeros(*predictions.shape[1:-1], 1, dtype=torch.float64)
     for member, weight in zip(predictions, share.tolist()):  # one at a time, as all in double need too much memory
-        there = ~member.isnan().any(1, keepdim=True)
+        there = ~member.isnan().any(-1, keepdim=True)
         total += torch.where(there, member, 0.0).double() * weight
         present += there * weight
     return (total / present).to(predictions.dtype)  # 0 / 0 is NaN

@@ -64,14 +64,15 @@ def _cross_entropy(
     return torch.where(counted, picked, 0.0).sum() / -counted.sum()
 
 
-def mean_cross_entropies(input: Tensor, target: Tensor, ignored: int) -> Tensor:
-    """Compute the mean cross-entropy of the outputs `(M, B, C)` of each model.
+def mean_cross_entropies(input: Tensor, target: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
+    """Compute the mean cross-entropy of the outputs `(M, B, C)` of each model; returns it, and how many targets count.
 
     A softmax over ten numbers each of many rows takes many times as long as over ten rows of many numbers.
     """
     counted = (target != ignored).unsqueeze(-2)
     picked = F.log_softmax(input.mT, -2).gather(-2, target.unsqueeze(-2).where(counted, 0))
-    return picked.where(counted, 0.0).sum((-2, -1)) / -counted.sum((-2, -1))
+    weight = counted.sum((-2, -1))
+    return picked.where(counted, 0.0).sum((-2, -1)) / -weight, weight
 
 
 def by_sample(part: nn.Module) -> bool:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.modules import mapped
 from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
@@ -62,7 +61,7 @@ class VectorStepper:
         with self._span("backward"):
             total = losses.sum()
             learner.engine.backward(total if size == window else total * (size / window))
-        self._results.append(mapped(torch.Tensor.detach, (step.preds, step.target, losses, size, None, step.weight)))
+        self._results.append((step.preds, step.target, self.loss, size, None, step.weight))
         return True
 
     def update(self, *, usable: bool, want_norm: bool) -> Tensor | None:

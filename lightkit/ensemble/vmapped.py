@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -153,9 +153,9 @@ class Computation:
 
     def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
         """Compute a batch with all models once."""
-        tensors = tuple(self.model.tensors.values())
         if self._merges and not shared and batch[1].dtype == torch.int64 and batch[1].ndim == 2:
-            return self._merged(tensors, batch, masks)
+            return self._merged(batch, masks)
+        tensors = tuple(self.model.tensors.values())
         if shared not in self._together:
             self._together[shared] = vmap(self._one, in_dims=(0, None, 0) if shared else 0)
         losses, preds, target, weight = self._together[shared](tensors, tuple(batch), masks)
@@ -166,16 +166,17 @@ class Computation:
             weight=weight.detach() if self._has_weight else len(batch[0] if shared else batch[0][0]),
         )
 
-    def _merged(self, tensors: Sequence[Tensor], batch: Sequence[Tensor], masks: Sequence[Tensor]) -> StepOutput:
+    def _merged(self, batch: Sequence[Tensor], masks: Sequence[Tensor]) -> StepOutput:
         """Compute a batch with all models as one, to which it is a batch of `M·B`; only layers with weights part it.
 
         Each operation is one of PyTorch's own then: `vmap` takes longer to translate one than a small one takes.
         """
         x, y = batch
-        with self._holding(tensors), replayed([mask.flatten(0, 1) for mask in masks]), swapped({"linear": linears}):
+        drops = replayed([mask.flatten(0, 1) for mask in masks]) if masks else nullcontext()
+        with self._holding(self.model.tensors), drops, swapped({"linear": linears}):
             preds = self._network(x.flatten(0, 1)).unflatten(0, y.shape)
-        counted = (y != self._ignored).sum(1)
-        return StepOutput(mean_cross_entropies(preds, y, self._ignored), preds, y, weight=counted)
+        losses, counted = mean_cross_entropies(preds, y, self._ignored)
+        return StepOutput(losses, preds, y, weight=counted)
 
     def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with replayed(masks), cheap_cross_entropy(), layer_by_layer():
@@ -202,12 +203,11 @@ class Computation:
         self._draws.clear()
 
     @contextmanager
-    def _holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+    def _holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Let the modules of the network hold these tensors inside."""
-        by_name = dict(zip(self.model.tensors, tensors))
         before = [(holder, key, holder[key]) for holder, key, _ in self._slots]
         for holder, key, name in self._slots:
-            holder[key] = by_name[name]
+            holder[key] = tensors[name]
         try:
             yield
         finally:
@@ -216,7 +216,7 @@ class Computation:
 
     def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
         """Return loss, outputs, targets and what the loss weighs; the loss in place of what there is none of."""
-        with self._holding(tensors):
+        with self._holding(dict(zip(self.model.tensors, tensors))):
             step = self._task.step(self._network, batch, self._criterion)
         for what, more in (("the metrics take more", step.metric_kwargs), ("the task logs more", step.log)):
             if more:

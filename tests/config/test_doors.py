@@ -190,6 +190,7 @@ def test_a_name_of_the_project_is_not_for_a_configuration_from_elsewhere(own: Ca
 def test_a_package_adds_a_name_by_an_entry_point(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("sweep.engine.again", "lightkit.sweep.engines.local:LocalEngine", doors.GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == doors.GROUP else [])
+    monkeypatch.setattr(doors, "entry_points", doors.entry_points.__wrapped__)
     assert doors.names("sweep.engine") == ["local", "slurm", "ray", "again"]
     assert doors.load("sweep.engine", "again")[0].__name__ == "LocalEngine"
 

@@ -222,17 +222,19 @@ class GroupTraining:
                 run.members.message(f"member {part.name} is trained again, alone: {part.lost}")
         pairs = [(own, part) for own, part in zip(self.members, self.stack.members) if part.lost is None]
         parts = [part for _, part in pairs]
-        splits = HELD_OUT.values() if is_member(run.place.member(self.members[0].name).path) else ()
+        splits = HELD_OUT.values() if is_member(files.folders[self.members[0].name]) else ()
         outputs = evaluate_ended(parts, [*splits], cfg=self.cfg, saves=self.saves, run=run) if parts else {}
+        more = bool(self.cfg.metrics.figures) or self.cfg.checkpoint.export != "none"
         for place, (own, part) in enumerate(pairs):
             if own.name in self.finished:
                 results.append(self.finished[own.name])
                 continue
             given = {split: columns[place] for split, columns in outputs.items()}
-            folder = run.place.member(own.name).path
+            folder = files.folders[own.name]
             files.save(own, part)
             predictions = keep_outputs(given, part.learner.data.info, folder) if splits else None
-            self._extras(own, part, folder, given)
+            if more:
+                self._extras(own, part, folder, given)
             result = files.finish(own, part, **facts)
             weights = part.learner.model.state_dict() if self.saves else None
             results.append(MemberResult(own, folder, result, predictions, weights))

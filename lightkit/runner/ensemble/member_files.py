@@ -19,6 +19,7 @@ from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
 from lightkit.common.text import counted
 from lightkit.config import as_yaml, public, save_text, with_values
+from lightkit.config.provenance import signer
 from lightkit.data import Data
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
@@ -54,7 +55,9 @@ class ConfigTexts:
         """Return the configuration of a member as YAML."""
         values, text = leaves(member.values), self._text
         for key, number in self._stand_ins.items():
-            text = text.replace(str(number), as_yaml({"": values[key]}).rpartition(": ")[2].rstrip())
+            own = values[key]
+            told = str(own) if type(own) is int else as_yaml({"": own}).rpartition(": ")[2].rstrip()
+            text = text.replace(str(number), told)
         return text
 
     def settings(self, member: RunMember) -> dict[str, bool | float | str]:
@@ -95,6 +98,8 @@ class MemberFiles:
 
     def __init__(self, run: Session, members: Sequence[RunMember], cfg: DictConfig, facts: Mapping[str, Any]) -> None:
         self.run, self.members, self.cfg = run, members, cfg
+        self.folders = {member.name: run.place.member(member.name).path for member in members}
+        self._seed, self._name, self._keeps_best = run.cfg.seed, cfg.name, cfg.checkpoint.keep_best > 0
         self.texts = ConfigTexts(members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), **facts, "seed": _STAND_IN}
         self._environment = self._text(self._facts)
@@ -117,13 +122,14 @@ class MemberFiles:
         Raises:
             UserError: They cannot be written.
         """
+        sign = signer()
         for member in members:
-            path, seed = self.run.place.member(member.name).path, member.values.get("seed", self.run.cfg.seed)
+            path, seed = self.folders[member.name], member.values.get("seed", self._seed)
             try:
                 path.mkdir(parents=True, exist_ok=True)
                 for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
                     left.unlink()
-                save_text(self.texts.of(member), path)
+                save_text(self.texts.of(member), path, sign)
                 typed = self.run.place.typed_for(member.name, self.run.overrides)
                 lines = "".join(f"- {json.dumps(text)}\n" for text in typed)
                 (path / run_files.OVERRIDES).write_text(lines or "[]\n", encoding="utf-8")
@@ -146,7 +152,7 @@ class MemberFiles:
             folder: Folder of the state of all.
         """
         learner = stack.learner
-        if ensemble_of(self.run.place.member(self.members[0].name).path) is None or learner.data.val is None:
+        if ensemble_of(self.folders[self.members[0].name]) is None or learner.data.val is None:
             return []
         self._together = folder / run_files.VALIDATIONS
         options: dict[str, Any] = {"names": lambda: [member.name for member in stack.active], "tell": self.run.tell}
@@ -166,7 +172,7 @@ class MemberFiles:
             UserError: They cannot be written.
         """
         if self._store is not None:
-            self._store.folder = self.run.place.member(member.name).path / run_files.CHECKPOINTS
+            self._store.folder = self.folders[member.name] / run_files.CHECKPOINTS
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
     def finish(
@@ -186,7 +192,7 @@ class MemberFiles:
         Raises:
             UserError: A file cannot be written.
         """
-        path, state = self.run.place.member(member.name).path, trained.state
+        path, state = self.folders[member.name], trained.state
         try:
             rows = trained.history.rows
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
@@ -194,7 +200,7 @@ class MemberFiles:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
             result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
-            result |= {"name": member.values.get("name", self.cfg.name), "seconds": round(seconds, 3)}
+            result |= {"name": member.values.get("name", self._name), "seconds": round(seconds, 3)}
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             write_json(path / run_files.RESULT, result)
         except OSError as error:
@@ -204,9 +210,8 @@ class MemberFiles:
     def _saves(self, trained: StackMember, text: str) -> list[tuple[dict[str, Any], float | None]]:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
-        last, best = trained.last, trained.best
-        wanted = self.cfg.checkpoint.keep_best > 0
-        if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
+        last, best = trained.last, trained.best if self._keeps_best else None
+        if best is not None and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))
         if last is not None:
             state = last["state"]
@@ -220,7 +225,7 @@ class MemberFiles:
         state, values = trained.state, summary.final_values(trained.state)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         lines = [
-            f"member {member.name}, seed {member.values.get('seed', self.run.cfg.seed)}, trained with "
+            f"member {member.name}, seed {member.values.get('seed', self._seed)}, trained with "
             f"{len(self.members) - 1} others at once on {self._facts['device']}",
             f"result after {counted(state.step, 'step')}: {shown}",
             *([state.stop_reason] if state.stop_reason else []),
