@@ -41,7 +41,7 @@ def compare(args: list[str]) -> int:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
     records = _records(names, root, options.status, options.where, options.baseline)
     if options.rows is not None:
-        own = (name for one in records for name in as_dict(as_dict(one.config.get("data")).get("more")))
+        own = (name for one in records for name in as_dict(as_dict(one.part("data")).get("more")))
         if options.rows not in (splits := [*_SPLITS, *own]):
             raise UserError("no such split", key="--rows", received=options.rows, choices=splits)
     metrics = [name for name in options.metric.split(",") if name]

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.compare.grouping import Group, columns, labels_of, once_a_seed, short_names
-from lightkit.compare.seeds import RowTest, SeedTable, SeedTest, compare_seeds
 from lightkit.compare.statistics import is_noise, mean_and_sd
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from lightkit.compare.seeds import RowTest, SeedTable, SeedTest
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,8 @@ def build_comparison(
         notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
     made.notes = [*notes, *nested(groups, chosen)]
     if first is not None:
+        from lightkit.compare.seeds import compare_seeds  # imports NumPy
+
         others = {row.label: row.group for row in made.rows if row.label != made.baseline}
         made.seed_tests = compare_seeds(first.group, others, chosen)
     return made
@@ -220,7 +225,7 @@ def _metrics(records: Sequence[RunRecord], texts: Sequence[str]) -> list[str]:
     Raises:
         UserError: No run has such a metric, or nothing was measured at all.
     """
-    known = dict.fromkeys(name for record in records for name in record.values)
+    known = dict.fromkeys(chain.from_iterable(record.values for record in records))
     if not texts:
         monitored = [name for name, _ in Counter(filter(None, (record.metric for record in records))).most_common()]
         both = (both for name in monitored for both in (name, f"test/{name.rpartition('/')[2]}"))

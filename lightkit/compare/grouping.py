@@ -6,13 +6,14 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from lightkit.common.argument_checks import REPEATED
 from lightkit.common.text import counted
 from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
-from lightkit.runs.record import RunRecord
+from lightkit.runs.record import RunRecord, Section
 
 SEED = "seed"
 _LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
@@ -42,9 +43,9 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     Args:
         records: The runs.
     """
-    shared = set.intersection({*map(id, records[0].sections)}, *(map(id, record.sections) for record in records))
-    own = {id(section): section for one in records for section in one.sections if id(section) not in shared}
-    names = dict.fromkeys(key for section in own.values() for key in section.keys if key not in (*REPEATED, _PAUSE))
+    shared = set(records[0].sections).intersection(*(record.sections for record in records))
+    own = (section for section in _sections(records) if section not in shared)
+    names = dict.fromkeys(key for section in own for key in section.keys if key not in (*REPEATED, _PAUSE))
     telling = [name for name in names if name.partition(".")[0] not in _LEFT_OUT]
     unlike, differing = dict(zip(_marks(records, telling), records)).values(), list[str]()
     for name in telling:
@@ -55,11 +56,14 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     return differing
 
 
-def _marks(records: Sequence[RunRecord], keys: Sequence[str]) -> Iterator[tuple[int, ...]]:
-    """Yield of each run which sections it has with any of some keys: runs with the same ones have these keys alike."""
-    known = {id(section): section for record in records for section in record.sections}
-    has = {mark for mark, one in known.items() if not one.keys.keys().isdisjoint(keys)}.__contains__
-    return (tuple(filter(has, map(id, record.sections))) for record in records)
+def _marks(records: Sequence[RunRecord], keys: Sequence[str]) -> Iterator[tuple[Section, ...]]:
+    """Yield of each run its sections with any of some keys: runs with the same ones have these keys alike."""
+    has = {one for one in _sections(records) if not one.keys.keys().isdisjoint(keys)}.__contains__
+    return (tuple(filter(has, record.sections)) for record in records)
+
+
+def _sections(records: Iterable[RunRecord]) -> dict[Section, None]:
+    return dict.fromkeys(chain.from_iterable(record.sections for record in records))
 
 
 def columns(records: Sequence[RunRecord], differing: Sequence[str]) -> list[str]:
@@ -93,7 +97,7 @@ def group(records: Sequence[RunRecord], keys: Sequence[str]) -> list[Group]:
         records: The runs.
         keys: The keys that differ.
     """
-    by_values, known = defaultdict[str, list[RunRecord]](list), dict[tuple[int, ...], str]()
+    by_values, known = defaultdict[str, list[RunRecord]](list), dict[tuple[Section, ...], str]()
     for mark, record in zip(_marks(records, keys), records):
         if mark not in known:
             known[mark] = json.dumps([record.keys.get(key, "(none)") for key in keys])

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
-from lightkit.compare.seeds import SeedTest
 from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS, UNDECIDED
 from lightkit.runs.filters import as_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from lightkit.compare.seeds import SeedTest
 
 _MOST_CURVES = 60
 """Groups whose curves the page draws: the first ones."""

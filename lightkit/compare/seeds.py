@@ -117,7 +117,7 @@ def _mean_test(baseline: Group, other: Group, metric: str) -> MeanTest | None:
 def _rows(run: RunRecord, metric: str) -> int | None:
     """Return the number of rows that a metric counts; None where it counts none, or that is not known."""
     split, _, name = metric.partition("/")
-    target = as_dict(as_dict(as_dict(run.config.get("metrics")).get(split)).get(name)).get("_target_")
+    target = as_dict(as_dict(as_dict(run.part("metrics")).get(split)).get(name)).get("_target_")
     if split not in _SPLITS or not isinstance(target, str) or not target.startswith(_COUNTING):
         return None
     try:

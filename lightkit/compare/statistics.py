@@ -10,9 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# NumPy and SciPy are imported inside the functions: most comparisons need no test.
 
 _NOISE = 2.0**-20
 """Differences smaller than this share of a value are the rounding of float32."""
@@ -184,6 +188,7 @@ def runs_needed(test: MeanTest, *, level: float, power: float = 0.8) -> int | No
     """
     if test.sd is None:
         return LEAST_SEEDS
+    import numpy as np
     from scipy.special import nctdtr, stdtrit
 
     runs = np.arange(test.n + 1, MOST_RUNS + 1)
@@ -196,7 +201,7 @@ def _student(mean: float, error: float, freedom: float) -> tuple[float, float, f
     """Return the ends of the 95 % interval, and p."""
     if error == 0:
         return mean, mean, float(mean == 0)
-    from scipy.special import stdtr, stdtrit  # takes a third of a second
+    from scipy.special import stdtr, stdtrit
 
     half = float(stdtrit(freedom, 0.975)) * error
     return mean - half, mean + half, 2 * float(stdtr(freedom, -abs(mean / error)))
@@ -209,6 +214,8 @@ def wilcoxon(differences: Sequence[float], *, tolerance: float = 0.0) -> float:
         differences: Of pairs; those of equal size share their rank, and zeros drop out.
         tolerance: Sizes that differ by no more than this are equal.
     """
+    import numpy as np
+
     kept = [value for value in differences if value != 0]
     if not kept:
         return 1.0
@@ -273,6 +280,7 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
     Args:
         differences: `(N,)`: of each row.
     """
+    import numpy as np
     from scipy.special import ndtr, stdtrit
 
     n, generator = len(differences), np.random.default_rng(0)
@@ -292,6 +300,8 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
 
 def _turned_around(differences: NDArray[np.float64], generator: np.random.Generator) -> float:
     """Return how often differences with random signs have a sum as far from 0, the given ones counted once."""
+    import numpy as np
+
     sizes, counts = np.unique(np.abs(differences[differences != 0]).round(12), return_counts=True)
     seen = abs(float(differences.sum()))
     near = seen - _NOISE * float(np.abs(differences).sum())
@@ -315,6 +325,8 @@ def fit_power_law(rows: Sequence[int], values: Sequence[float]) -> Callable[[flo
     Returns:
         The metric for a number of rows.
     """
+    import numpy as np
+
     n = np.asarray(rows, dtype=float)
     fits = [(*np.polyfit(n**-power, values, 1, full=True)[:2], power) for power in np.linspace(0.1, 2.0, 39)]
     (factor, floor), _, power = min(fits, key=lambda fit: float(fit[1].sum()))

@@ -95,7 +95,7 @@ class RunTable:
     def names(self, _: Any) -> list[str]:
         """Return what there may be columns of: facts, metrics, keys of the configuration: first those that differ."""
         runs, values = [*self._runs.values()], defaultdict[str, set[str]](set)
-        for section in {id(section): section for run in runs for section in run.sections}.values():
+        for section in dict.fromkeys(section for run in runs for section in run.sections):
             for key, value in section.keys.items():
                 values[key.removesuffix("._target_")].add(json.dumps(value))
         metrics = {name for run in runs for name in run.values}

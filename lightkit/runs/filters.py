@@ -191,7 +191,7 @@ def direction_of(name: str, records: Iterable[RunRecord]) -> str | None:
         records: Runs that may have measured it.
     """
     for record in records:
-        metrics = record.config.get("metrics")
+        metrics = record.part("metrics")
         node = metrics if isinstance(metrics, dict) else {}
         said = record.result.get("objective")
         monitored = said.get("mode") if isinstance(said, dict) else None

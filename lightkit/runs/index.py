@@ -96,7 +96,8 @@ class RunIndex:
                 said = _content(folder, self._sections)
                 self._known[name] = "\t".join([digest, " ".join(said[0]), json.dumps(said[1], separators=(",", ":"))])
                 self._read += size
-            found.append(_record(folder, self._sections, *said))
+            is_unlocked = names is not None and run_files.LOCK not in names
+            found.append(_record(folder, self._sections, *said, is_unlocked=is_unlocked))
         if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
@@ -104,10 +105,10 @@ class RunIndex:
     def _load(self) -> None:
         """Read the cache; one that is missing, damaged or of another version is empty."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            content = read_file(self._path, sys.maxsize)
-            head, _, body = content.partition(b"\n")
-            if head == _head(body):
-                first, *lines = body.decode().split("\n")
+            content = memoryview(read_file(self._path, sys.maxsize))  # parts of it are no copies
+            head = len(_head(b""))
+            if content[:head] == _head(content[head + 1 :]):
+                first, *lines = str(content[head + 1 :], "utf-8").split("\n")
                 found = parse_object(first)
                 nodes = found["sections"].items()
                 self._sections = {mark: Section(node) for mark, node in nodes if isinstance(node, dict)}
@@ -151,7 +152,7 @@ def index_damage(path: Path) -> str:
     return "" if head == _head(body) or re.match(rb"lightkit index (?!%d )\d" % _VERSION, head) else "damaged"
 
 
-def _head(body: bytes) -> bytes:
+def _head(body: bytes | memoryview) -> bytes:
     return f"lightkit index {_VERSION} {hashlib.sha256(body).hexdigest()}".encode()
 
 
@@ -203,10 +204,17 @@ def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dic
     }
 
 
-def _record(folder: Path, sections: Mapping[str, Section], marks: list[str], entry: Mapping[str, Any]) -> RunRecord:
+def _record(
+    folder: Path,
+    sections: Mapping[str, Section],
+    marks: list[str],
+    entry: Mapping[str, Any],
+    *,
+    is_unlocked: bool = False,
+) -> RunRecord:
     result, progress, overrides, noted, data, labels, damage = map(entry.__getitem__, _ENTRY)
     own = tuple(map(sections.__getitem__, marks))
-    return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage))
+    return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage), is_unlocked)
 
 
 def _parse(text: str, known: dict[str, Section], damage: list[str]) -> list[str]:

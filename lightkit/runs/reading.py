@@ -96,19 +96,19 @@ def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> dic
     Returns:
         The folders, each with the names of what is in it.
     """
-    found, waiting = dict[Path, set[str]](), [str(folder)]
+    found, waiting, hidden, own = dict[Path, set[str]](), [folder], {*_HIDDEN, *marks}, {*_OWN, *marks}
     while waiting:
         place = waiting.pop()
         try:
             with os.scandir(place) as entries:
-                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+                listed = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError:
             continue
-        names = {name for name, _ in listed}
-        is_run = not names.isdisjoint(marks)
-        found |= {Path(place): names} if is_run else {}
-        own = _OWN if is_run else _HIDDEN
-        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in (*own, *marks)]
+        is_run = not listed.keys().isdisjoint(marks)
+        if is_run:
+            found[place] = {*listed}
+        left_out = own if is_run else hidden
+        waiting += [place / name for name, is_folder in listed.items() if is_folder and name not in left_out]
     return found
 
 

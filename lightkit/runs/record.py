@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -27,9 +28,9 @@ _TELLING = (f"{run_files.CONFIG}:", f"{run_files.RESULT}:")
 """How a line begins of damage to a file without which nothing is known of a run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
-    """A top-level node of a configuration, which many runs may share.
+    """A top-level node of a configuration, which many runs may share; another one is another section.
 
     Attributes:
         node: The node under its name.
@@ -57,6 +58,7 @@ class RunRecord:
         data: Fingerprint of its data set.
         labels: Its tags and its note.
         damage: What cannot be read of it: each time the name of the file, and what is wrong.
+        is_unlocked: Whether it has no lock, where somebody has just looked what is in its folder.
     """
 
     folder: Path
@@ -68,11 +70,11 @@ class RunRecord:
     data: str
     labels: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+    is_unlocked: bool = field(default=False, compare=False)
 
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """Its configuration."""
-        return {name: node for section in self.sections for name, node in section.node.items()}
+    def part(self, name: str) -> Any:
+        """Return a top-level node of its configuration; None where there is none."""
+        return next((one.node[name] for one in reversed(self.sections) if name in one.node), None)
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class RunRecord:
         """
         from lightkit.runs.lock import lock_holder
 
-        if lock_holder(self.folder) is not None:
+        if not self.is_unlocked and lock_holder(self.folder) is not None:
             return "running"
         if any(line.startswith(_TELLING) for line in self.damage):
             return "damaged"
@@ -111,16 +113,16 @@ class RunRecord:
         """Number of models of a run that trains several; None for a run of one."""
         return count_members(self.folder) or None
 
-    @property
+    @cached_property
     def seed(self) -> int | None:
         """Its seed."""
-        seed = self.config.get("seed")
+        seed = self.part("seed")
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
     @cached_property
     def replicate(self) -> tuple[int, ...] | None:
         """Which repeat of its configuration it is: its seed, the split's, and its fold; None without a seed."""
-        split = as_dict(as_dict(self.config.get("data")).get("split"))
+        split = as_dict(as_dict(self.part("data")).get("split"))
         more = (split.get(key) for key in (("seed", "fold") if split.get("by") in FOLDS else ("seed",)))
         return None if self.seed is None else (self.seed, *(value if isinstance(value, int) else 0 for value in more))
 
@@ -143,7 +145,8 @@ class RunRecord:
     @property
     def best(self) -> float | None:
         """Its best value, of a run that goes on the best so far."""
-        return _finite(as_dict(self.result.get("objective")).get("value", self.progress.get("value")))
+        value = as_dict(self.result.get("objective")).get("value", self.progress.get("value"))
+        return float(value) if _is_finite(value) else None
 
     @property
     def epochs(self) -> int | None:
@@ -156,7 +159,7 @@ class RunRecord:
         """The values that count: validation where the monitored one was best, the test, and of others the last."""
         found = [as_dict(self.result.get(part)) for part in ("metrics", "best", "test")]
         found += [as_dict(self.progress.get("values")), {self.metric: self.best} if self.metric else {}]
-        return {name: value for part in found for name, value in part.items() if _finite(value) is not None}
+        return {name: value for part in found for name, value in part.items() if _is_finite(value)}
 
 
 def _flat(node: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
@@ -172,10 +175,8 @@ def as_dict(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < float("inf") else None
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf
 
 
 PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",

@@ -36,7 +36,7 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert (run.name, run.seed, run.status, run.metric, run.best, run.epochs) == (
         "demo", 3, "finished", "val/accuracy", 0.5, 2,
     )  # fmt: skip
-    assert (run.keys["optim.lr"], run.keys["model.hidden"], run.config["name"]) == (0.2, [8], "demo")
+    assert (run.keys["optim.lr"], run.keys["model.hidden"], run.part("name")) == (0.2, [8], "demo")
     assert (run.values, run.overrides) == ({"test/accuracy": 0.4, "val/accuracy": 0.5}, ("optim.lr=0.2", "seed=3"))
 
 
