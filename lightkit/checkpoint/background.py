@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,8 +29,7 @@ class HostBuffers:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[str, _Buffer] = {}
-        self._events: list[torch.cuda.Event] = []
+        self._buffers, self._events = dict[str, _Buffer](), list[torch.cuda.Event]()
 
     def copy(self, content: Any) -> Any:
         """Copy nested content with every tensor in it; the copy before it is overwritten.
@@ -41,9 +39,30 @@ class HostBuffers:
         Raises:
             TypeError: Something other than tensors and plain types is in it; the message names its key path.
         """
-        copy = _Copy(self._buffers)
-        plain = to_plain(content, take=copy.take)
-        self._buffers, self._events = copy.fresh, copy.run()
+        old, fresh, same = self._buffers, dict[str, _Buffer](), dict[tuple[int, torch.Size], _Buffer]()
+        jobs = dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]]()
+
+        def take(tensor: torch.Tensor, where: str) -> torch.Tensor:
+            if tensor.layout is not torch.strided:
+                return tensor.detach().to("cpu", copy=True)
+            device, place = tensor.device, (tensor.data_ptr(), tensor.shape)
+            kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
+            if place in same and same[place][0] == kind and tensor.numel():
+                return same[place][1].detach()  # another tensor of the same memory, as in the state
+            held = old.get(where)
+            if held is None or held[0] != kind:
+                held = (kind, torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda"))
+            fresh[where] = same[place] = held
+            targets, sources = jobs.setdefault(device, ([], []))
+            targets.append(held[1])
+            sources.append(tensor)
+            return held[1]
+
+        plain, self._buffers = to_plain(content, take=take), fresh
+        with torch.no_grad():
+            for device, (targets, sources) in jobs.items():
+                torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
+        self._events = [torch.cuda.current_stream(device).record_event() for device in jobs if device.type == "cuda"]
         return plain
 
     def wait(self) -> None:
@@ -54,40 +73,6 @@ class HostBuffers:
     def release(self) -> None:
         """Give the memory back."""
         self._buffers, self._events = {}, []
-
-
-class _Copy:
-    """One pass over the tensors: the buffers of the pass before by key path, and those of this one."""
-
-    def __init__(self, old: dict[str, _Buffer]) -> None:
-        self.old, self.fresh = old, dict[str, _Buffer]()
-        self._same: dict[tuple[int, torch.Size], _Buffer] = {}
-        self._jobs = defaultdict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]](lambda: ([], []))
-
-    def take(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
-        """Return the place that a tensor will be copied to."""
-        if tensor.layout is not torch.strided:
-            return tensor.detach().to("cpu", copy=True)
-        device = tensor.device
-        kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
-        place = tensor.data_ptr(), tensor.shape
-        if place in self._same and self._same[place][0] == kind and tensor.numel():
-            return self._same[place][1].detach()  # another tensor of the same memory, as in the state
-        held = self.old.get(where)
-        if held is None or held[0] != kind:
-            held = (kind, torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda"))
-        self.fresh[where] = self._same[place] = held
-        targets, sources = self._jobs[device]
-        targets.append(held[1])
-        sources.append(tensor)
-        return held[1]
-
-    @torch.no_grad()
-    def run(self) -> list[torch.cuda.Event]:
-        """Copy, and return what to wait for where the copy is only queued."""
-        for device, (targets, sources) in self._jobs.items():
-            torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
-        return [torch.cuda.current_stream(device).record_event() for device in self._jobs if device.type == "cuda"]
 
 
 class BackgroundStore(CheckpointStore):

@@ -14,7 +14,7 @@ from torch import nn
 
 from lightkit.checkpoint.compare import format_text, listed, same_bits, shape_text
 from lightkit.checkpoint.content import upgrade
-from lightkit.checkpoint.files import to_plain, write_atomically
+from lightkit.checkpoint.files import draft, to_plain
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.reading import LABEL, reason
 from lightkit.common import run_files
@@ -132,7 +132,7 @@ def write_file(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
         UserError: It cannot be written; one of that name is as it was.
     """
     try:
-        write_atomically(path, fill, scratch=f".{path.name}.unfinished")
+        draft(path, fill, scratch=f".{path.name}.unfinished").publish()
     except OSError as error:
         raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 

@@ -125,20 +125,6 @@ def draft(path: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> D
     return Draft(path, unfinished, digest, target.count_bytes)
 
 
-def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> tuple[str, int]:
-    """Write a file under another name, force it to the disk, then give it its name; the arguments are `draft`'s.
-
-    Returns:
-        SHA-256 in hex and size in bytes.
-
-    Raises:
-        OSError: The disk is full, or the folder cannot be written; `path` is as it was.
-    """
-    made = draft(path, fill, scratch=scratch)
-    made.publish()
-    return made.sha256, made.count_bytes
-
-
 def sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, in hex."""
     digest = hashlib.sha256()

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lightkit.checkpoint.manifest as manifest
-from lightkit.checkpoint.files import draft, to_plain, write_atomically
+from lightkit.checkpoint.files import draft, to_plain
 from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import LABEL, DamagedError, all_damaged, has_files, open_checked, read, reason, rebuild
 from lightkit.common import run_files
 from lightkit.common.errors import FAILED, UserError
+from lightkit.processes.files import write_whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,7 +92,7 @@ class CheckpointStore:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / ".probe", lambda file: file.write(b"probe"), scratch=_SCRATCH)
+            write_whole(self.folder / ".probe", "probe", scratch=_SCRATCH, forced=True)
             (self.folder / ".probe").unlink()
             self.recover()
         except OSError as error:

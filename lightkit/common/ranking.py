@@ -1,8 +1,12 @@
-"""Which of two values is better."""
+"""Which of two values is better, and what several values come to."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+NOISE = 2.0**-20
+"""Differences smaller than this share of a value are the rounding of float32."""
 
 
 def improves(value: float, best: float | None, *, mode: str, min_delta: float = 0.0) -> bool:
@@ -21,3 +25,18 @@ def improves(value: float, best: float | None, *, mode: str, min_delta: float = 
     if best is None:
         return True
     return (value - best if mode == "max" else best - value) > min_delta
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return mean and standard deviation (of a sample); the second is None for one value, both are for none."""
+    if not values:
+        return None, None
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, None
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def is_noise(difference: float, values: Sequence[float]) -> bool:
+    """Tell whether a difference of values is no more than the rounding of float32."""
+    return abs(difference) <= NOISE * max(map(abs, values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from functools import cache
 
@@ -21,6 +20,8 @@ def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
 
     A dotted name also matches on its last part, so `optim.learning_rate` still finds `optim.lr`.
     """
+    import difflib
+
     pool = list(dict.fromkeys(valid))
     lowered = {candidate.lower(): candidate for candidate in reversed(pool)}
     head, _, last = name.lower().rpartition(".")
@@ -38,6 +39,8 @@ def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
 
 def _ends_alike(one: str, other: str) -> bool:
     """Tell whether last parts are alike; a number or a letter says nothing of that."""
+    import difflib
+
     return min(len(one), len(other)) <= _SHORT or difflib.SequenceMatcher(None, one, other).ratio() >= _ENDS_ALIKE
 
 

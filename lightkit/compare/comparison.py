@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
+from lightkit.common.ranking import is_noise, mean_and_sd
 from lightkit.compare.grouping import Group, columns, labels_of, once_a_seed, short_names
-from lightkit.compare.statistics import is_noise, mean_and_sd
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
 from lightkit.runs.record import RunRecord

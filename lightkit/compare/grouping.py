@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from lightkit.common.argument_checks import REPEATED
+from lightkit.common.ranking import mean_and_sd
 from lightkit.common.text import counted
-from lightkit.compare.statistics import mean_and_sd
 from lightkit.runs.reading import read_metrics
 from lightkit.runs.record import RunRecord, Section
 

@@ -10,16 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-# NumPy and SciPy are imported inside the functions: most comparisons need no test.
+from lightkit.common.ranking import NOISE, is_noise, mean_and_sd
 
-_NOISE = 2.0**-20
-"""Differences smaller than this share of a value are the rounding of float32."""
 LEAST_SEEDS = 3
 """Runs of a group from which on Student's t says anything; of two its spread is luck."""
 LEAST_SIGNS = 6
@@ -98,21 +94,6 @@ class McNemar:
     p: float
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation (of a sample); the second is None for one value, both are for none."""
-    if not values:
-        return None, None
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, None
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def is_noise(difference: float, values: Sequence[float]) -> bool:
-    """Tell whether a difference of values is no more than the rounding of float32."""
-    return abs(difference) <= _NOISE * max(map(abs, values))
-
-
 def resolution(values: Sequence[float], rows: int | None) -> float:
     """Return the smallest difference of values that means something.
 
@@ -123,7 +104,7 @@ def resolution(values: Sequence[float], rows: int | None) -> float:
     ordered = sorted(values)
     gaps = (high - low for low, high in pairwise(ordered) if not is_noise(high - low, values))
     step = 1 / rows if rows else min(gaps, default=0.0)
-    return max(step, _NOISE * max(map(abs, values)))
+    return max(step, NOISE * max(map(abs, values)))
 
 
 def paired(differences: Sequence[float], *, step: float, overlap: float = 0.0) -> MeanTest:
@@ -188,7 +169,6 @@ def runs_needed(test: MeanTest, *, level: float, power: float = 0.8) -> int | No
     """
     if test.sd is None:
         return LEAST_SEEDS
-    import numpy as np
     from scipy.special import nctdtr, stdtrit
 
     runs = np.arange(test.n + 1, MOST_RUNS + 1)
@@ -201,7 +181,7 @@ def _student(mean: float, error: float, freedom: float) -> tuple[float, float, f
     """Return the ends of the 95 % interval, and p."""
     if error == 0:
         return mean, mean, float(mean == 0)
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr, stdtrit  # takes a third of a second
 
     half = float(stdtrit(freedom, 0.975)) * error
     return mean - half, mean + half, 2 * float(stdtr(freedom, -abs(mean / error)))
@@ -214,8 +194,6 @@ def wilcoxon(differences: Sequence[float], *, tolerance: float = 0.0) -> float:
         differences: Of pairs; those of equal size share their rank, and zeros drop out.
         tolerance: Sizes that differ by no more than this are equal.
     """
-    import numpy as np
-
     kept = [value for value in differences if value != 0]
     if not kept:
         return 1.0
@@ -232,7 +210,7 @@ def wilcoxon(differences: Sequence[float], *, tolerance: float = 0.0) -> float:
 
 def _doubled_ranks(sizes: Sequence[float], tolerance: float) -> list[int]:
     """Return twice the rank of each size, a whole number also for the mean of shared ranks."""
-    tolerance = max(tolerance, _NOISE * max(sizes))
+    tolerance = max(tolerance, NOISE * max(sizes))
     order = sorted(range(len(sizes)), key=lambda i: sizes[i])
     ranks, begin = [0] * len(sizes), 0
     while begin < len(order):
@@ -280,7 +258,6 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
     Args:
         differences: `(N,)`: of each row.
     """
-    import numpy as np
     from scipy.special import ndtr, stdtrit
 
     n, generator = len(differences), np.random.default_rng(0)
@@ -300,11 +277,9 @@ def bootstrap(differences: NDArray[np.float64]) -> Bootstrap:
 
 def _turned_around(differences: NDArray[np.float64], generator: np.random.Generator) -> float:
     """Return how often differences with random signs have a sum as far from 0, the given ones counted once."""
-    import numpy as np
-
     sizes, counts = np.unique(np.abs(differences[differences != 0]).round(12), return_counts=True)
     seen = abs(float(differences.sum()))
-    near = seen - _NOISE * float(np.abs(differences).sum())
+    near = seen - NOISE * float(np.abs(differences).sum())
     step, farther = max(1, _DRAWS_AT_ONCE // max(1, len(sizes))), 0
     for start in range(0, _RESAMPLES, step):
         drawn = generator.binomial(counts, 0.5, size=(min(step, _RESAMPLES - start), len(sizes)))
@@ -325,8 +300,6 @@ def fit_power_law(rows: Sequence[int], values: Sequence[float]) -> Callable[[flo
     Returns:
         The metric for a number of rows.
     """
-    import numpy as np
-
     n = np.asarray(rows, dtype=float)
     fits = [(*np.polyfit(n**-power, values, 1, full=True)[:2], power) for power in np.linspace(0.1, 2.0, 39)]
     (factor, floor), _, power = min(fits, key=lambda fit: float(fit[1].sum()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import time
 import weakref
 from collections.abc import Iterable, Iterator
@@ -50,7 +49,7 @@ def replacing(path: Path, *, scratch: str | None = None, forced: bool = False) -
     Raises:
         OSError: The disk is full, or the folder cannot be written; `path` is as it was.
     """
-    unfinished = path.with_name(scratch or f".{path.name}.{secrets.token_hex(4)}")
+    unfinished = path.with_name(scratch or f".{path.name}.{os.urandom(4).hex()}")
     with suppress(OSError):  # whoever opens it is told why it cannot
         unfinished.unlink(missing_ok=True)
     try:

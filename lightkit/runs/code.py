@@ -8,7 +8,6 @@ runs); a folder that is copied elsewhere takes its files along.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -165,6 +164,8 @@ def code_diff(first: dict[str, str], second: dict[str, str]) -> dict[str, str]:
         first: What `kept_code` gave.
         second: The same of another run.
     """
+    import difflib
+
     found = {}
     for name in sorted({*first, *second}):
         if name not in first or name not in second:

@@ -32,6 +32,7 @@ _OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epoch
 _KINDS = [dict, dict, list, str, str, dict, list]
 _ENTRY = ("result", "progress", "overrides", "noted", "data", "labels", "damage")
 """What is kept of a run, besides its sections."""
+_Said = tuple[list[str], dict[str, Any]]
 _TOP = re.compile(r"^(?=[^\s#-])", re.M)
 """Where a top-level key of a configuration begins."""
 _WORTH = 16
@@ -41,7 +42,7 @@ _WORTH = 16
 def read_record(folder: Path) -> RunRecord:
     """Read what the files of a run say."""
     sections = dict[str, Section]()
-    return _record(folder, sections, *_content(folder, sections))
+    return _record(folder, sections, _content(folder, sections))
 
 
 class RunIndex:
@@ -88,16 +89,14 @@ class RunIndex:
             if name == path:
                 found.append(read_record(folder))
                 continue
-            names = self._names.get(folder)
-            digest, size = _digest(path, names)
+            digest, size = _digest(path, self._names.get(folder))
             known, _, line = self._known.get(name, "").partition("\t")
             said = self._said(line) if known == digest else None
             if said is None:
                 said = _content(folder, self._sections)
                 self._known[name] = "\t".join([digest, " ".join(said[0]), json.dumps(said[1], separators=(",", ":"))])
                 self._read += size
-            is_unlocked = names is not None and run_files.LOCK not in names
-            found.append(_record(folder, self._sections, *said, is_unlocked=is_unlocked))
+            found.append(_record(folder, self._sections, said, is_unlocked=not self.may_hold(folder, run_files.LOCK)))
         if self._writes and self._read * _WORTH > self._size:
             self._save()
         return found
@@ -115,7 +114,7 @@ class RunIndex:
                 self._known = dict(zip(found["runs"], lines, strict=True))
                 self._size = len(content)
 
-    def _said(self, line: str) -> tuple[list[str], dict[str, Any]] | None:
+    def _said(self, line: str) -> _Said | None:
         """Return what the cache says of a run; None where it is something else: it may come with an archive."""
         marks, _, content = line.partition("\t")
         with contextlib.suppress(UnreadableError):
@@ -178,7 +177,7 @@ def _mark(path: str) -> tuple[str, int]:
     return f"{facts.st_mtime_ns:x}.{facts.st_size:x}.{facts.st_ino:x}", facts.st_size
 
 
-def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dict[str, Any]]:
+def _content(folder: Path, sections: dict[str, Section]) -> _Said:
     """Read a run.
 
     Args:
@@ -204,16 +203,9 @@ def _content(folder: Path, sections: dict[str, Section]) -> tuple[list[str], dic
     }
 
 
-def _record(
-    folder: Path,
-    sections: Mapping[str, Section],
-    marks: list[str],
-    entry: Mapping[str, Any],
-    *,
-    is_unlocked: bool = False,
-) -> RunRecord:
-    result, progress, overrides, noted, data, labels, damage = map(entry.__getitem__, _ENTRY)
-    own = tuple(map(sections.__getitem__, marks))
+def _record(folder: Path, sections: Mapping[str, Section], said: _Said, *, is_unlocked: bool = False) -> RunRecord:
+    result, progress, overrides, noted, data, labels, damage = map(said[1].__getitem__, _ENTRY)
+    own = tuple(map(sections.__getitem__, said[0]))
     return RunRecord(folder, own, result, progress, tuple(overrides), noted, data, labels, tuple(damage), is_unlocked)
 
 

@@ -62,7 +62,8 @@ for args in (["--help"], ["--version"], ["help", "train"], *([name, "-h"] for na
     check(args, *light)
 check(["gpus", "--json"], "torch", "numpy")
 for args in (["train", "--cfg", "job"], ["train", "optim.lrr=1"], ["config"], ["config", "optim"], ["runs"],
-             ["train", "-m", "optim.lrr=1,2"], ["train", "--cfg", "hydra"], ["runs", "--sort", "val/accuracy"]):
+             ["train", "-m", "optim.lrr=1,2"], ["train", "--cfg", "hydra"], ["runs", "--sort", "val/accuracy"],
+             ["compare", "--where", "optim.lr=0.1"]):
     check(args, "torch", "torchmetrics", "numpy", "lightkit.runner")
 check(["compare", "--html", "x.html", "--baseline", "lr=0.1"], "torch")
 """

@@ -12,7 +12,6 @@ from lightkit.compare.statistics import (
     fit_power_law,
     holm,
     mcnemar,
-    mean_and_sd,
     paired,
     resolution,
     runs_needed,
@@ -20,12 +19,6 @@ from lightkit.compare.statistics import (
     unpaired,
     wilcoxon,
 )
-
-
-def test_mean_and_sd_by_hand() -> None:
-    assert mean_and_sd([]) == (None, None)
-    assert mean_and_sd([2.0]) == (2.0, None)
-    assert mean_and_sd([1.0, 2.0, 3.0]) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("n", [3, 5, 12, 40])
