@@ -16,6 +16,7 @@ from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
 from lightkit.common.doors import SHIPPED, import_path
 from lightkit.common.errors import FAILED, UserError
+from lightkit.common.ranking import LEAST_SEEDS
 from lightkit.common.text import slug, three_digits
 from lightkit.runs.catalog import has_checkpoints, project
 from lightkit.runs.reading import read_result
@@ -247,7 +248,7 @@ def suggest_workers(cfg: DictConfig, options: Namespace) -> Answer:
 @taking("--seeds")
 def suggest_rows(cfg: DictConfig, options: Namespace) -> Answer:
     """Find whether more training rows are worth it."""
-    from lightkit.compare.statistics import LEAST_SEEDS, fit_power_law, paired, resolution
+    from lightkit.compare.statistics import fit_power_law, paired, resolution
 
     values, name = dict[int, list[float]](), ""
     for size, seed, name, value in _trainings(cfg, options.seeds or LEAST_SEEDS):

@@ -1,4 +1,4 @@
-"""Which of two values is better, and what several values come to."""
+"""Which of two values is better, what several come to, and how many it takes to tell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Sequence
 
 NOISE = 2.0**-20
 """Differences smaller than this share of a value are the rounding of float32."""
+LEAST_SEEDS = 3
+"""Runs of a group from which on Student's t says anything; of two its spread is luck."""
+LEAST_SIGNS = 6
+"""Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
+UNDECIDED = ("too few seeds", "may be chance")
+"""What is said of runs that say too little."""
+MOST_RUNS = 100
+"""Runs of a group beyond which nobody is told to train more."""
 
 
 def improves(value: float, best: float | None, *, mode: str, min_delta: float = 0.0) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.csv_lines import CsvWriter
+from lightkit.common.ranking import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS, UNDECIDED
 from lightkit.compare.comparison import Cell, RunComparison
 from lightkit.compare.grouping import RunCurve, read_curves, shown
 from lightkit.runs.filters import as_number
@@ -115,8 +116,6 @@ def _over_seeds(comparison: RunComparison) -> TextTable:
 
 
 def _needed(entry: SeedTest) -> str:
-    from lightkit.compare.statistics import MOST_RUNS, UNDECIDED
-
     if entry.needed is None:
         return f"> {MOST_RUNS}" if entry.verdict in UNDECIDED else ""
     return f"≥ {entry.needed}" if entry.p_holm is None else str(entry.needed)
@@ -124,8 +123,6 @@ def _needed(entry: SeedTest) -> str:
 
 def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
     """Say which tests there are, and which there are not."""
-    from lightkit.compare.statistics import LEAST_SEEDS, LEAST_SIGNS, UNDECIDED
-
     notes, tests = list[str](), [entry.test for entry in entries if entry.test is not None]
     if others > 1:
         notes.append(f"p-values are two-sided; Holm: adjusted to {others} comparisons with the baseline")
@@ -144,8 +141,6 @@ def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
 
 
 def _over_rows(comparison: RunComparison) -> list[TextTable]:
-    from lightkit.compare.statistics import LEAST_SIGNS
-
     heads = ["against the baseline", "loss", "seeds", "rows", "Δ", "95 %", "p", "p (Holm)"]
     table = TextTable(
         f"by row of {comparison.split}, mean loss, against {comparison.baseline}", heads, [], list(range(2, 8))
@@ -245,8 +240,7 @@ def _rounded(curve: dict[str, Sequence[Any]]) -> dict[str, list[Any]]:
 _MOST_LINES = 60
 _NAMED = 12
 """Groups that a legend names."""
-_PANELS = 6
-_WIDTH = 13.0
+_PANELS, _WIDTH = 6, 13.0
 _LOGARITHMIC = 20.0
 """Largest value of a key over its smallest from which on its axis is logarithmic."""
 

@@ -18,11 +18,10 @@ from lightkit.common import run_files
 from lightkit.common.argument_checks import FOLDS
 from lightkit.common.csv_lines import read_csv
 from lightkit.common.errors import UserError
+from lightkit.common.ranking import LEAST_SEEDS, UNDECIDED
 from lightkit.compare.grouping import Group
 from lightkit.compare.statistics import (
-    LEAST_SEEDS,
     LEVEL,
-    UNDECIDED,
     Bootstrap,
     McNemar,
     MeanTest,

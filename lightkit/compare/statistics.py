@@ -14,18 +14,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkit.common.ranking import NOISE, is_noise, mean_and_sd
+from lightkit.common.ranking import LEAST_SEEDS, LEAST_SIGNS, MOST_RUNS, NOISE, is_noise, mean_and_sd
 
-LEAST_SEEDS = 3
-"""Runs of a group from which on Student's t says anything; of two its spread is luck."""
-LEAST_SIGNS = 6
-"""Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
 LEVEL = 0.05
 """p below which a difference counts as more than chance."""
-UNDECIDED = ("too few seeds", "may be chance")
-"""What is said of runs that say too little."""
-MOST_RUNS = 100
-"""Runs of a group beyond which nobody is told to train more."""
 _RESAMPLES, _DRAWS_AT_ONCE = 10_000, 2_000_000
 
 
