@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 NOISE = 2.0**-20
 """Differences smaller than this share of a value are the rounding of float32."""
-LEAST_SEEDS = 3
-"""Runs of a group from which on Student's t says anything; of two its spread is luck."""
-LEAST_SIGNS = 6
-"""Pairs that differ from which on a test of ranks or signs can fall below 5 %."""
+LEAST_SEEDS, LEAST_SIGNS = 3, 6
+"""Runs of a group from which on Student's t says anything, as of two its spread is luck; pairs that differ from which
+on a test of ranks or signs can fall below 5 %."""
 UNDECIDED = ("too few seeds", "may be chance")
 """What is said of runs that say too little."""
 MOST_RUNS = 100
