@@ -74,13 +74,8 @@ def sign_run(run: Path, text: str, sign: Callable[[str], RunSignature | None] | 
     return True
 
 
-def sign(text: str) -> RunSignature | None:
-    """Sign a configuration, as YAML, that this project writes; None where this user has no key that counts."""
-    return signer()(text)
-
-
 def signer() -> Callable[[str], RunSignature | None]:
-    """Find project and key, and return what signs as `sign` does: for many configurations that are written at once."""
+    """Return what signs any YAML that this project writes, or gives None where this user has no key that counts."""
     root, (key, _) = project_root(), _find_key(make=True)
     project, inode = str(root or ""), _inode(root)
     return lambda text: RunSignature(project, inode, _mac(key, project, inode, text)) if key is not None else None

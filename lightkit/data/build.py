@@ -159,8 +159,8 @@ class Data:
 
     def reseeded(self, seed: int) -> Data:
         """Return the same splits in the order, and with the augmentation, of another seed."""
-        rows = {name: self.rows.get(name, loader.rows) for name, loader in self.loaders().items()}
-        return self.with_loaders({name: self.loaders()[name].with_rows(own, seed=seed) for name, own in rows.items()})
+        rows, loaders = self.rows, self.loaders().items()
+        return self.with_loaders({name: own.with_rows(rows.get(name, own.rows), seed=seed) for name, own in loaders})
 
     def close(self) -> None:
         """End all loader processes."""

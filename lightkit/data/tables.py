@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -137,8 +138,12 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
     except OSError as error:
         what, fix = f"scikit-learn's file cannot be read: {error}", "pip install --force-reinstall scikit-learn"
         raise UserError(what, argument="", received=str(path), fix=fix, family="data-unreadable") from error
-    text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode()
-    return np.loadtxt(text.splitlines()[skip:], delimiter=delimiter)
+    return _parsed(gzip.decompress(raw) if file.endswith(".gz") else raw, delimiter, skip)
+
+
+@lru_cache(maxsize=2)  # the runs of a sweep, and the folds of a run, read the same file
+def _parsed(text: bytes, delimiter: str | None, skip: int) -> np.ndarray:
+    return np.loadtxt(text.decode().splitlines()[skip:], delimiter=delimiter)
 
 
 def _float(values: np.ndarray) -> Tensor:

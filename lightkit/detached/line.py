@@ -21,7 +21,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import IN_USE, UserError, of_signal
 from lightkit.common.reading import UnreadableError, parse_object, read_text
 from lightkit.common.text import slug
-from lightkit.config.provenance import is_ours, key_problem, read_signature, sign
+from lightkit.config.provenance import is_ours, key_problem, read_signature, signer
 from lightkit.detached.detach import IN_LINE, LINGER, ask
 from lightkit.detached.liveness import is_waiting, look, wait_until_free
 from lightkit.processes.children import Child, lightkit_command, lightkit_path, output_of
@@ -118,7 +118,7 @@ def join(folder: Path, queue: str, after: Sequence[Path], words: Sequence[str]) 
     variables = [f"{name}={text}" for name, text in os.environ.items() if name.startswith(_KEPT)]
     command = ["env", *variables, f"PYTHONPATH={lightkit_path()}", f"{IN_LINE}=1", *lightkit_command(*words)]
     text = json.dumps([str(folder.resolve()), queue, [str(run) for run in after], command, str(Path.cwd())])
-    if (mark := sign(text)) is None and (problem := key_problem()):
+    if (mark := signer()(text)) is None and (problem := key_problem()):
         raise UserError(f"nothing could tell that the line is yours: {problem.what}", key="--queue", fix=problem.fix)
     number = max([time.time_ns(), *(int(place.path.stem) + 1 for place in places())])  # a clock may be set back
     _home().mkdir(parents=True, exist_ok=True, mode=0o700)

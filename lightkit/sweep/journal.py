@@ -33,7 +33,7 @@ from lightkit.common.reading import (
     opened,
     parse_object,
 )
-from lightkit.config.provenance import RunSignature, is_ours, read_signature, sign
+from lightkit.config.provenance import RunSignature, is_ours, read_signature, signer
 from lightkit.sweep.job import Job, JobOutcome, JobPlaces
 
 FORMAT = 1
@@ -163,7 +163,7 @@ class Journal:
 
     def head(self, **facts: Any) -> None:
         """Say what the sweep is, signed; a later one replaces what it names."""
-        made = sign(_signed_head(facts))
+        made = signer()(_signed_head(facts))
         mark = {"mark": made._asdict()} if made else {}
         self._append([{"event": "sweep", "format": FORMAT, "time": _now(), **facts, **mark}])
 
@@ -253,7 +253,7 @@ def find_job(folder: Path) -> tuple[Job, bool]:
 
 
 def _planned(job: Job) -> dict[str, Any]:
-    made = sign(_signed(job))
+    made = signer()(_signed(job))
     digest = hashlib.sha256(job.config.encode()).hexdigest()
     facts = {"overrides": list(job.overrides), "config": job.config, "sha256": digest, "time": _now()}
     facts |= {"environment": dict(job.environment)} if job.environment else {}
