@@ -45,8 +45,7 @@ _MEASURED = 6
 def refusal(learners: Sequence[Learner]) -> str:
     """Return why a member, or several that differ, cannot train at once; empty where nothing speaks against it."""
     first, *others = learners
-    alone = () if others else (*_of_machine(first), *_of_parts(first))  # what goes for one goes for those like it
-    checks = (*alone, *(check for other in others for check in _unlike(first, other)))
+    checks = [check for other in others for check in _unlike(first, other)] or [*_of_machine(first), *_of_parts(first)]
     return next((reason for stands_against, reason in checks if stands_against), "")
 
 

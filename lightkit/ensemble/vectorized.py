@@ -56,10 +56,9 @@ class VectorStepper:
         seeds = seeders(self._engines, learner.state.epoch, position)
         with self._span("forward"), learner.engine.autocast():
             step = stack.computation(batch, seeds=seeds)
-        losses = step.loss
-        self.loss, self.samples = losses.detach(), size
+        self.loss, self.samples = step.loss.detach(), size
         with self._span("backward"):
-            total = losses.sum()
+            total = step.loss.sum()
             learner.engine.backward(total if size == window else total * (size / window))
         self._results.append((step.preds, step.target, self.loss, size, None, step.weight))
         return True

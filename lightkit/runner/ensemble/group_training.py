@@ -19,6 +19,7 @@ from lightkit.assembly.network import model_maker
 from lightkit.assembly.parts import role_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
+from lightkit.common.collecting import uncollected
 from lightkit.common.text import counted
 from lightkit.config import to_plain
 from lightkit.config.merging import copy_node
@@ -72,6 +73,7 @@ class GroupTraining:
         self.saves = build_store(self.cfg.checkpoint, run.place.path, mode=self.cfg.metrics.mode) is not None
         self._written, self._began = -1, time.monotonic()
 
+    @uncollected()
     def prepare(self) -> bool:
         """Build the members; tell whether they will train at once, and why."""
         reason, why = self._refusal(), "ensemble.engine=vectorized"
@@ -214,6 +216,7 @@ class GroupTraining:
         self.store.save(self.stack.state_dict(), step=step)
         self._written, self._began = step, time.monotonic()
 
+    @uncollected()
     def _close(self, files: MemberFiles, facts: dict[str, Any]) -> list[MemberResult]:
         """Test the members that have ended, and write what they came to; `facts` are those of all."""
         run, results = self.run, list[MemberResult]()

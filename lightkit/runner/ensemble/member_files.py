@@ -55,9 +55,8 @@ class ConfigTexts:
         """Return the configuration of a member as YAML."""
         values, text = leaves(member.values), self._text
         for key, number in self._stand_ins.items():
-            own = values[key]
-            told = str(own) if type(own) is int else as_yaml({"": own}).rpartition(": ")[2].rstrip()
-            text = text.replace(str(number), told)
+            own = values[key] if type(values[key]) is int else as_yaml({"": values[key]}).rpartition(": ")[2].rstrip()
+            text = text.replace(str(number), str(own))
         return text
 
     def settings(self, member: RunMember) -> dict[str, bool | float | str]:

@@ -18,6 +18,7 @@ from lightkit.assembly.network import build_network
 from lightkit.assembly.parts import role_of
 from lightkit.common import run_files
 from lightkit.common.argument_checks import IN_ORDER
+from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.config import defaults_of, instantiate, public, to_plain, with_values
@@ -158,6 +159,7 @@ class EnsemblePlan:
         result: dict[str, Any] = self.run.ranks.shared(lambda: self._combined([*self.members.finished, *done]))
         return result
 
+    @uncollected()
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """Combine the members, measure the ensemble, write its files, show what it came to, and return its result."""
         run, apart = self.run, self.method.held_apart(self.facts)
