@@ -47,8 +47,9 @@ class HostBuffers:
                 return tensor.detach().to("cpu", copy=True)
             device, place = tensor.device, (tensor.data_ptr(), tensor.shape)
             kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
-            if place in same and same[place][0] == kind and tensor.numel():
-                return same[place][1].detach()  # another tensor of the same memory, as in the state
+            twin = same.get(place)
+            if twin is not None and twin[0] == kind and tensor.numel():
+                return twin[1].detach()  # another tensor of the same memory, as in the state
             held = old.get(where)
             if held is None or held[0] != kind:
                 held = (kind, torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda"))

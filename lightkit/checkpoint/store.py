@@ -70,6 +70,8 @@ class CheckpointStore:
         self.folder, self.keep_last, self.keep_best, self.mode = Path(folder), keep_last, keep_best, mode
         self.keep_every = keep_every
         self._abandons = False
+        self._there: set[str] | None = None  # names in the folder, once this store has written: to ask for one again
+        # takes as long as copying a hundred thousand parameters
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +145,7 @@ class CheckpointStore:
         try:
             path = self.folder / f"step-{step:08d}.pt"
             copies = 0  # a name of its own: replacing a listed file would leave the manifest wrong for a moment
-            while os.path.lexists(path):
+            while os.path.lexists(path) if self._there is None else path.name in self._there:
                 copies += 1
                 path = self.folder / f"step-{step:08d}-{copies}.pt"
         except OSError as error:
@@ -213,6 +215,7 @@ class CheckpointStore:
 
     def _write(self, plain: dict[str, Any], entry: Entry, *, first: Callable[[], object], abandons: bool) -> None:
         """Bring a checkpoint to the disk; the manifest knows it only when all of it is there."""
+        self._there = None
         try:
             first()
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -232,6 +235,7 @@ class CheckpointStore:
             )
             leaving = [old for old in (*before, *later) if old not in kept]
             publish(made, kept, mode=self.mode, leaving=leaving)
+            self._there = {path.name for path in self.folder.iterdir()}
         except OSError as error:
             raise self._save_error(entry.step, error) from error
 

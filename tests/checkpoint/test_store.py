@@ -188,3 +188,14 @@ def test_prepare_makes_the_folder_or_refuses(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", _raise(errno.EROFS))
     with pytest.raises(UserError, match="Read-only file system"):
         CheckpointStore(tmp_path).prepare()
+
+
+def test_names_in_use_are_not_taken_whoever_made_them_before_the_first_save(tmp_path):
+    (tmp_path / "step-00000010.pt").write_text("somebody's")
+    made = CheckpointStore(tmp_path, keep_last=2)
+    assert [made.save(content(10), step=10).name for _ in range(3)] == [
+        "step-00000010-1.pt",
+        "step-00000010-2.pt",
+        "step-00000010-1.pt",
+    ]
+    assert (tmp_path / "step-00000010.pt").read_text() == "somebody's"
