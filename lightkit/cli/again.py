@@ -14,6 +14,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import quoted
 from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError, of_process
 from lightkit.config import public, save, with_values
 from lightkit.config.member_values import difference
@@ -40,8 +41,9 @@ def why(args: list[str]) -> int:
         raise UserError("a run does not differ from itself", key="lightkit why", received=options.second)
     if options.bisect:
         return _bisect(options, one, other, root)
-    from lightkit.runner.causes import causes, parting
-    from lightkit.runner.traces import first_difference
+    with importing():
+        from lightkit.runner.causes import causes, parting
+        from lightkit.runner.traces import first_difference
 
     found, parts, first = causes(one, other, root), parting(one, other), first_difference(one, other, root, complain)
     facts: dict[str, object] = {"causes": [asdict(cause) for cause in found], "first": first and asdict(first)}

@@ -109,10 +109,8 @@ def _check(options: Namespace, takes: Sequence[str]) -> None:
     low, high = options.low, options.high
     if low is not None and high is not None and low >= high:
         raise UserError("the rates do not rise", key="--high", expected=f"above {low:g}", received=high)
-    for name, least, what in (
-        ("steps", 10, "steps to tell rates apart"),
-        ("seeds", 3, "seeds to tell noise from gain"),
-    ):
+    limits = (("steps", 10, "steps to tell rates apart"), ("seeds", 3, "seeds to tell noise from gain"))
+    for name, least, what in limits:
         if (given := getattr(options, name)) is not None and given < least:
             raise UserError(f"too few {what}", key=f"--{name}", expected=f"{least} or more", received=given)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser, check_checkpoint, whole_number
 from lightkit.cli.terminal import complain, report, say, table
 from lightkit.common import run_files
+from lightkit.common.collecting import importing
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.reading import read_run
@@ -120,7 +121,8 @@ def params(args: list[str]) -> int:
     check_checkpoint(which)
     folder = find_run(options.run, project())
     cfg = read_run(folder, ["device.name=cpu", *options.overrides]).cfg
-    from lightkit.assembly import build
+    with importing():
+        from lightkit.assembly import build
     from lightkit.assembly.inspection import loss_of_batch
     from lightkit.diagnostics.params import GRADIENT_TITLES, RIGHT, TITLES, draw_histograms, lines_about, parameters_of
     from lightkit.runner.models import holds_ensemble, with_checkpoint
@@ -133,14 +135,10 @@ def params(args: list[str]) -> int:
         parts = with_checkpoint(parts, which, folder, cfg)
         loss = loss_of_batch(parts) if options.grads else None
         found = parameters_of(parts.model, match=options.match, buffers=options.buffers, loss=loss)
-    titles, rows = (
-        (*TITLES, *(GRADIENT_TITLES if options.grads else ())),
-        [one.cells(gradients=options.grads) for one in found],
-    )
-    below = lines_about(found, gradients=options.grads)
-    report(
-        options, [one.to_json() for one in found], lambda: [table(titles, rows, right=RIGHT, cut=[0]) + "\n", *below]
-    )
+    titles = (*TITLES, *(GRADIENT_TITLES if options.grads else ()))
+    rows, below = [one.cells(gradients=options.grads) for one in found], lines_about(found, gradients=options.grads)
+    content = [one.to_json() for one in found]
+    report(options, content, lambda: [table(titles, rows, right=RIGHT, cut=[0]) + "\n", *below])
     if picture is not None:
         count = draw_histograms(found, picture)
         if not options.json:
@@ -187,7 +185,8 @@ def built_model(options: Namespace) -> Iterator[tuple[DictConfig, Learner]]:
         UserError: The configuration is wrong, or a part cannot be built.
     """
     cfg, folder = configuration(options, "device.name=cpu")
-    from lightkit.assembly import build
+    with importing():
+        from lightkit.assembly import build
 
     parts = build(cfg, folder, report=complain)
     with closing(parts.data):

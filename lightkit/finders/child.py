@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lightkit.common.collecting import importing
 from lightkit.common.doors import import_path
 from lightkit.common.errors import FAILED, OUT_OF_MEMORY, UserError
 from lightkit.common.failures import in_short, is_out_of_memory
@@ -173,6 +174,8 @@ def work() -> int:
     cfg: Any = OmegaConf.create(job["cfg"])
     OmegaConf.set_readonly(cfg, True)
     try:
+        with importing():
+            import_path("lightkit.finders.steps.TrialSteps")
         import_path(f"lightkit.finders.{MEASURES[job['what']]}")(cfg, answer, **job["options"])
     except Exception as error:
         answer(failure(error))

@@ -50,7 +50,7 @@ def test_nothing_is_imported_that_is_not_needed(project: Path) -> None:
     """Help needs nothing but Python; what only reads and composes needs no PyTorch, and most of it no numpy."""
     a_sweep(project, {0.1: [0.5, 0.75, 0.7], 0.01: [0.25, 0.5, 0.6]})
     code = f"""
-import sys
+import gc, sys
 from lightkit.cli import main
 
 def check(args, *names):
@@ -66,6 +66,8 @@ for args in (["train", "--cfg", "job"], ["train", "optim.lrr=1"], ["config"], ["
              ["compare", "--where", "optim.lr=0.1"]):
     check(args, "torch", "torchmetrics", "numpy", "lightkit.runner")
 check(["compare", "--html", "x.html", "--baseline", "lr=0.1"], "torch")
+main(["plan"])
+assert gc.get_freeze_count() > 100_000, "no search for cycles goes through what PyTorch made"
 """
     env = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], cwd=project, env=env, capture_output=True, check=False)
