@@ -166,18 +166,17 @@ class Layout:
         Args:
             tags: Their tags; those that no chart is for are left out.
         """
-        before = sum(map(len, self._charts.values()))
         for tag in tags:
             for category, title, pattern in _charts_of(tag):
-                self._charts[category][title] = pattern
-        self._is_written = self._is_written and sum(map(len, self._charts.values())) == before
+                if title not in self._charts[category]:
+                    self._charts[category][title], self._is_written = pattern, False
 
     def unwritten(self) -> list[Any]:
         """Return the layout as values of a summary that is written then; nothing where it is as it was before."""
-        from torch.utils.tensorboard.summary import custom_scalars
-
         if self._is_written:
             return []
+        from torch.utils.tensorboard.summary import custom_scalars
+
         self._is_written = True
         charts = {
             category: {

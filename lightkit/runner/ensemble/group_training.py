@@ -227,7 +227,6 @@ class GroupTraining:
         parts = [part for _, part in pairs]
         splits = HELD_OUT.values() if is_member(files.folders[self.members[0].name]) else ()
         outputs = evaluate_ended(parts, [*splits], cfg=self.cfg, saves=self.saves, run=run) if parts else {}
-        more = bool(self.cfg.metrics.figures) or self.cfg.checkpoint.export != "none"
         for place, (own, part) in enumerate(pairs):
             if own.name in self.finished:
                 results.append(self.finished[own.name])
@@ -236,7 +235,7 @@ class GroupTraining:
             folder = files.folders[own.name]
             files.save(own, part)
             predictions = keep_outputs(given, part.learner.data.info, folder) if splits else None
-            if more:
+            if self.cfg.metrics.figures or self.cfg.checkpoint.export != "none":
                 self._extras(own, part, folder, given)
             result = files.finish(own, part, **facts)
             weights = part.learner.model.state_dict() if self.saves else None

@@ -79,7 +79,7 @@ class Members:
     def measured(self, predictions: MemberPredictions, apart: Tensor) -> dict[str, float]:
         """Return loss and metrics of predictions, by the names of the rows; see `MemberPredictions.by_rows`."""
         found = dict[str, float]()
-        for name, rows in predictions.by_rows(apart).items():
+        for name, rows in predictions.by_rows(apart).items() if len(predictions) else ():
             found |= SplitMeter(self.run.cfg, self.shared, name)(rows.take(rows.predicted))
         return found
 
