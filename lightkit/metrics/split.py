@@ -25,6 +25,11 @@ Kwargs = Mapping[str, Any]
 """What the metrics of a batch get besides output and target, by the names of their arguments."""
 
 
+def detached(tensor: Tensor) -> Tensor:
+    """Return a tensor without its graph; one that has none stays as it is."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 class MetricRow(NamedTuple):
     """The results of one batch, as they are queued; see `SplitMetrics.update`."""
 
@@ -191,10 +196,10 @@ class SplitMetrics:
         """
         means = {name: torch.as_tensor(value, dtype=self._wide).detach().mean() for name, value in (log or {}).items()}
         if preds is not None and target is not None:
-            preds, target, kwargs = mapped(Tensor.detach, (preds, target, dict(kwargs) if kwargs else None))
+            preds, target, kwargs = mapped(detached, (preds, target, dict(kwargs) if kwargs else None))
             self._elements += _count(preds)
         self._queue.append(
-            MetricRow(preds, target, loss.detach(), size, kwargs, mapped(Tensor.detach, weight), means or None)
+            MetricRow(preds, target, detached(loss), size, kwargs, mapped(detached, weight), means or None)
         )
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()

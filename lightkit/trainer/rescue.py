@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -126,15 +126,14 @@ class Rescue:
 
     def _versions(self) -> int:
         """Count how often the weights were changed in place."""
-        return sum(parameter._version for parameter in self._held("_parameters"))
+        return sum([parameter._version for parameter in self._held("_parameters")])
 
-    def _held(self, kind: str) -> Iterator[Tensor]:
-        """Yield what the modules hold: `named_parameters` and `named_buffers` take as long as a small layer."""
+    def _held(self, kind: str) -> list[Tensor]:
+        """Return what the modules hold: `named_parameters` and `named_buffers` take as long as a small layer."""
         if not self._modules:
             model = self._learner.model
-            yield from model.parameters() if kind == "_parameters" else model.buffers()
-        for module in self._modules:
-            yield from (tensor for tensor in module.__dict__[kind].values() if tensor is not None)
+            return [*(model.parameters() if kind == "_parameters" else model.buffers())]
+        return [held for module in self._modules for held in module.__dict__[kind].values() if held is not None]
 
     def _copies(self, names: list[str]) -> dict[str, Any] | None:
         """Copy the states of callbacks; None where that would be too much for each step."""

@@ -18,6 +18,7 @@ from lightkit.common.stepping import needs_closure
 from lightkit.device import Engine
 from lightkit.device.stepping import Clip, ClipNorm
 from lightkit.diagnostics.spans import NoSpans
+from lightkit.metrics.split import detached
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
@@ -90,7 +91,7 @@ class PlainStepper:
             return False
         weight = loss_weight(step, self._learner.criterion)
         found = (step.preds, step.target, step.loss, self.samples, step.metric_kwargs, weight, step.log)
-        self._results.append(mapped(torch.Tensor.detach, found))
+        self._results.append(mapped(detached, found))
         self.outputs = self._results[-1][0]
         return True
 
@@ -187,8 +188,7 @@ class ClosureStepper(PlainStepper):
             if norms:
                 self._compute_again()
             norms.append(engine.clip(learner.optimizer, want_norm=want_norm and not norms))
-            ranks = engine.ranks
-            return self._total if ranks.size == 1 else torch.tensor(ranks.mean(self._total, 1))
+            return self._total if engine.ranks.size == 1 else torch.tensor(engine.ranks.mean(self._total, 1))
 
         learner.optimizer.step(closure)  # type: ignore[arg-type]
         engine.discard(learner.optimizer)
