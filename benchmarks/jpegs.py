@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import ImageDataset, create_loader
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -144,6 +143,8 @@ def build_timms(
         workers: Processes.
         before: Transforms of a picture before its own.
     """
+    from timm.data import ImageDataset, create_loader
+
     scaling = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     files = ImageDataset(str(folder))
     loader: Iterable[Any] = create_loader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -31,8 +32,10 @@ import tests.composing
 import tests.drawing
 import tests.own_code
 import tests.parsing
+from lightkit.common.sparing import sparingly
 from tests.warm import Warm, begin
 
+sparingly(lambda: importlib.import_module("torchmetrics"))  # as every run does; all of it takes seconds
 FOR_ALL = (tests.composing, tests.drawing, tests.own_code, tests.parsing)
 WHOLE_RUNS = {"benchmarks", "docs", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
@@ -77,6 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Files and tests that are named run whole; here, as worker processes take their options from this one."""
+    gc.disable()  # until all is imported and collected, which leaves few cycles
     if not hasattr(config, "workerinput"):
         tests.composing.share(folder := Path(tempfile.mkdtemp(prefix="lightkit-tests-")))
         config.stash[SERVER] = begin(folder / "socket")
@@ -145,6 +149,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

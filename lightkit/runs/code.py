@@ -45,8 +45,9 @@ def own_files() -> dict[str, Path]:
     # To go through all takes long. What libraries put among the modules may not be comparable.
     if [*map(id, _SEEN["modules"].values())] != [*map(id, sys.modules.values())]:
         modules = dict(sys.modules)
-        files = {name: file for name, it in modules.items() if isinstance(file := getattr(it, "__file__", None), str)}
-        mine = {name: Path(file) for name, file in sorted(files.items()) if _is_mine(file)}
+        known = {name: getattr(it, "__dict__", {}).get("__file__") for name, it in modules.items()}
+        files = {name: file for name, file in known.items() if isinstance(file, str)}
+        mine = {name: Path(files[name]) for name in sorted(filter(lambda name: _is_mine(files[name]), files))}
         tops = {name: name.partition(".")[0] for name, file in mine.items() if file.suffix == ".py"}
         found = {name: mine[name] for name, top in tops.items() if top in mine or top not in files}
         _SEEN.update(modules=modules, files=found)

@@ -12,8 +12,12 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, instantiate
 from lightkit.config.policy import DATASETS
 
-pytest.importorskip("timm")
-pytest.importorskip("torchvision")
+
+@pytest.fixture(scope="module", autouse=True)
+def _packages() -> None:
+    for name in ("timm", "torchvision"):
+        pytest.importorskip(name)
+
 
 RESNET = "model._target_=timm.models.resnet.resnet18"
 CFG = "{url: 'http://127.0.0.1:9/resnet18-f37072fd.pth', source: timm}"

@@ -91,8 +91,8 @@ class Case:
         place, trace = self.place / name, self.place / f"{name}.jsonl"
         by_kill = sign == signal.SIGKILL
         end = None if by_kill else lambda: os.kill(os.getpid(), sign)
-        run = traced_runner(self.cfg, place, trace=trace, end_at=moment, end=end)
-        forked(lambda: run.run(), self.place / f"{name}.log", want=-sign if by_kill else 128 + sign)
+        run = lambda: traced_runner(self.cfg, place, trace=trace, end_at=moment, end=end).run()  # noqa: E731
+        forked(run, self.place / f"{name}.log", want=-sign if by_kill else 128 + sign)
         return place
 
     def resume(self, place: Path, *overrides: str, before: Callable[[], Any] = lambda: None, want: int = 0) -> None:

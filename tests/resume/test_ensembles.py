@@ -284,8 +284,8 @@ def test_members_of_a_vote_are_trained_on(tmp_path: Path) -> None:
 def test_a_signal_ends_all_of_it_and_names_the_ensemble(voting: Path, tmp_path: Path) -> None:
     place = tmp_path / "run"
     moment, end = Moment("step", 5, 0, "01"), lambda: os.kill(os.getpid(), signal.SIGTERM)
-    cut = traced_runner(config("voting", ALONE), place, trace=tmp_path / "trace", end_at=moment, end=end)
-    forked(cut.run, tmp_path / "log", want=128 + signal.SIGTERM)
+    cut = lambda: traced_runner(config("voting", ALONE), place, trace=tmp_path / "trace", end_at=moment, end=end).run()  # noqa: E731
+    forked(cut, tmp_path / "log", want=128 + signal.SIGTERM)
     assert f"lightkit resume {place}\n" in (place / "members" / "01" / "run.log").read_text()
     resumed(place)
     assert differences(voting, place) == []

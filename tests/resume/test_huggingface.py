@@ -9,8 +9,12 @@ import pytest
 from tests.hub import overrides, save_reviews, save_tokenizer, sentences
 from tests.resume.harness import BASE, Case, configured
 
-pytest.importorskip("datasets")
-pytest.importorskip("transformers")
+
+@pytest.fixture(scope="module", autouse=True)
+def _packages() -> None:
+    for name in ("datasets", "transformers"):
+        pytest.importorskip(name)
+
 
 KINDS = {
     "texts": ("data.dataset.target=label",),
