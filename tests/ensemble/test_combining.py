@@ -41,6 +41,13 @@ def test_soft_is_the_weighted_mean_of_those_who_predicted() -> None:
         soft(predictions, [1, 1, math.nan])
 
 
+def test_soft_of_several_ensembles_at_once_has_the_bits_of_each() -> None:
+    predictions = torch.rand(5, 3, 7, 4, generator=torch.Generator().manual_seed(0))
+    predictions[1, 2, 3] = math.nan
+    alone = torch.stack([soft(own, [1, 2, 3, 4, 5]) for own in predictions.unbind(1)])
+    assert torch.equal(soft(predictions, [1, 2, 3, 4, 5]), alone)
+
+
 def test_hard_counts_votes_and_ties_go_to_the_lower_class() -> None:
     votes = torch.tensor([[2, 1, 0], [1, 1, 2], [0, 0, 2], [2, 0, 0]])
     shares = hard(F.one_hot(votes, 3).float() * 0.4 + 0.2, task="multiclass")
