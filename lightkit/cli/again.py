@@ -45,7 +45,7 @@ def why(args: list[str]) -> int:
         from lightkit.runner.causes import causes, parting
         from lightkit.runner.traces import first_difference
 
-    found, parts, first = causes(one, other, root), parting(one, other), first_difference(one, other, root, complain)
+    found, parts, first = causes(one, other, root), parting(one, other), first_difference(one, other, complain)
     facts: dict[str, object] = {"causes": [asdict(cause) for cause in found], "first": first and asdict(first)}
     facts["parting"] = parts and dict(zip(_PARTING, parts))
     return report(options, facts, lambda: [*_lines(found, parts), *([f"\n{first}"] if first else [])])

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.terminal import number
+from lightkit.common.reading import yaml_or_nothing
 from lightkit.common.text import counted, format_bytes
 from lightkit.config.native import replicates
 from lightkit.runs.care import drop_checkpoints, users_of
 from lightkit.runs.catalog import project
-from lightkit.sweep.job import Job, content_of, section_of
+from lightkit.sweep.job import Job, section_of
 from lightkit.sweep.journal import Record
 from lightkit.sweep.replicates import ENDS, by_whole, whole_job
 from lightkit.sweep.state import JobProgress, JobState
@@ -85,7 +86,7 @@ def _test(job: Job, over: Mapping[str, Any], values: Sequence[float], *, step: f
     from lightkit.compare.seeds import split_overlap
     from lightkit.compare.statistics import paired
 
-    split = section_of(section_of(content_of(job.config), "data"), "split")
+    split = section_of(section_of(yaml_or_nothing(job.config), "data"), "split")
     keys = {f"data.split.{name}": value for name, value in split.items()}
     varies = any(len(over[key]) > 1 for key in over if key in keys)
     return paired(values, step=step, overlap=split_overlap(keys, JobProgress(job).metric) if varies else 0.0)

@@ -20,7 +20,7 @@ from lightkit.cli.terminal import complain, json_text, number, read_seconds, say
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
-from lightkit.common.reading import TEXTS
+from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.common.suggest import nearest
 from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
@@ -28,7 +28,6 @@ from lightkit.loggers.wording import duration, shortened
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep, survives
 from lightkit.sweep.received import counting_options
@@ -94,7 +93,7 @@ def _resume(folder: Path, options: argparse.Namespace) -> int:
     # The command at the end is that of the user; one of somebody else's counts for nothing.
     job, command = next(iter(record.jobs.values()), None), None
     if job is not None and find_job(job.folder)[1]:
-        command = content_of(job.config).get("on_end")
+        command = yaml_or_nothing(job.config).get("on_end")
     on_end: Any = command if TEXTS.fits(command) else []
     work = partial(go_on, folder, changed, again=options.stopped)
     return carry_out(work, folder, options, on_end=on_end)

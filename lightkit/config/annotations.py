@@ -101,11 +101,6 @@ def _is_ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is ...
 
 
-def or_none(kind: Any) -> Any:
-    """Return the same type, or null."""
-    return kind if kind is Any else Optional[kind]
-
-
 def fits(value: Any, kind: Any) -> bool:
     """Tell whether a plain value (from YAML) has the type. A whole number is a number; true and false are not."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)

@@ -106,11 +106,6 @@ def setting_of(name: str) -> tuple[str, Setting]:
     return name, SETTINGS[name]
 
 
-def runs_plugin(choices: Mapping[str, str]) -> bool:
-    """Tell whether a sweeper or launcher of Hydra's runs the jobs of a sweep."""
-    return any(choices.get(f"hydra/{kind}") not in _BASIC for kind in ("sweeper", "launcher"))
-
-
 def check_hydra(
     cfg: DictConfig, sources: Sources, loader: ConfigLoader, *, sweep: bool | None = None
 ) -> list[UserError]:
@@ -126,7 +121,7 @@ def check_hydra(
         An error for each.
     """
     choices = loader.choices(cfg)
-    plugin = runs_plugin(choices) and sweep is not False
+    plugin = sweep is not False and any(choices.get(f"hydra/{kind}") not in _BASIC for kind in ("sweeper", "launcher"))
     unwanted = "run" if sweep else "sweep"
     found = {error.key: error for error in _wrong_choices(cfg, loader, plugin)}
     for key, origin in sources.set_below("hydra"):

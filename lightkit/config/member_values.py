@@ -244,12 +244,11 @@ def _hasten(cfg: DictConfig) -> None:
     if any(gradual[unit] is not None for unit in ("every_epochs", "every_steps", "share")):
         gradual.every_epochs, gradual.every_steps, gradual.first, gradual.share = None, None, None, 0.5
     later = [entry for entry in cfg.finetune.schedule if entry.epoch or entry.step or entry.share]
-    moments = _shares(later, epochs=cfg.trainer.epochs, steps=cfg.trainer.steps)
-    for entry, share in zip(later, moments):
+    for entry, share in zip(later, _shares(later)):
         entry.epoch, entry.step, entry.share = None, None, share
 
 
-def _shares(entries: Sequence[Any], *, epochs: int | None, steps: int | None) -> list[float]:
+def _shares(entries: Sequence[Any]) -> list[float]:
     """Return a share of the run for each entry of a schedule, in the order of their moments.
 
     Moments of different units cannot be told apart without the data: these come in the order in which they are listed.

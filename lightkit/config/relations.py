@@ -195,7 +195,8 @@ def texts_of_engines(sweep: SweepConfig, report: Report) -> None:
     """Refuse line breaks and control characters in what a queue or a cluster is told: they would begin another line."""
     nodes = {part: node for part in SHIPPED["sweep.engine"] if isinstance(node := vars(sweep).get(part), Node)}
     for part, name, value in [(part, *item) for part, node in nodes.items() for item in vars(node).items()]:
-        odd = [text for text in (value if isinstance(value, list) else [value]) if _acts(text)]
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        odd = [text for text in texts if in_one_line(text) != text]
         if odd:
             what, fix = "a line break or another control character", "an item of the list for each line"
             facts = {"received": odd[0], "fix": fix if isinstance(value, list) else None, "family": "wrong-value"}
@@ -244,10 +245,6 @@ def time_of_slurm(sweep: SweepConfig, report: Report) -> None:
         facts = {"received": asked.save_before, "fix": f"{fix} sweep.slurm.save_before"}
         expected = f"less than the {seconds:g} seconds of sweep.slurm.time={asked.time}"
         report.add(("sweep", "slurm", "save_before"), what, expected=expected, **facts)
-
-
-def _acts(text: object) -> bool:
-    return isinstance(text, str) and in_one_line(text) != text
 
 
 _METHODS = "lightkit.ensemble.methods."

@@ -10,10 +10,10 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Optional
 
 import lightkit.config.modules as modules
-from lightkit.config.annotations import is_called, or_none, read_annotation
+from lightkit.config.annotations import is_called, read_annotation
 from lightkit.config.lookup import Found, OpaqueSourceError, TargetError, bases, defined_path, find, last_name, own
 from lightkit.config.modules import Module
 
@@ -168,8 +168,8 @@ def _of_function(
 
 def _parameter(argument: ast.arg, default: ast.expr | None, module: Module) -> Parameter:
     kind = read_annotation(_alias(argument.annotation, module))
-    if isinstance(default, ast.Constant) and default.value is None:
-        kind = or_none(kind)
+    if isinstance(default, ast.Constant) and default.value is None and kind is not Any:
+        kind = Optional[kind]
     return Parameter(argument.arg, kind, required=default is None, default=ast.unparse(default) if default else "")
 
 

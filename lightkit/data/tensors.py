@@ -163,14 +163,13 @@ def gathered(tensor: Tensor, rows: Tensor) -> Tensor:
     return torch.index_select(tensor, 0, rows, out=tensor.new_empty((len(rows), *tensor.shape[1:]), pin_memory=True))
 
 
-def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInfo:
+def infer_info(x: Tensor, y: Tensor) -> DataInfo:
     """Find out kind and sizes: whole-number targets are classes, others are regression targets."""
     if y.is_floating_point():
         return DataInfo("regression", tuple(x.shape[1:]), math.prod(y.shape[1:]))
-    count = len(class_names) or (count_classes(y) if len(y) else 0)
-    names = tuple(class_names) or tuple(map(str, range(count)))
+    count = count_classes(y) if len(y) else 0
     task = "segmentation" if is_dense(x.shape[1:], y.shape[1:]) else "multiclass"
-    return DataInfo(task, tuple(x.shape[1:]), count, names)
+    return DataInfo(task, tuple(x.shape[1:]), count, tuple(map(str, range(count))))
 
 
 def check_classes(info: DataInfo) -> None:

@@ -84,7 +84,7 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
         return (alive or found)[0]
     if text == "last":
         raise no_runs(root)
-    names = [*dict.fromkeys(map(run_name, newest_first))]
+    names = names_of(newest_first)
     known = [*names, *(folder.name for folder in newest_first)]
     fix = noted("`lightkit ps --all` lists runs and sweeps; `last` is the newest")
     likely = dict.fromkeys([*nearest(text, known), *names[:_SHOWN]])

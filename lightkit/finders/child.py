@@ -9,10 +9,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +32,8 @@ KILLED = (-int(getattr(signal, "SIGKILL", 9)), 137)
 _VICTIM = "1000"
 """What tells Linux to end this process, and no other one, where memory runs out all the same."""
 _TAIL = 2000
+Answer = Callable[[dict[str, Any]], None]
+"""Writes an answer."""
 
 
 class MeasuringProcess:
@@ -105,8 +107,8 @@ class MeasuringProcess:
         return UserError(what, key=self._key, fix=self._fix, exit_code=FAILED)
 
 
-def begin() -> tuple[dict[str, Any], IO[str]]:
-    """Begin to be such a process; return the job, and the file that takes the answers.
+def begin() -> tuple[dict[str, Any], DictConfig, Answer]:
+    """Begin to be such a process; return the job, its configuration, and what answers.
 
     What the user's own code prints goes to standard error: it is no answer.
     """
@@ -114,8 +116,16 @@ def begin() -> tuple[dict[str, Any], IO[str]]:
         Path("/proc/self/oom_score_adj").write_text(_VICTIM)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+
+    def answer(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
     job: dict[str, Any] = json.loads(sys.stdin.readline())
-    return job, answers
+    make_importable(project_root())
+    cfg = OmegaConf.create(job["cfg"])
+    OmegaConf.set_readonly(cfg, True)
+    return job, cfg, answer
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -164,15 +174,7 @@ MEASURES = {"lr": "lr.measure", "batch": "speeds.measure_batch", "workers": "spe
 
 def work() -> int:
     """Measure in this process (`lightkit find --measure`), and answer with a line of JSON each on standard output."""
-    job, answers = begin()
-
-    def answer(content: dict[str, Any]) -> None:
-        answers.write(json.dumps(content) + "\n")
-        answers.flush()
-
-    make_importable(project_root())
-    cfg: Any = OmegaConf.create(job["cfg"])
-    OmegaConf.set_readonly(cfg, True)
+    job, cfg, answer = begin()
     try:
         with importing():
             import_path("lightkit.finders.steps.TrialSteps")

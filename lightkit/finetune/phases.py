@@ -101,7 +101,6 @@ def gradual_changes(
     frozen: Collection[str],
     depths: Mapping[str, int],
     *,
-    steps_per_epoch: int,
     total_steps: int,
 ) -> list[Change]:
     """Unfreeze gradually from the head down (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146).
@@ -110,7 +109,6 @@ def gradual_changes(
         options: `every_epochs`, `every_steps` or `share`, `layers` and `first`.
         frozen: Names of the parameters that are frozen at the start.
         depths: Layer of each parameter, 0 at the input.
-        steps_per_epoch: Optimizer steps of an epoch.
         total_steps: Optimizer steps of the run.
 
     Returns:

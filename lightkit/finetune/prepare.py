@@ -137,14 +137,13 @@ def prepare(
     injected = inject(model, targets, options)
     names.injected = [name for part in injected.values() for name in part]
     current_names = {before: now for now, before in plain_names(model).items()}
-    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
     pool = [name for name in names.aliases if name in frozen]
     changes = scheduled_changes(options["schedule"], names, total_steps=total_steps)
-    changes += gradual_changes(options["gradual"], pool, layers, **lengths)
+    changes += gradual_changes(options["gradual"], pool, layers, total_steps=total_steps)
     trained = [name for name in (*names.aliases, *names.injected) if name not in frozen]
     configured = [
         _make_phase(model, start, names, options, current_names=current_names, plain_modules=plain_modules)
-        for start in phase_starts(trained, changes, **lengths)
+        for start in phase_starts(trained, changes, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
     ]
     phases = tuple(with_norms_held_by_model(model, phase) for phase in configured)
     freeze(model, phases[0])

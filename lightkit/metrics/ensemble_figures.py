@@ -177,18 +177,17 @@ def pairs(matrix: Sequence[Sequence[float]], names: Sequence[str], *, title: str
     return figure
 
 
-def weights(names: Sequence[str], values: Sequence[float], *, title: str = "Weights of the members") -> Figure:
+def weights(names: Sequence[str], values: Sequence[float]) -> Figure:
     """Draw the weight of each member as a bar; of many members the heaviest.
 
     Args:
         names: Names of the members.
         values: Their weights.
-        title: What the figure shows.
     """
     heaviest = sorted(range(len(values)), key=lambda at: -values[at])[:_BARS]
     shown = sorted(heaviest)
     more = f" (heaviest: {len(shown)} of {len(values)})" if len(shown) < len(values) else ""
-    figure, axes = new_figure(6.0, 1.2 + 0.3 * max(2, len(shown)), title + more)
+    figure, axes = new_figure(6.0, 1.2 + 0.3 * max(2, len(shown)), f"Weights of the members{more}")
     places = list(range(len(shown)))
     chosen = [values[at] for at in shown]
     axes.barh(places, chosen, height=0.68, color=[BLUE if value else FAINT for value in chosen], zorder=2)

@@ -81,7 +81,7 @@ def flatten(
     """
     if isinstance(result, Mapping):
         return _merged(flatten(f"{name}/{key}", value, class_names, metric) for key, value in result.items())
-    if isinstance(result, (tuple, list)) and not _is_numbers(result):
+    if isinstance(result, (tuple, list)) and not all(isinstance(value, (bool, int, float)) for value in result):
         return _of_parts(name, result, class_names, metric)
     if isinstance(result, str):
         return {}, {name: Shaped(VALUES, {"text": result})}
@@ -122,10 +122,6 @@ def _merged(parts: Any) -> tuple[dict[str, Tensor], dict[str, Shaped]]:
         numbers |= some
         shaped |= rest
     return numbers, shaped
-
-
-def _is_numbers(result: Sequence[Any]) -> bool:
-    return all(isinstance(value, (bool, int, float)) for value in result)
 
 
 def _is_point(metric: Any) -> bool:

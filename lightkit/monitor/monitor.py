@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Protocol
 
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
@@ -61,13 +60,6 @@ class NoMonitor:
         return Totals(cpus=usable_cpus())
 
 
-class HostReader(Protocol):
-    """What reads the state of the machine: `Host`, or what stands in for it."""
-
-    def read(self) -> dict[str, float]:
-        """Return values by name."""
-
-
 @dataclass
 class Watch:
     """Takes samples when it is told to, and adds them up. It has no thread and no lock.
@@ -86,7 +78,7 @@ class Watch:
     uuids: Mapping[int, str] | None = None
     clock: Callable[[], float] = time.monotonic
     open_gpus: Callable[[], Source] = open_source
-    open_host: Callable[[Path], HostReader] = Host
+    open_host: Callable[[Path], Host] = Host
 
     def __post_init__(self) -> None:
         if self.gpus:

@@ -107,15 +107,9 @@ def parameter_groups(
     return [{**group, "part": owners[group["param_names"][0]]} for group in groups] if parts else groups
 
 
-def matched_rules(
-    model: nn.Module,
-    rules: Sequence[Mapping[str, Any]],
-    *,
-    names: Collection[str] | None = None,
-    aliases: Mapping[str, str] | None = None,
-) -> list[Matched]:
+def matched_rules(model: nn.Module, rules: Sequence[Mapping[str, Any]]) -> list[Matched]:
     """Find what each pattern of the rules stands for; the arguments are those of `parameter_groups`."""
-    known = _known(model, names, aliases or {})
+    known = _known(model, None, {})
     return [found for rule in read_rules(rules) for found in matched(rule, known)]
 
 

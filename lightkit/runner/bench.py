@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.assembly import build
 from lightkit.common.errors import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
-from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
 from lightkit.device.engine import Batches
@@ -24,7 +23,7 @@ from lightkit.device.switches import Compiler
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import MARGIN, memory_of
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.finders.child import MeasuringProcess, begin, failure
+from lightkit.finders.child import Answer, MeasuringProcess, begin, failure
 from lightkit.processes.children import lightkit_command
 from lightkit.runner.faults import MemoryReport
 from lightkit.trainer.evaluate import evaluate
@@ -151,30 +150,22 @@ def work() -> int:
 
     It ends where memory ran out: what an error leaves behind would count with the next size.
     """
-    job, answers = begin()
-    make_importable(project_root())
-    cfg: Any = OmegaConf.create(job["cfg"])
-    OmegaConf.set_readonly(cfg, True)
-    return serve(cfg, sys.stdin, answers, **job["options"])
+    job, cfg, answer = begin()
+    return serve(cfg, sys.stdin, answer, **job["options"])
 
 
-def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> int:
+def serve(cfg: DictConfig, asked: IO[str], answer: Answer, **options: Any) -> int:
     """Measure every size that is asked for.
 
     Args:
         cfg: The configuration, for one process.
         asked: One JSON object a line: the arguments of `Bench.measure`.
-        answers: Takes one JSON object a line: first the facts, then what each size needs.
+        answer: Takes first the facts, then what each size needs.
         options: See `Bench`.
 
     Returns:
         0.
     """
-
-    def answer(content: dict[str, Any]) -> None:
-        answers.write(json.dumps(content) + "\n")
-        answers.flush()
-
     scene = MemoryReport(cfg)
     try:
         bench = Bench(cfg, **options)

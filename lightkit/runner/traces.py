@@ -67,13 +67,12 @@ class FirstDifference:
         return f"{place} the {self.what}{about} differs first{size}{f': {self.note}' if self.note else ''}"
 
 
-def first_difference(one: Path, other: Path, root: Path, tell: Callable[[str], object] = str) -> FirstDifference | None:
+def first_difference(one: Path, other: Path, tell: Callable[[str], object] = str) -> FirstDifference | None:
     """Return the first thing that two runs computed otherwise; None where their traces do not differ, or are not there.
 
     Args:
         one: Folder of the first run.
         other: Folder of the second.
-        root: The project.
         tell: Told what is about to be done.
     """
     first, second = (traces(folder) for folder in (one, other))

@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
+from lightkit.common.reading import yaml_or_nothing
 from lightkit.config.schema.sweeping import HalvingConfig
-from lightkit.sweep.job import Job, JobOutcome, JobSearch, Start, content_of
+from lightkit.sweep.job import Job, JobOutcome, JobSearch, Start
 
 Unit = Literal["epoch", "step"]
 _KEY = "sweep.halving"
@@ -122,7 +123,7 @@ def _read_terms(jobs: Sequence[Job], unit: Unit) -> Terms:
     """
     found: Terms | None = None
     for job in jobs:
-        cfg = content_of(job.config)
+        cfg = yaml_or_nothing(job.config)
         if not all(isinstance(cfg.get(name), dict) for name in ("trainer", "metrics", "checkpoint", "ensemble")):
             what, fix = "the configuration of a job cannot be read", "`lightkit train -m` plans the sweep anew"
             raise UserError(what, key=_KEY, received=job.name, fix=fix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol
@@ -12,7 +11,6 @@ from typing import Any, Literal, Protocol
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.names import folder_below, same_name
-from lightkit.common.reading import UnreadableError, parse_mapping
 from lightkit.config.project import is_run, project_root
 
 Status = Literal["finished", "paused", "pruned", "stopped", "failed", "interrupted"]
@@ -39,15 +37,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def content_of(config: str) -> dict[str, Any]:
-    """Return the configuration of a job as plain values; empty where it is damaged, as it may come from elsewhere."""
-    with suppress(UnreadableError):
-        return parse_mapping(config)
-    return {}
-
-
 def section_of(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of it; empty where there is none."""
+    """Return a section of the configuration of a job; empty where there is none."""
     found = content.get(name)
     return found if isinstance(found, Mapping) else {}
 

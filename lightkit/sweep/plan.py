@@ -10,6 +10,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.reading import yaml_or_nothing
 from lightkit.config import Composed, to_yaml
 from lightkit.config.doors import load
 from lightkit.config.hydra_settings import job_environment
@@ -19,7 +20,7 @@ from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.engines.base import JobEngine, Plan
 from lightkit.sweep.halving import Halving, build_halving
-from lightkit.sweep.job import Grid, Job, JobSearch, content_of
+from lightkit.sweep.job import Grid, Job, JobSearch
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.replicates import IsWorse, Replicated, by_whole, whole_job
 from lightkit.sweep.state import look
@@ -177,7 +178,8 @@ def find_sweep(text: str, root: Path) -> Path:
 
 def _content(config: str) -> str:
     """Return a configuration without what is no part of what is trained, to compare it."""
-    return repr({key: value for key, value in content_of(config).items() if key not in ("resume", "name", "on_end")})
+    content = yaml_or_nothing(config)
+    return repr({key: value for key, value in content.items() if key not in ("resume", "name", "on_end")})
 
 
 def _other(record: Record, name: str, typed: Sequence[str]) -> UserError:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lightkit.common import run_files
 from lightkit.common.errors import IN_USE, UserError, of_signal
+from lightkit.common.reading import yaml_or_nothing
 from lightkit.common.text import without_secrets
-from lightkit.sweep.job import content_of
 from lightkit.sweep.journal import find_job
 from lightkit.sweep.warm import TIED_TO
 
@@ -98,7 +98,7 @@ def job_config(folder: Path, config: str, *, known: bool, stop_at: str | None = 
     from lightkit.config.project import make_importable, project_root
     from lightkit.config.provenance import refuse_foreign_targets
 
-    if not content_of(config):
+    if not yaml_or_nothing(config):
         what, fix = "the configuration that is planned for this job cannot be read", "`lightkit train -m` plans it anew"
         raise UserError(what, key=str(folder), fix=fix, family="unreadable-configuration")
     make_importable(project_root())

@@ -103,7 +103,7 @@ def sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], Base
     given: dict[str, Any] = {}
     if settings.sampler == "grid":
         if space.grid is None:
-            continuous = [key.lstrip("+") for key, one in space.varied.items() if _is_continuous(one)]
+            continuous = [key.lstrip("+") for key, one in space.varied.items() if Space((), {"": one}).grid is None]
             what = "a grid needs values that can be listed"
             received = f"grid, with a continuum for {', '.join(continuous)}"
             fix = f"choice(a, b) or range(1, 9, 2) instead of interval, or {KEY}.sampler=tpe"
@@ -119,10 +119,6 @@ def sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], Base
 
     make(settings.seed)
     return make
-
-
-def _is_continuous(distribution: BaseDistribution) -> bool:
-    return Space((), {"": distribution}).grid is None
 
 
 def build_named(

@@ -15,12 +15,12 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.ranking import improves
-from lightkit.common.reading import is_whole, read_tail
+from lightkit.common.reading import is_whole, read_tail, yaml_or_nothing
 from lightkit.processes.files import Lines
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.on_end import STOPPED
 from lightkit.runs.reading import read_result, row_of
-from lightkit.sweep.job import Job, JobOutcome, Start, content_of, section_of
+from lightkit.sweep.job import Job, JobOutcome, Start, section_of
 from lightkit.sweep.journal import Record
 from lightkit.sweep.queue import QUEUED, in_queue
 
@@ -207,7 +207,7 @@ class JobProgress:
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.job.folder / run_files.METRICS)
-        content = content_of(self.job.config)
+        content = yaml_or_nothing(self.job.config)
         metrics, trainer = section_of(content, "metrics"), section_of(content, "trainer")
         self.metric, self.mode = str(metrics.get("monitor") or ""), str(metrics.get("mode") or "max")
         lengths: list[Any] = [trainer.get(unit) for unit in ("epochs", "steps")]

@@ -106,10 +106,10 @@ def test_it_knows_the_memory_and_everything_trains_that_ever_will() -> None:
 
 
 def answers(asked: list[dict[str, int]], *overrides: str) -> list[dict[str, Any]]:
-    written = io.StringIO()
+    written = list[dict[str, Any]]()
     lines = io.StringIO("".join(json.dumps(line) + "\n" for line in asked))
-    assert serve(composed(*overrides), lines, written) == 0
-    return [json.loads(line) for line in written.getvalue().splitlines()]
+    assert serve(composed(*overrides), lines, written.append) == 0
+    return written
 
 
 def test_it_ends_where_memory_runs_out() -> None:

@@ -84,7 +84,7 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fir
         folders = [tmp_path / "one", tmp_path / "other"]
         for folder, overrides in zip(folders, (one, other)):
             Runner(compose(overrides).cfg, folder).run()
-        return first_difference(*folders, tmp_path, *tell)
+        return first_difference(*folders, *tell)
 
     return run
 
@@ -93,23 +93,23 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fir
 def test_the_first_step_that_differs_of_those_that_both_have(tmp_path: Path, fact: str, what: str) -> None:
     write(tmp_path / "a", line(0), line(2), line(4), line(6, **{fact: "x"}), line(8))
     write(tmp_path / "b", line(0), line(3), line(6), line(9))
-    found = first_difference(tmp_path / "a", tmp_path / "b", tmp_path)
+    found = first_difference(tmp_path / "a", tmp_path / "b")
     assert found is not None
     assert (found.step, found.what, found.size, found.after) == (6, what, None, 0)
     assert "from elsewhere are not replayed" in found.note
     assert f"after step 0 and up to step 6 the {what} differs first: " in str(found)
-    assert first_difference(tmp_path / "a", tmp_path / "a", tmp_path) is None
+    assert first_difference(tmp_path / "a", tmp_path / "a") is None
     write(tmp_path / "d", line(0, weights="x"))
-    assert str(first_difference(tmp_path / "a", tmp_path / "d", tmp_path)).startswith("at step 0 the weight differs ")
+    assert str(first_difference(tmp_path / "a", tmp_path / "d")).startswith("at step 0 the weight differs ")
     (tmp_path / "c").mkdir()
-    assert first_difference(tmp_path / "a", tmp_path / "c", tmp_path) is None
+    assert first_difference(tmp_path / "a", tmp_path / "c") is None
 
 
 def test_each_member_has_its_own_and_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     for name, last in (("a", "c"), ("b", "x")):
         write(tmp_path / name, line(0), line(2), member="m0")
         write(tmp_path / name, line(0), {"step": []}, {"phase": 3}, line(2, weights=last), member="m1")
-    found = first_difference(tmp_path / "a", tmp_path / "b", tmp_path)
+    found = first_difference(tmp_path / "a", tmp_path / "b")
     assert found is not None
     assert (found.step, found.member) == (2, "m1")
     assert "of member m1 differs first: members, " in str(found)

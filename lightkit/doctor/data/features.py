@@ -243,7 +243,7 @@ def check_pictures(run: ExaminedRun) -> Iterator[Finding]:
     if last:
         yield from find_wrong_layout(run, x)
     axis = (3 if last else 1) if x.ndim == 4 else 1 if x.shape[1] <= x.shape[2] else 2
-    yield from find_constant_channels(run.sample, x, axis)
+    yield from find_constant_channels(x, axis)
     if x.ndim == 4:
         yield from find_overflow(x.movedim(axis, 1))
 
@@ -269,7 +269,7 @@ def find_wrong_layout(run: ExaminedRun, x: Tensor) -> Iterator[Finding]:
     yield Finding(LAYOUT, "warning", measured, why, "data.dataset", fix, {"shape": shape})
 
 
-def find_constant_channels(sample: DataSample, x: Tensor, axis: int) -> Iterator[Finding]:
+def find_constant_channels(x: Tensor, axis: int) -> Iterator[Finding]:
     """Find channels that are the same number in all inputs, though others are not."""
     channels = x.movedim(axis, 0).flatten(1)
     if not 1 < len(channels) < 64:

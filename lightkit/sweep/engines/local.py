@@ -13,13 +13,14 @@ from typing import IO, Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import OUT_OF_MEMORY, UserError, of_process
+from lightkit.common.reading import yaml_or_nothing
 from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
 from lightkit.processes.children import Child, usable_cpus
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
-from lightkit.sweep.job import Job, Start, content_of, section_of
+from lightkit.sweep.job import Job, Start, section_of
 from lightkit.sweep.state import reached, read_outcome
 from lightkit.sweep.warm import HANG_SECONDS, TIED_TO, WarmJob, WarmServer, can_fork
 
@@ -175,7 +176,7 @@ def build_local(options: Mapping[str, Any], jobs: Sequence[Job]) -> LocalEngine:
     Raises:
         UserError: There are not so many GPUs.
     """
-    device = section_of(content_of(jobs[0].config), "device") if jobs else {}
+    device = section_of(yaml_or_nothing(jobs[0].config), "device") if jobs else {}
     per_job = options.get("gpus_per_job")
     gpus = list[GpuFacts]()
     # Jobs that name their GPUs themselves are left to it, one after the other.
