@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import Problems, UserError
 from lightkit.data import DataInfo
 from lightkit.trainer.callbacks import Callback
 
@@ -73,7 +73,7 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
         fix = " ".join(f"{group}={option}" for group, option, wrong in suited if wrong)
     if two_classes and ("binary" in suits or any(needs == "binary" for *_, needs in strangers)):
         fix += "; or, with one output, data.dataset.binary=true loss=bce_with_logits metrics=binary"
-    errors = []
+    errors = Problems()
     if task not in suits:
         what = f"this loss is for {' or '.join(suits)} targets; the data set has {task} targets"
         errors.append(UserError(what, key="loss", received=loss, fix=fix))
@@ -82,8 +82,7 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
         more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
         what = f"this metric is for {needs} targets; the data set has {task} targets{more}"
         errors.append(UserError(what, key=key, received=path, fix=fix))
-    if errors:
-        raise errors[0] if len(errors) == 1 else UserErrors(errors)
+    errors.raise_any()
 
 
 def _needed(path: str, task: str) -> str:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
-from lightkit.common.modules import shape_of
+from lightkit.common.modules import kept_modes, shape_of
 from lightkit.data import Data, Loader
 from lightkit.data.loaders import small_batch, whole_batch
+from lightkit.data.sources import kept_generators
 from lightkit.device import Engine
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, logits
 
@@ -154,17 +153,15 @@ def copies(*parts: Any) -> Any:
 @contextmanager
 def unnoticed(device: torch.device) -> Iterator[None]:
     """Put back all random generators, and leave warnings to the run itself, also those that metrics log."""
-    states, metrics = (random.getstate(), np.random.get_state()), logging.getLogger("lightkit.metrics.collection")
+    metrics = logging.getLogger("lightkit.metrics.collection")
     metrics.disabled, before = True, metrics.disabled
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        with kept_generators(), torch.random.fork_rng(devices=devices), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         metrics.disabled = before
-        random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 def arguments_of(criterion: Criterion) -> list[str]:
@@ -309,9 +306,8 @@ def try_metrics(
 def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training: bool, monitor: str) -> Tried | None:
     """Compute metrics of two samples of the split, or else of all of it; return None where there are no outputs."""
     model = parts[0]
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
+    with kept_modes(model):
+        model.train(training)
         few = _first(loader, parts, engine)
         if few is None or (not few.log and (few.preds is None or few.target is None)):
             return None
@@ -320,9 +316,6 @@ def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training
             if monitor in tried.values or not monitor.startswith(f"{meter.prefix}/"):
                 return tried
         return _counted(meter.anew(), _all(loader, parts, engine), engine)
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _counted(meter: Any, steps: Iterable[tuple[StepOutput, int]], engine: Engine) -> Tried:

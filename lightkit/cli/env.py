@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,9 @@ def facts() -> dict[str, Any]:
     from lightkit.monitor.nvml import open_source
     from lightkit.runs.record import environment, versions
 
-    source, torch = open_source(), torch_facts()
-    try:
+    torch = torch_facts()
+    with closing(open_source()) as source:
         known = [{name: row[name] for name in _OF_GPUS} for row in rows(source)]
-    finally:
-        source.close()
     if not torch.get("devices"):  # the driver's word alone: what PyTorch would call them, if it saw them
         known = [{**row, "torch": None} for row in known]
     noted = environment(project=project())

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from itertools import count, groupby
@@ -58,8 +59,7 @@ def gpus(args: list[str]) -> int:
         raise UserError("one form at a time", key="lightkit gpus", received=" ".join(forms))
     seconds = None if options.watch is None else read_seconds(options.watch)
     fields = list(FIELDS) if options.query is None else _fields("--query", options.query)
-    source = open_source()
-    try:
+    with closing(open_source()) as source:
         if seconds is None or not source.gpus:
             say(_text(options, source, fields))
         else:
@@ -70,8 +70,6 @@ def gpus(args: list[str]) -> int:
                 live=not for_programs and sys.stdout.isatty(),
                 stamped=not for_programs,
             )
-    finally:
-        source.close()
     return 0
 
 

@@ -21,7 +21,7 @@ from lightkit.detached.line import leave
 from lightkit.detached.liveness import ALIVE, is_waiting, look, wait_until_free
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.runs.catalog import path_from, places_of, project, runs_below
-from lightkit.runs.folder import unwritable
+from lightkit.runs.folder import writing
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.placement import discard_if_empty
 from lightkit.sweep import limits
@@ -243,10 +243,8 @@ def stop_job(record: Record, name: str, *, now: bool) -> bool:
     if record.head.get("at_once"):
         what, fix = "this job trains at once with others, in one process", f"lightkit stop {record.folder} ends all"
         raise UserError(what, key=str(folder), fix=fix, exit_code=FAILED)
-    try:
+    with writing(folder):
         is_new = limits.ask_job(folder, now=now)
-    except OSError as error:
-        raise unwritable(folder, error) from error
     if is_run:
         asked = "to be killed" if now else "to save and to end"
         say(f"asked for {name} {asked}" if is_new else f"{name} was asked before; waiting for it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lightkit.config.native import compose_replicates
 from lightkit.config.provenance import check_key
 from lightkit.runs import placement
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import keep_apart, refuse_links, unwritable
+from lightkit.runs.folder import keep_apart, refuse_links, writing
 from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.reading import read_run
 from lightkit.sweep import plan
@@ -240,10 +240,8 @@ def _run(
         engine.close()
         raise
     controller = Controller(record, journal, search, engine, options=options, display=display)
-    try:
+    with closing(display):
         controller.run(**how)
-    finally:
-        display.close()
     named = [job.name for job in jobs]
     states = [controller.states[name] for name in (*named, *(name for name in record.jobs if name not in named))]
     report(record.folder, whole_states(record, states))
@@ -280,7 +278,7 @@ def _opened(folder: Path) -> Iterator[Journal]:
         UserError: Another process runs the sweep (exit code 75), or the folder cannot be written.
     """
     with ExitStack() as stack:
-        try:
+        with writing(folder):
             if (holder := lock_holder(folder)) is not None and (folder / run_files.SWEEP_JOURNAL).is_file():
                 fix = f"`lightkit sweep status {folder}` shows it, `lightkit sweep stop {folder}` ends it"
                 what, family = f"{holder} runs this sweep", "folder-in-use"
@@ -289,6 +287,4 @@ def _opened(folder: Path) -> Iterator[Journal]:
             stack.enter_context(locked(folder))
             keep_apart(folder, run_files.SWEEP_JOURNAL)
             journal = stack.enter_context(Journal(folder))
-        except OSError as error:
-            raise unwritable(folder, error) from error
         yield journal

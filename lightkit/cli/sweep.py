@@ -8,6 +8,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from lightkit.common.text import counted
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration, shortened
 from lightkit.runs.catalog import project
-from lightkit.runs.folder import unwritable
+from lightkit.runs.folder import writing
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep, survives
@@ -159,8 +160,7 @@ def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) ->
         seconds: Time between two looks.
         as_json: A line of JSON each time.
     """
-    display = SweepDisplay(read_journal(folder), seconds)
-    try:
+    with closing(SweepDisplay(read_journal(folder), seconds)) as display:
         while lock_holder(folder) is not None:
             record = read_journal(folder)
             if as_json:
@@ -168,8 +168,6 @@ def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) ->
             else:
                 display.refresh({name: look(job, record, controlled=True) for name, job in record.jobs.items()})
             time.sleep(seconds if as_json else min(seconds, 1.0))
-    finally:
-        display.close()
     _show(read_journal(folder), as_json=as_json)
     return 0
 
@@ -188,12 +186,10 @@ def stop_sweep(folder: Path) -> int:
     if holder is None:
         say(f"nobody runs {folder}")
         return 0
-    try:
+    with writing(folder):
         mark = folder / run_files.SWEEP_STOP
         mark.unlink(missing_ok=True)  # a link of that name is not written through
         mark.touch()
-    except OSError as error:
-        raise unwritable(folder, error) from error
     say(f"asked {holder} to end; its jobs save first")
     patiently(lambda: lock_holder(folder) is None, f"lightkit stop --now {folder}")
     say(f"ended; go on with:  lightkit sweep resume {folder}")

@@ -6,6 +6,7 @@ import copy
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -130,6 +131,17 @@ def like(value: Any, live: Any) -> Any:
 def all_like(values: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
     """Cut whole tensors by name into the shards that this process holds of live ones; see `like`."""
     return {name: like(value, live.get(name)) for name, value in values.items()}
+
+
+@contextmanager
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Put each module back afterwards into the mode that it is in, of training or of evaluation."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def reshard(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -260,11 +261,9 @@ def small_batch(loader: Loader) -> Any:
 
 def whole_batch(loader: Loader) -> Any:
     """Read a batch of the full size in the way of training, workers and all; see `small_batch`."""
-    other = loader.with_rows(_rows(loader, loader.batch_size), shuffle=False, drop_last=False, persistent_workers=False)
-    try:
+    rows = _rows(loader, loader.batch_size)
+    with closing(loader.with_rows(rows, shuffle=False, drop_last=False, persistent_workers=False)) as other:
         return next(iter(other.epoch(0)))
-    finally:
-        other.close()
 
 
 def _rows(loader: Loader, count: int) -> Tensor:

@@ -75,11 +75,9 @@ class BoardFiles:
         Raises:
             UserError: It cannot be made.
         """
-        try:
+        with _writing(self.place):
             make_user_state(self.place.parent)
             self.place.mkdir(exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise _unwritable(self.place, error) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -91,16 +89,13 @@ class BoardFiles:
         from lightkit.runs.lock import locked
 
         self.make()
-        try:
-            with locked(self.place, f"{self.name}{_LOCK}"):
-                for ending in (_FACTS, _END):
-                    self._file(ending).unlink(missing_ok=True)
-                try:
-                    yield
-                finally:
-                    self._file(_FACTS).unlink(missing_ok=True)
-        except OSError as error:
-            raise _unwritable(self.place, error) from error
+        with _writing(self.place), locked(self.place, f"{self.name}{_LOCK}"):
+            for ending in (_FACTS, _END):
+                self._file(ending).unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                self._file(_FACTS).unlink(missing_ok=True)
 
     def announce(self, board: RunningBoard) -> None:
         """Let others find the board, which answers now."""
@@ -127,10 +122,8 @@ class BoardFiles:
         Raises:
             UserError: It does not, or cannot be asked.
         """
-        try:
+        with _writing(self.place):
             self._file(_END).touch()
-        except OSError as error:
-            raise _unwritable(self.place, error) from error
         patience = time.monotonic() + PATIENCE_SECONDS
         while holder := self._holder():
             if time.monotonic() > patience:
@@ -183,9 +176,13 @@ def _place() -> Path:
     return state / "boards"
 
 
-def _unwritable(place: Path, error: OSError) -> UserError:
-    fix = "the environment variable XDG_STATE_HOME names another folder"
-    return UserError(f"cannot write: {error.strerror}", key=str(place), fix=fix, family="cannot-write")
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fix = "the environment variable XDG_STATE_HOME names another folder"
+        raise UserError(f"cannot write: {error.strerror}", key=str(place), fix=fix, family="cannot-write") from error
 
 
 USUAL_PORTS = range(6006, 6016)

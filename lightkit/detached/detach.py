@@ -77,17 +77,15 @@ def detach(
     if not hasattr(os, "fork"):
         what, fix = "this system has no processes that outlive their terminal", "leave it out"
         raise UserError(what, key="--detach", fix=fix, family="wrong-command")
-    from lightkit.runs.folder import unwritable
+    from lightkit.runs.folder import writing
 
     for name in (run_files.LOCK, run_files.JOB_LOCK):
         if (lock := read_lock(folder, name)) is not None and lock.is_held:
             raise in_use(folder, lock.told)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    try:
+    with writing(folder / run_files.OUTPUT_LOG):
         folder.mkdir(parents=True, exist_ok=True)
         log = os.open(folder / run_files.OUTPUT_LOG, flags, 0o666)
-    except OSError as error:
-        raise unwritable(folder / run_files.OUTPUT_LOG, error) from error
     before = os.fstat(log).st_size
     receive, send = os.pipe()
     middle = fork_away(partial(_carry_out, folder, work, guard, receive, send), log)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from lightkit.common.errors import UserError
@@ -52,12 +52,9 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
-    source = look()
-    try:
+    with closing(look()) as source:
         among, count = candidates(source, wanted)
         chosen = among if len(among) == count else _freest(source, among, count)
-    finally:
-        source.close()
     hide_others(chosen)
     return chosen
 
@@ -136,9 +133,8 @@ def overlooked(*, look: Callable[[], Source] = open_source) -> str | None:
     Args:
         look: Opens what knows the GPUs of the machine.
     """
-    source = look()
-    gpus = [gpu for gpu in source.gpus if gpu.mig is None]
-    source.close()
+    with closing(look()) as source:
+        gpus = [gpu for gpu in source.gpus if gpu.mig is None]
     if not gpus:
         return None
     named = f"{len(gpus)} NVIDIA GPU{'s' if len(gpus) > 1 else ''} ({gpus[0].name}{', …' if len(gpus) > 1 else ''})"
@@ -153,11 +149,8 @@ def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[
         uuids: What CUDA says they are, by number.
         look: Opens what knows the GPUs of the machine.
     """
-    source = look()
-    try:
+    with closing(look()) as source:
         rows = [(number, computing_on(source.gpus, [number], uuids=uuids)) for number in numbers]
-    finally:
-        source.close()
     return [f"cuda:{number} is {shown(found[0])}" for number, found in rows if found]
 
 
@@ -259,9 +252,8 @@ def waited_for(
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
-    source = look()
     with ExitStack() as stack:
-        try:
+        with closing(look()) as source:
             among, count = candidates(source, wanted)
             waited, due = 0.0, 0.0
             while len(chosen := _taken(stack, _free(source, among), count)) < count:
@@ -270,8 +262,6 @@ def waited_for(
                     tell(_told(source.samples(among), count, waited))
                 sleep(POLL_SECONDS)
                 waited += POLL_SECONDS
-        finally:
-            source.close()
         if waited:
             tell(f"goes on with {', '.join(map(shown, chosen))}")
         names = read_gpus(wanted)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lightkit.common.errors import UserError, UserErrors, keys_under
+from lightkit.common.errors import Problems, UserError, keys_under
 from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
 from lightkit.finetune.names import NetworkNames
@@ -72,14 +72,11 @@ def check_patterns(names: NetworkNames, options: Mapping[str, Any]) -> None:
         if not pattern.startswith("@")
     ]
     attempts.append(partial(find_targets, names, options))
-    errors = []
+    problems = Problems()
     for attempt in attempts:
-        try:
+        with problems.noted():
             attempt()
-        except UserError as error:
-            errors.append(error)
-    if errors:
-        raise UserErrors(errors) if len(errors) > 1 else errors[0]
+    problems.raise_any()
 
 
 def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: Targets) -> list[Matched]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from lightkit.common.modules import has_statistics, inside, parent_of, reshard
+from lightkit.common.modules import has_statistics, inside, kept_modes, parent_of, reshard
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.phases import Phase
 
@@ -223,12 +223,10 @@ def norms_held_by_model(model: nn.Module) -> frozenset[str]:
 
     Networks for detection and segmentation often do that in a `train` of their own. The modes stay as they are.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.train()
-    paths = {path for path, module in model.named_modules() if has_statistics(module) and not module.training}
-    for module, training in modes:
-        module.training = training
-    return frozenset(paths)
+    with kept_modes(model):
+        model.train()
+        held = [path for path, module in model.named_modules() if has_statistics(module) and not module.training]
+    return frozenset(held)
 
 
 def with_norms_held_by_model(model: nn.Module, phase: Phase) -> Phase:

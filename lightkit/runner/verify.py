@@ -11,6 +11,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -115,14 +116,11 @@ def shortened(job: TracedJob) -> TracedJob:
     epoch_steps = cfg.trainer.epoch_steps and min(cfg.trainer.epoch_steps, max(1, job.steps // max(1, job.epochs)))
     cfg = cast(DictConfig, OmegaConf.merge(cfg, {"trainer": {"epoch_steps": epoch_steps}}))
     values = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
-    data = build_splits(cfg, build_engine(cfg))
-    try:
+    with closing(build_splits(cfg, build_engine(cfg))) as data:
         whole = cfg.ensemble._target_ != NO_ENSEMBLE
         rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs) // (_SHARE if whole else 1)))
         with keys_under("data"), keys_under("data"):
             table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
-    finally:
-        data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
     if whole:
         values |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.names import name_problem
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import all_runs, is_whole, path_from, status
-from lightkit.runs.folder import unwritable
+from lightkit.runs.folder import writing
 from lightkit.runs.index import RunIndex
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_ensemble_plan, read_labels, run_folders
@@ -58,10 +58,8 @@ def note(folder: Path, text: str) -> None:
 
 
 def _label(folder: Path, labels: dict[str, Any]) -> None:
-    try:
+    with writing(folder):
         write_json(folder / run_files.LABELS, labels)
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def removable(folders: Sequence[Path], root: Path, *, checkpoints: bool = False) -> list[Path]:
@@ -160,11 +158,9 @@ def put_aside(folders: Sequence[Path], root: Path) -> Path:
     place = home / run_files.BIN / time.strftime("%Y-%m-%d_%H-%M-%S")
     for folder in folders:
         target = place / folder.relative_to(home.resolve())
-        try:
+        with writing(folder):
             target.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(target)  # at once: a kill leaves it here or there
-        except OSError as error:
-            raise unwritable(folder, error) from error
     return place
 
 

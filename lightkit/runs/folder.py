@@ -100,12 +100,10 @@ class RunFolder:
                 it leads elsewhere.
         """
         with ExitStack() as stack:
-            try:
+            with writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
                 refuse_links(self.path)
                 stack.enter_context(locked(self.path))
-            except OSError as error:
-                raise unwritable(self.path, error) from error
             if fresh and (has_checkpoints(self.path) or has_members(self.path)):
                 fix = f"lightkit resume {self.path}, or another folder"
                 raise UserError("the folder already holds a run", key=str(self.path), fix=fix, family="folder-in-use")
@@ -135,7 +133,7 @@ class RunFolder:
         Raises:
             UserError: The folder cannot be written.
         """
-        try:
+        with writing(self.path):
             (self.path / run_files.RESULT).unlink(missing_ok=True)  # of an earlier part: until this ends there is none
             save(cfg, self.path)
             lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
@@ -148,8 +146,6 @@ class RunFolder:
                 write_json(self.path / name, content)
             self.is_recorded = True
             self.keep_code()
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def keep_code(self) -> None:
         """Keep the source of the modules that are imported by now, of several models once; a full disk is a warning."""
@@ -176,10 +172,8 @@ class RunFolder:
             UserError: The folder cannot be written.
         """
         made = content()
-        try:
+        with writing(self.path):
             write_whole(self.path / name, made, forced=True)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def typed(self) -> list[str]:
         """Return what was typed for the run so far; nothing where it cannot be read."""
@@ -263,6 +257,19 @@ def refuse_links(folder: Path, written: Sequence[str] = _WRITTEN, within: Sequen
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
             raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix, family="cannot-write")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell of a run's folder, or of a file in it, that it cannot be written, where what is done inside cannot.
+
+    Raises:
+        UserError: The system refuses it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

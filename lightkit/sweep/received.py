@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import Problems, UserError, UserErrors
 from lightkit.config.check import check_sweep
 from lightkit.config.provenance import is_ours
 from lightkit.runs.reading import read_config
@@ -54,14 +54,12 @@ def check_record(record: Record, jobs: Iterable[Job] = ()) -> None:
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    errors = [*record.refused]
+    errors = Problems(record.refused)
     errors += [_not_begun(job) for job in record.jobs.values() if not record.has_planned(job.name) and _is_other(job)]
     for check, folders in ((check_home, [record.folder]), (check_folder, _folders([*record.jobs.values(), *jobs]))):
         for folder in folders:
-            try:
+            with errors.noted():
                 check(folder)
-            except UserError as error:
-                errors.append(error)
     if errors:
         raise UserErrors(errors)
 

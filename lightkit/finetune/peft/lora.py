@@ -28,7 +28,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lightkit.common.argument_checks import check_choice, check_range
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import Problems, UserError
 from lightkit.common.modules import TransposedLinear
 from lightkit.finetune.peft.injected import join_names, new_parameter_names
 from lightkit.finetune.peft.lowrank import (
@@ -241,7 +241,7 @@ def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, u
     if not ranks:
         raise UserError("there is no layer for LoRA", argument="match", expected=_SUPPORTED_NAMES, family="pattern")
     chosen: dict[tuple[int, str], LoraTarget] = {}
-    errors: list[UserError] = []
+    errors = Problems()
     for path, rank in ranks.items():
         layer = model.get_submodule(path)
         if not isinstance(layer, SUPPORTED):
@@ -259,8 +259,7 @@ def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, u
             if target.path == path or target.path not in ranks:
                 chosen.setdefault(target.place, target)
     errors += [error for target in chosen.values() if (error := _target_error(target))]
-    if errors:
-        raise errors[0] if len(errors) == 1 else UserErrors(errors)
+    errors.raise_any()
     return list(chosen.values())
 
 

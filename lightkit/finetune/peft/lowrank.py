@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.weight_norm import WeightNorm
 
+from lightkit.common.modules import kept_modes
 from lightkit.finetune.peft.blocks import CONVOLUTION
 from lightkit.finetune.peft.injected import Injected
 
@@ -183,13 +184,8 @@ def effective_weight(layer: nn.Module, tensor: str) -> Tensor:
             return hook.compute_weight(layer)
     if changes is None:
         return getattr(layer, tensor)
-    modes = {module: module.training for module in changes.modules()}
-    try:
-        with torch.no_grad():
-            return changes.eval()()
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with kept_modes(changes), torch.no_grad():
+        return changes.eval()()
 
 
 def source_parameters(layer: nn.Module, tensor: str) -> list[nn.Parameter]:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -217,14 +218,11 @@ def cpu_slots(asked: int | None, threads: int | None, processes: int) -> int:
 
 def free_gpus() -> list[GpuFacts]:
     """List the GPUs that this process may use and nobody else does; where there is none, the one with most memory."""
-    source = open_source()
-    try:
+    with closing(open_source()) as source:
         samples = source.samples(allowed(source.gpus))
-        samples = sorted(samples, key=lambda sample: sample.gpu.index)
-        free = [sample.gpu for sample in samples if is_free(sample)]
-        return free or [sample.gpu for sample in sorted(samples, key=used_share)[:1]]
-    finally:
-        source.close()
+    samples = sorted(samples, key=lambda sample: sample.gpu.index)
+    free = [sample.gpu for sample in samples if is_free(sample)]
+    return free or [sample.gpu for sample in sorted(samples, key=used_share)[:1]]
 
 
 def gpu_slots(names: Sequence[str], asked: int | None, per_job: float | None, processes: int) -> list[Slot]:
