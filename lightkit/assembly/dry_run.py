@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.failures import in_short, user_frame
+from lightkit.common.failures import in_short, unlogged, user_frame
 from lightkit.common.modules import kept_modes, shape_of
 from lightkit.data import Data, Loader
 from lightkit.data.loaders import small_batch, whole_batch
@@ -153,15 +152,11 @@ def copies(*parts: Any) -> Any:
 @contextmanager
 def unnoticed(device: torch.device) -> Iterator[None]:
     """Put back all random generators, and leave warnings to the run itself, also those that metrics log."""
-    metrics = logging.getLogger("lightkit.metrics.collection")
-    metrics.disabled, before = True, metrics.disabled
     devices = [device] if device.type == "cuda" else []
-    try:
-        with kept_generators(), torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with kept_generators(), torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with unlogged("lightkit.metrics.collection"):
             yield
-    finally:
-        metrics.disabled = before
 
 
 def arguments_of(criterion: Criterion) -> list[str]:

@@ -14,7 +14,7 @@ from lightkit.cli.arguments import Parser, is_folder, names_and_overrides
 from lightkit.cli.terminal import report, table
 from lightkit.common import run_files
 from lightkit.common.collecting import importing, uncollected
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.processes.files import write_whole
 from lightkit.runs.catalog import dated, find_run, folds_of, is_fold, path_from, project, runs_of
 from lightkit.runs.filters import Condition, matching, read_statuses
@@ -238,7 +238,5 @@ def _whole(record: RunRecord) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with writing_to(path, "cannot write the file"):
         write_whole(path, content, forced=True)
-    except OSError as error:
-        raise UserError(f"cannot write the file: {error.strerror}", key=str(path), family="cannot-write") from error

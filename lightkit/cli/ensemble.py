@@ -12,7 +12,7 @@ from typing import Any
 from lightkit.cli.arguments import Parser, names_and_overrides, whole_number
 from lightkit.cli.terminal import complain, number, report, table
 from lightkit.common.collecting import importing
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import Problems, UserError, UserErrors
 from lightkit.common.text import counted
 from lightkit.runs.catalog import find_run, project, run_name, runs_of, status
 from lightkit.runs.placement import discard_if_empty, new_run_folder
@@ -65,17 +65,14 @@ def _folders(texts: Sequence[str], root: Path) -> list[Path]:
     Raises:
         UserError: There is no such run, or fewer than two.
     """
-    found, errors = list[Path](), list[UserError]()
+    found, errors = list[Path](), Problems()
     for text in texts:
-        try:
+        with errors.noted():
             below = runs_of(text, root)
             runs = [run for run in below if status(run) == "finished"] if below else [find_run(text, root)]
-        except UserError as error:
-            errors.append(error)
-            continue
-        if len(runs) < len(below):
-            complain(f"note: {len(below) - len(runs)} of the {counted(len(below), 'run')} in {text} have not finished")
-        found += runs
+            if (left := len(below) - len(runs)) > 0:
+                complain(f"note: {left} of the {counted(len(below), 'run')} in {text} have not finished")
+            found += runs
     if errors:
         raise UserErrors(errors)
     folders = [*dict.fromkeys(found)]

@@ -16,7 +16,7 @@ from lightkit.cli.terminal import complain, json_text, number, report, say, tabl
 from lightkit.common import run_files
 from lightkit.common.collecting import importing
 from lightkit.common.csv_lines import CsvWriter
-from lightkit.common.errors import UserError, keys_under
+from lightkit.common.errors import UserError, keys_under, writing_to
 from lightkit.common.names import SPLIT_NAMES
 from lightkit.common.text import counted, slug
 from lightkit.processes.files import replacing
@@ -210,12 +210,8 @@ def _warn_of_other_data(data: Any, before: Any, options: Any) -> None:
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
     """Yield the path of a file that takes its final name when it is complete."""
-    try:
-        with replacing(target) as path:
-            yield path
-    except OSError as error:
-        what = f"cannot write the file: {error.strerror}"
-        raise UserError(what, key=str(target), family="cannot-write") from error
+    with writing_to(target, "cannot write the file"), replacing(target) as path:
+        yield path
 
 
 def _some(rows: Iterable[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, say
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.processes.children import run
 
 
@@ -77,10 +77,8 @@ def new(args: list[str]) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "another name; nothing is written over"
         raise UserError("this is there already", key=str(folder), fix=fix, family="cannot-write")
-    try:
+    with writing_to(folder):
         _write(folder, template, package)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
     whole = _make_data(folder)
     say(f"{options.source} project {folder.name} in {folder.resolve()}\n")
     words = (f'"{word}"' if " " in word else word for word in template.example)

@@ -205,6 +205,24 @@ def keys_under(key: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def writing_to(path: Path, what: str = "cannot write", *, fix: str | None = None) -> Iterator[None]:
+    """Tell of a file or a folder that it cannot be written, where what is done inside fails with that.
+
+    Args:
+        path: The file or folder.
+        what: What cannot be done.
+        fix: How to mend it.
+
+    Raises:
+        UserError: The system refuses it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror or error}", key=str(path), fix=fix, family="cannot-write") from error
+
+
 @dataclass(frozen=True)
 class Family:
     """Errors with the same causes and the same ways to mend them."""

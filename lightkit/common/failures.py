@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import site
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +35,17 @@ def exit_status(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return OUT_OF_MEMORY if is_out_of_memory(error) else FAILED
+
+
+@contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """Leave it to the caller to tell what fails inside: a logger of this name says nothing of it."""
+    log = logging.getLogger(name)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def is_dead_worker(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from lightkit.data.impute import Filling
 from lightkit.data.kept_rows import KeptRows
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
+from lightkit.data.orders import spread
 from lightkit.data.prepare import LoaderOptions, Mixup, Prepare, as_transforms, sees_pixels
 from lightkit.data.row_facts import WEIGHTS, class_shares, row_weights
 from lightkit.data.sources import Counted, as_source
@@ -308,9 +309,7 @@ def _fit_scaling(
     if kind != "none" and getattr(source, "scales_itself", False):
         what = "each series is scaled by itself already"
         raise UserError(what, argument="normalize", received=kind, fix="data.normalize=none")
-    some = rows
-    if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
-        some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
+    some = rows if most is None else spread(rows, most)
     inputs = _reported(read_inputs(source, some, options, purpose="data.normalize"), kind, len(some), report)
     fitted = scaling.fit(kind, inputs)
     if fitted is not None:

@@ -24,6 +24,13 @@ BLOCK = 1 << 13
 """Places that are worked out at once."""
 
 
+def spread(rows: Tensor, count: int) -> Tensor:
+    """Return at most so many of these rows, evenly spaced, the first and the last among them."""
+    if len(rows) <= count:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().to(torch.int64)]
+
+
 def permutation(size: int, key: int) -> Places:
     """Return a permutation of the numbers below `size` that computes the image of each by itself.
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.common.reading import parse_object, read_file
 from lightkit.processes.files import make_user_state, user_state
 
 _LOCK, _FACTS, _END, _LOG, _RUNS = run_files.LOCK, ".json", ".end", ".log", ".runs"
+_ELSEWHERE = "the environment variable XDG_STATE_HOME names another folder"
 _LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 60.0
 """How long a board that was asked to end may take for it."""
@@ -75,7 +76,7 @@ class BoardFiles:
         Raises:
             UserError: It cannot be made.
         """
-        with _writing(self.place):
+        with writing_to(self.place, fix=_ELSEWHERE):
             make_user_state(self.place.parent)
             self.place.mkdir(exist_ok=True, mode=0o700)
 
@@ -89,7 +90,7 @@ class BoardFiles:
         from lightkit.runs.lock import locked
 
         self.make()
-        with _writing(self.place), locked(self.place, f"{self.name}{_LOCK}"):
+        with writing_to(self.place, fix=_ELSEWHERE), locked(self.place, f"{self.name}{_LOCK}"):
             for ending in (_FACTS, _END):
                 self._file(ending).unlink(missing_ok=True)
             try:
@@ -122,7 +123,7 @@ class BoardFiles:
         Raises:
             UserError: It does not, or cannot be asked.
         """
-        with _writing(self.place):
+        with writing_to(self.place, fix=_ELSEWHERE):
             self._file(_END).touch()
         patience = time.monotonic() + PATIENCE_SECONDS
         while holder := self._holder():
@@ -174,15 +175,6 @@ def _place() -> Path:
     if state is None:
         raise UserError("this user has no home to keep in which boards run", fix="XDG_STATE_HOME=FOLDER", family="file")
     return state / "boards"
-
-
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        fix = "the environment variable XDG_STATE_HOME names another folder"
-        raise UserError(f"cannot write: {error.strerror}", key=str(place), fix=fix, family="cannot-write") from error
 
 
 USUAL_PORTS = range(6006, 6016)

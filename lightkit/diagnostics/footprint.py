@@ -7,10 +7,9 @@ tensors). Nothing is allocated, on whatever device.
 from __future__ import annotations
 
 import copy
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightkit.common.failures import unlogged
 from lightkit.common.modules import tensors
 from lightkit.device.recompute import recompute, recomputes
 from lightkit.finetune.tables import state_sizes
@@ -119,24 +119,14 @@ def activations(
     copied = twin(model, mode.from_tensor)
     recompute(copied, recomputed)
     own = {_storage(tensor) for tensor in (*copied.parameters(), *copied.buffers())}
-    with _without_log(), ExitStack() as stack:
+    # What fails is for the caller to tell: PyTorch would write it to the terminal too.
+    with unlogged("torch._subclasses.fake_tensor"), ExitStack() as stack:
         stack.enter_context(mode)
         fake = tree_map(lambda t: mode.from_tensor(t).to(device) if isinstance(t, Tensor) else t, batch)
         large = enlarged(fake, samples, size)
         own |= {_storage(tensor) for tensor in _leaves(large)}
         with context():
             return _kept(copied, large, step, own=own, keeps=keeps)
-
-
-@contextmanager
-def _without_log() -> Iterator[None]:
-    """Leave it to the caller to tell what fails: PyTorch would write it to the terminal too."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def measured(

@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.common.failures import in_short, user_frame
 from lightkit.diagnostics.footprint import on_copy
 from lightkit.diagnostics.layers import Call
-from lightkit.processes.files import replacing
+from lightkit.processes.files import write_whole
 
 FORMATS = ("svg", "png", "pdf", "dot")
 MOST = 60
@@ -66,12 +66,8 @@ class Graph:
                 f"{path.with_suffix('.dot').name}, which any Graphviz draws: dot -Tsvg",
                 family="package-missing",
             ) from error
-        try:
-            with replacing(path) as unfinished:
-                unfinished.write_bytes(drawn)
-        except OSError as error:
-            what = f"cannot write the file: {error.strerror}"
-            raise UserError(what, key=str(path), family="cannot-write") from error
+        with writing_to(path, "cannot write the file"):
+            write_whole(path, drawn)
 
 
 def draw(model: nn.Module, call: Call, *, depth: int | None = None, direction: str = "TB", most: int = MOST) -> Graph:

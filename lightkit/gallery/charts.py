@@ -15,7 +15,8 @@ from torch import Tensor
 
 from lightkit.common.drawing import BLUE, COLOURS, FAINT, INK, add_legend, new_figure, panels, short, style
 from lightkit.data import Data, Loader
-from lightkit.gallery.samples import Sample, spread
+from lightkit.data.orders import spread
+from lightkit.gallery.samples import Sample
 from lightkit.gallery.views import ImageView, InputView, TableView, TextView
 
 MOST_ROWS = 2_000

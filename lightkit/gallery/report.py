@@ -30,9 +30,9 @@ from lightkit.compare.grouping import Group, read_curves
 from lightkit.compare.report import tables
 from lightkit.config import compose
 from lightkit.config.tree import to_plain
+from lightkit.data.orders import spread
 from lightkit.ensemble.oof import TASKS, MemberPredictions, pooled
 from lightkit.gallery.charts import read_pairs
-from lightkit.gallery.samples import spread
 from lightkit.runner import Runner
 from lightkit.runner.ensemble.predictions import predict_held_out
 from lightkit.runner.evaluation import rows_of

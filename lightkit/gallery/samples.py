@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lightkit.common.drawing import png, render
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.data.collates import apart
+from lightkit.data.orders import spread
 from lightkit.data.placed import PLACED, found_in, lies_within
 from lightkit.gallery.views import InputView, PlacedView, TableView, TextView, view_of
 
@@ -128,13 +129,6 @@ def _apart(batch: Any, size: int) -> list[tuple[Any, Tensor | None]]:
     if pair and isinstance(batch[0], Mapping) and isinstance(batch[1], Tensor) and batch[1].shape[:1] == (size,):
         return list(zip(apart(batch[0], size), batch[1]))
     return [(sample, None) for sample in apart(batch, size)]
-
-
-def spread(rows: Tensor, count: int) -> Tensor:
-    """Return at most so many of these rows, evenly spaced, the first and the last among them."""
-    if len(rows) <= count:
-        return rows
-    return rows[torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().to(torch.int64)]
 
 
 def variants(data: Data, samples: list[Sample], epochs: int) -> list[list[Sample]]:
@@ -338,10 +332,8 @@ class Page:
             UserError: They cannot be written.
         """
         page, picture = folder / f"{name}.html", folder / f"{name}.png"
-        try:
+        with writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
             page.write_text(self.html(), encoding="utf-8")
             picture.write_bytes(png(self.picture))
-        except OSError as error:
-            raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
         return [page, picture]

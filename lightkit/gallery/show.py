@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.hub import installed
 from lightkit.common.modules import mapped
 from lightkit.data import Data, Loader, TensorData
+from lightkit.data.orders import spread
 from lightkit.gallery import charts
 from lightkit.gallery import samples as sampled
 from lightkit.gallery.samples import Page, PageSection, Sample, loader_of
@@ -342,7 +343,7 @@ def results(learner: Learner, split: str, count: int) -> tuple[list[Sample], Inp
         UserError: There is no such split.
     """
     loader = loader_of(learner.data, split, training=False)
-    loader = loader.with_rows(sampled.spread(loader.rows, count))
+    loader = loader.with_rows(spread(loader.rows, count))
     samples, view = answered(learner, loader)
     if getattr(learner.criterion, "compares_samples", False):
         return samples, view

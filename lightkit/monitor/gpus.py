@@ -150,7 +150,7 @@ def throttle_names(mask: int | None) -> tuple[str, ...] | None:
     return (*known, f"unknown_{rest:#x}") if rest else known
 
 
-def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+def visible_gpus(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
     """Return the GPUs a process sees, in the order in which it counts them: `visible_gpus(gpus)[1]` is its `cuda:1`.
 
     `CUDA_VISIBLE_DEVICES` may hold numbers, the beginnings of UUIDs, and UUIDs of MIG instances. As CUDA does, it is
@@ -160,9 +160,8 @@ def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = N
 
     Args:
         gpus: All GPUs and instances of the machine.
-        environ: The process's environment; None takes this one's.
     """
-    first = [part for gpu in _entries(gpus, environ) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])[:1]]
+    first = [part for gpu in _entries(gpus) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])[:1]]
     instances = [gpu for gpu in first if gpu.mig is not None]
     return instances[:1] or first
 
@@ -181,14 +180,13 @@ def is_free(sample: GpuSample) -> bool:
     return used_share(sample) <= FREE
 
 
-def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+def allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
     """Return the GPUs and MIG instances that a process may choose among; see `visible_gpus`.
 
     Args:
         gpus: All GPUs and instances of the machine.
-        environ: The process's environment; None takes this one's.
     """
-    found = [part for gpu in _entries(gpus, environ) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])]
+    found = [part for gpu in _entries(gpus) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])]
     return list(dict.fromkeys(found))
 
 
@@ -197,9 +195,9 @@ def parts_of(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
     return [other for other in gpus if other.mig is not None and other.index == gpu.index]
 
 
-def _entries(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None) -> list[GpuFacts]:
+def _entries(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
     """Return what the environment names, with GPUs that are split; without a word of it all GPUs that answer."""
-    wanted = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     whole = sorted((gpu for gpu in gpus if gpu.mig is None), key=lambda gpu: gpu.index)
     if wanted is None:
         return [gpu for gpu in whole if gpu.uuid]
@@ -228,23 +226,18 @@ def by_uuid(start: str, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
     return found[0] if len(found) == 1 else None
 
 
-def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> bool:
+def is_order_known(gpus: Sequence[GpuFacts]) -> bool:
     """Tell whether `visible_gpus` can tell the numbers for sure.
 
     Unless `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`, CUDA counts the fastest GPU first; which that is shows in no fact.
     """
-    environment = os.environ if environ is None else environ
     models = {gpu.name for gpu in gpus if gpu.mig is None and gpu.uuid}
-    by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
-    return len(models) < 2 or by_uuid or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    by_uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
+    return len(models) < 2 or by_uuid or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 
 
 def computing_on(
-    gpus: Sequence[GpuFacts],
-    numbers: Iterable[int],
-    *,
-    uuids: Mapping[int, str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    gpus: Sequence[GpuFacts], numbers: Iterable[int], *, uuids: Mapping[int, str] | None = None
 ) -> list[GpuFacts]:
     """Return the physical GPUs behind a process's own numbers.
 
@@ -252,10 +245,9 @@ def computing_on(
         gpus: All GPUs and instances of the machine.
         numbers: The process's numbers: 1 for `cuda:1`.
         uuids: What CUDA itself says they are, by number; goes before the environment.
-        environ: The process's environment; None takes this one's.
     """
     known = {gpu.uuid.partition("-")[2]: gpu for gpu in gpus if gpu.uuid and not gpu.split}
-    seen = visible_gpus(gpus, environ)
+    seen = visible_gpus(gpus)
     found = []
     for at in numbers:
         told = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.ranking import improves
-from lightkit.optim.schedulers import Interval, Schedule, check_interval, check_share
+from lightkit.optim.schedulers import FALLS, Interval, Schedule, check_interval, check_share
 
 Shape = Literal["cosine", "linear"]
 
@@ -58,7 +58,7 @@ class Linear(Anneal):
 
     def curve(self, progress: float) -> float:
         """Follow a straight line from 1 to 0."""
-        return _line(progress)
+        return FALLS["linear"](progress)
 
 
 class Cosine(Anneal):
@@ -89,7 +89,7 @@ class Cosine(Anneal):
         """Follow half a cosine per cycle."""
         cycle = min(int(progress * self.cycles), self.cycles - 1)
         height = self.cycle_scale**cycle
-        return height * _half_cosine(progress * self.cycles - cycle)
+        return height * FALLS["cosine"](progress * self.cycles - cycle)
 
 
 class OneCycle(Schedule):
@@ -133,7 +133,7 @@ class OneCycle(Schedule):
             raise UserError("no such shape", argument="anneal", received=anneal, choices=typing.get_args(Shape))
         self.peak, self.lowest = peak, check_share(start, "start", low=1e-9)
         self.floor, self.three_phase = check_share(floor, "floor"), three_phase
-        self.shape = _half_cosine if anneal == "cosine" else _line
+        self.shape = FALLS[anneal]
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
     def decay(self, step: int) -> float:
@@ -151,16 +151,6 @@ class OneCycle(Schedule):
             return self.floor  # behind the last step
         done = (step - begin) / (end - begin) if end > begin else 1.0
         return after + (before - after) * self.shape(done)
-
-
-def _half_cosine(progress: float) -> float:
-    """Fall from 1 (progress 0) to 0 (progress 1) along half a cosine."""
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def _line(progress: float) -> float:
-    """Fall from 1 (progress 0) to 0 (progress 1) in a straight line."""
-    return 1.0 - progress
 
 
 class Triangular(Schedule):

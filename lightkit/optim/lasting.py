@@ -9,14 +9,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.optim.schedulers import Schedule, check_share
-
-_SHAPES = {
-    "linear": lambda done: 1.0 - done,
-    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
-    "sqrt": lambda done: 1.0 - math.sqrt(done),
-}
-"""Factors from 1 (nothing of the decay is done) to 0 (all of it is)."""
+from lightkit.optim.schedulers import FALLS, Schedule, check_share
 
 
 class WarmupStableDecay(Schedule):
@@ -49,9 +42,9 @@ class WarmupStableDecay(Schedule):
         floor: float = 0.0,
         **run: Any,
     ) -> None:
-        if shape not in _SHAPES:
-            raise UserError("no such shape", argument="shape", received=shape, choices=_SHAPES)
-        self.decay_share, self.shape = check_share(decay_share, "decay_share", low=1e-9), _SHAPES[shape]
+        if shape not in FALLS:
+            raise UserError("no such shape", argument="shape", received=shape, choices=FALLS)
+        self.decay_share, self.shape = check_share(decay_share, "decay_share", low=1e-9), FALLS[shape]
         self.floor = check_share(floor, "floor")
         super().__init__(optimizer, **run)
 

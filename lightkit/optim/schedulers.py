@@ -21,6 +21,12 @@ from lightkit.common.text import counted
 
 Interval = Literal["step", "epoch"]
 
+FALLS: dict[str, Callable[[float], float]] = {
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+    "sqrt": lambda done: 1.0 - math.sqrt(done),
+}
+"""Curves from 1 (nothing of the fall is done) to 0 (all of it is)."""
 _SETTINGS = ("rules", "warmup_steps", "warmup_key", "first_step")
 """What groups carry beside the settings of the optimizer; see `parameter_groups`."""
 

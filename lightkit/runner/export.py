@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.common.failures import in_short
 from lightkit.common.text import MISSING
 from lightkit.config import instantiate, to_plain
@@ -101,18 +101,14 @@ def export(
         outputs = logits(model.network(model.preprocessing(leaving.inputs)))
     expected = leaving.whole.predictions(outputs)
     about = {**leaving.about, "output_shape": list(expected.shape[1:])}
-    try:
-        with quiet(), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as place:
-            form.write(leaving, Path(place) / ("" if form.is_folder else path.name))
-            own = Path(place) / script.name
-            own.write_text(_script(form, about, path, script), encoding="utf-8")
-            difference = _compared(own, leaving.inputs, expected, tolerance)
-            if not beside:
-                own.unlink()
-            files = _placed(Path(place), path if form.is_folder else path.parent)
-    except OSError as error:
-        what = f"cannot write: {error.strerror or error}"
-        raise UserError(what, key=str(path), family="cannot-write") from error
+    with writing_to(path), quiet(), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as place:
+        form.write(leaving, Path(place) / ("" if form.is_folder else path.name))
+        own = Path(place) / script.name
+        own.write_text(_script(form, about, path, script), encoding="utf-8")
+        difference = _compared(own, leaving.inputs, expected, tolerance)
+        if not beside:
+            own.unlink()
+        files = _placed(Path(place), path if form.is_folder else path.parent)
     return Exported(files, len(expected), difference)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.common.names import folder_below, name_problem, same_name
 from lightkit.common.reading import TEXTS, WHOLE, Kind, Shape, fitting, parse_object
 from lightkit.processes.files import replacing
@@ -57,7 +57,7 @@ def archive(folders: Sequence[Path], path: Path, root: Path, *, overwrite: bool 
         raise UserError("the file is there", key=str(path), fix="--overwrite, or another name", family="cannot-write")
     places = [_place(folder.resolve(), (root / run_files.OUTPUTS).resolve()) for folder in folders]
     files = [(f"{place}/{name}", folder / name) for place, folder in zip(places, folders) for name in _files(folder)]
-    try:
+    with writing_to(path, fix="another place"):
         listed: dict[str, list[Any]] = {name: [file.stat().st_size, _sum(file)] for name, file in files}
         content = json.dumps({"lightkit": _VERSION, "folders": places, "files": listed}).encode()
         if problem := _problem_of_list(places, listed):  # or nobody could unpack it
@@ -70,9 +70,6 @@ def archive(folders: Sequence[Path], path: Path, root: Path, *, overwrite: bool 
                 tar.addfile(head, io.BytesIO(content))
                 for name, file in files:
                     _add(tar, name, file, listed[name][0])
-    except OSError as error:
-        what = f"cannot write: {error.strerror or error}"
-        raise UserError(what, key=str(path), fix="another place", family="cannot-write") from error
     return len(files)
 
 

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.data import Loader, TensorData
 from lightkit.data.kept_rows import KeptRows
-from lightkit.data.orders import BLOCK, LARGE, NEWEST, OLDEST, Windows, permutation
+from lightkit.data.orders import BLOCK, LARGE, NEWEST, OLDEST, Windows, permutation, spread
 from lightkit.data.prepare import LoaderOptions
 from lightkit.data.samplers import EpochOrder, Shuffled
 
@@ -37,6 +37,12 @@ def test_each_number_comes_once_and_each_place_by_itself(size: int) -> None:
     few = torch.tensor([size - 1, 0, size // 2])
     assert torch.equal(permuted(few), found[few])
     assert size < 4 or not torch.equal(found, all_of(permutation(size, 8), size))
+
+
+def test_spread_of_few() -> None:
+    assert spread(torch.arange(3), 5).tolist() == [0, 1, 2]
+    assert spread(torch.arange(100), 1).tolist() == [0]
+    assert spread(torch.arange(100), 3).tolist() == [0, 50, 99]
 
 
 def test_the_first_rows_never_change() -> None:

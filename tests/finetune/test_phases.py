@@ -115,7 +115,7 @@ def test_scheduled_changes_name_parameters() -> None:
 )
 def test_gradual_unfreezing_goes_from_the_head_down(options: dict[str, Any], unit: str, moments: list[int]) -> None:
     depths = {"a.w": 0, "b.w": 1, "b.b": 1, "c.w": 2, "d.w": 3}
-    changes = gradual_changes(options, ["a.w", "b.w", "b.b", "c.w"], depths, **LENGTHS)
+    changes = gradual_changes(options, ["a.w", "b.w", "b.b", "c.w"], depths, total_steps=100)
     assert [getattr(change, unit) for change in changes] == moments
     order = [depths[name] for change in changes for name in sorted(change.unfreeze, key=depths.__getitem__)[::-1]]
     assert order == ([2, 1, 1, 0] if moments else [])
@@ -123,7 +123,7 @@ def test_gradual_unfreezing_goes_from_the_head_down(options: dict[str, Any], uni
 
 def test_gradual_unfreezing_of_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="nothing is frozen"):
-        gradual_changes({"every_epochs": 1}, [], {}, **LENGTHS)
+        gradual_changes({"every_epochs": 1}, [], {}, total_steps=100)
 
 
 # What rests beside the parameters of frozen parts

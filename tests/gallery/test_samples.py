@@ -9,7 +9,7 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.data import DataInfo, TensorData, build_data
 from lightkit.data.images import ImageFolder
-from lightkit.gallery.samples import Prediction, answer, read_samples, spread, target_words, variants
+from lightkit.gallery.samples import Prediction, answer, read_samples, target_words, variants
 
 
 def made(**options: Any) -> Any:
@@ -87,11 +87,6 @@ def test_samples_that_are_no_pairs() -> None:
     samples, view = read_samples(data, "train", 3)
     assert view.kind == "values"
     assert samples[0].y is None
-
-
-def test_spread_of_few() -> None:
-    assert spread(torch.arange(3), 5).tolist() == [0, 1, 2]
-    assert spread(torch.arange(100), 1).tolist() == [0]
 
 
 CLASSES = DataInfo("multiclass", (4,), 3, ("ant", "bee", "cat"))

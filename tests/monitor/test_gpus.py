@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -28,8 +30,19 @@ SPLIT = [
 ]
 
 
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+            patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
 def uuids(gpus: list[GpuFacts], wanted: str | None) -> list[str]:
-    return [gpu.uuid for gpu in visible_gpus(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
+    with environment({} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}):
+        return [gpu.uuid for gpu in visible_gpus(gpus)]
 
 
 def test_throttle_reasons_have_names() -> None:
@@ -81,8 +94,9 @@ def test_a_split_gpu_stands_for_an_instance_and_a_process_may_choose(
     wanted: str | None, seen: str, choice: str
 ) -> None:
     environ = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
-    for gpus, expected in ((visible_gpus(SPLIT, environ), seen), (allowed(SPLIT, environ), choice)):
-        assert [gpu.uuid.split("-")[1] for gpu in gpus] == expected.split()
+    with environment(environ):
+        for gpus, expected in ((visible_gpus(SPLIT), seen), (allowed(SPLIT), choice)):
+            assert [gpu.uuid.split("-")[1] for gpu in gpus] == expected.split()
 
 
 def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen() -> None:
@@ -91,35 +105,34 @@ def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen
     ]
 
 
-def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert visible_gpus(PLAIN) == [PLAIN[3]]
-    assert computing_on(PLAIN, [0]) == [PLAIN[3]]
-
-
 def test_different_models_are_counted_by_speed_unless_told_otherwise() -> None:
     mixed = [*PLAIN, GpuFacts(4, "GPU-t", "Tesla T4")]
-    assert is_order_known(PLAIN, {})
-    assert is_order_known([*PLAIN, GpuFacts(4, "", "does not answer")], {})
-    assert not is_order_known(mixed, {})
-    assert not is_order_known(mixed, {"CUDA_VISIBLE_DEVICES": "1,2"})
-    assert is_order_known(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-t"})
-    assert is_order_known(mixed, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    with environment({}):
+        assert is_order_known(PLAIN)
+        assert is_order_known([*PLAIN, GpuFacts(4, "", "does not answer")])
+        assert not is_order_known(mixed)
+    with environment({"CUDA_VISIBLE_DEVICES": "1,2"}):
+        assert not is_order_known(mixed)
+    with environment({"CUDA_VISIBLE_DEVICES": "GPU-t"}):
+        assert is_order_known(mixed)
+    with environment({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):
+        assert is_order_known(mixed)
 
 
 def test_what_cuda_says_goes_before_the_environment() -> None:
-    where = {"CUDA_VISIBLE_DEVICES": "2,1"}
-    assert computing_on(PLAIN, [0, 1], environ=where) == [PLAIN[2], PLAIN[1]]
-    assert computing_on(PLAIN, [0, 1], uuids={0: "dddd-0", 1: "GPU-aaaa-0"}, environ=where) == [PLAIN[3], PLAIN[0]]
-    assert computing_on(PLAIN, [0, 1], uuids={1: "of no GPU"}, environ=where) == [PLAIN[2], PLAIN[1]]
-    assert computing_on(PLAIN, [0, 5], environ=where) == [PLAIN[2]]
-    assert computing_on(PLAIN, [0, 1], uuids={0: "aaaa-0", 1: "aaaa-0"}, environ=where) == [PLAIN[0]]
+    with environment({"CUDA_VISIBLE_DEVICES": "2,1"}):
+        assert computing_on(PLAIN, [0, 1]) == [PLAIN[2], PLAIN[1]]
+        assert computing_on(PLAIN, [0, 1], uuids={0: "dddd-0", 1: "GPU-aaaa-0"}) == [PLAIN[3], PLAIN[0]]
+        assert computing_on(PLAIN, [0, 1], uuids={1: "of no GPU"}) == [PLAIN[2], PLAIN[1]]
+        assert computing_on(PLAIN, [0, 5]) == [PLAIN[2]]
+        assert computing_on(PLAIN, [0, 1], uuids={0: "aaaa-0", 1: "aaaa-0"}) == [PLAIN[0]]
 
 
 def test_of_a_split_gpu_cuda_may_only_know_the_whole() -> None:
-    where = {"CUDA_VISIBLE_DEVICES": "MIG-2222"}
-    assert computing_on(SPLIT, [0], uuids={0: "ssss-1"}, environ=where) == [SPLIT[3]]
-    assert computing_on(SPLIT, [0], uuids={0: "2222"}, environ={}) == [SPLIT[3]]
+    with environment({"CUDA_VISIBLE_DEVICES": "MIG-2222"}):
+        assert computing_on(SPLIT, [0], uuids={0: "ssss-1"}) == [SPLIT[3]]
+    with environment({}):
+        assert computing_on(SPLIT, [0], uuids={0: "2222"}) == [SPLIT[3]]
 
 
 def test_a_process_with_user_and_command() -> None:
