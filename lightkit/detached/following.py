@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
     """
     log, values = Lines(folder / run_files.LOG, last=_LOOKED_BACK), Lines(folder / run_files.METRICS, last=0)
     written, is_first = 0.0, True
-    try:
+    with closing(console):
         for lines in follow(folder, log):
             messages = [text for text in map(_message, lines) if text is not None]
             for text in _introduction(messages) if is_first else messages:
@@ -91,8 +91,6 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
                 console.progress(shown.progress)
             if shown.table is not None:
                 console.live_table(partial(_first_rows, *shown.table))
-    finally:
-        console.close()
     return look(folder)
 
 

@@ -68,7 +68,6 @@ class Parallel:
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
         """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
-        del model, more
         return self._idle
 
     def waste(self, loss: Tensor) -> None:

@@ -38,7 +38,6 @@ class Precision:
     @classmethod
     def set_matmul(cls, device: torch.device, level: str | None = None) -> None:
         """Set for the whole process how exact products of fp32 matrices are; None goes by the precision."""
-        del device
         set_matmul(level or cls.matmul, convolutions=cls.name == "tf32")
 
     def place(self, module: nn.Module) -> nn.Module:

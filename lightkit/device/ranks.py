@@ -74,7 +74,6 @@ class Ranks:
 
     def mean(self, value: Tensor, weight: int) -> float:
         """Return the mean over the processes by weight, which is a number of samples."""
-        del weight
         return float(value)
 
     def least(self, number: int) -> int:
@@ -91,7 +90,6 @@ class Ranks:
 
     def meet(self, place: str) -> bool:
         """Tell whether all processes come to this place within some seconds, as one that has failed there asks."""
-        del place
         return True
 
     def device_name(self, name: str) -> str:

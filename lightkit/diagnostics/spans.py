@@ -26,7 +26,6 @@ class NoSpans:
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Return a context whose time is that of `name`."""
-        del name
         return self._nothing
 
     def before_step(self, step: int) -> float:
@@ -38,7 +37,6 @@ class NoSpans:
         Returns:
             Seconds that it took, which are no training.
         """
-        del step
         return 0.0
 
     def after_step(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from lightkit.common.argument_checks import check_range
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.ranking import improves
 from lightkit.optim.schedulers import FALLS, Interval, Schedule, check_interval, check_share
@@ -129,8 +129,7 @@ class OneCycle(Schedule):
         if not 0.0 < peak < 1.0 or (three_phase and peak > 0.5):
             expected = "0 < peak <= 0.5 with three phases" if three_phase else "0 < peak < 1"
             raise UserError("the peak lies inside the run", argument="peak", expected=expected, received=peak)
-        if anneal not in typing.get_args(Shape):
-            raise UserError("no such shape", argument="anneal", received=anneal, choices=typing.get_args(Shape))
+        check_choice("anneal", anneal, typing.get_args(Shape), "no such shape")
         self.peak, self.lowest = peak, check_share(start, "start", low=1e-9)
         self.floor, self.three_phase = check_share(floor, "floor"), three_phase
         self.shape = FALLS[anneal]
@@ -267,8 +266,7 @@ class Plateau(Schedule):
         floor: float = 0.0,
         **run: Any,
     ) -> None:
-        if mode not in ("min", "max"):
-            raise UserError("unknown mode", argument="mode", received=mode, choices=("min", "max"))
+        check_choice("mode", mode, ("min", "max"), "unknown mode")
         if not 0.0 < factor < 1.0:
             expected = "0 < factor < 1"
             raise UserError("not a factor that lowers", argument="factor", expected=expected, received=factor)

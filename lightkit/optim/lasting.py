@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from lightkit.common.argument_checks import check_range
-from lightkit.common.errors import UserError
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.optim.schedulers import FALLS, Schedule, check_share
 
 
@@ -42,8 +41,7 @@ class WarmupStableDecay(Schedule):
         floor: float = 0.0,
         **run: Any,
     ) -> None:
-        if shape not in FALLS:
-            raise UserError("no such shape", argument="shape", received=shape, choices=FALLS)
+        check_choice("shape", shape, FALLS, "no such shape")
         self.decay_share, self.shape = check_share(decay_share, "decay_share", low=1e-9), FALLS[shape]
         self.floor = check_share(floor, "floor")
         super().__init__(optimizer, **run)

@@ -177,7 +177,6 @@ class Observer:
 
     def saving(self, learner: Learner) -> AbstractContextManager[None]:
         """Look on while a checkpoint is written inside."""
-        del learner
         return nullcontext()
 
 

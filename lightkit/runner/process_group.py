@@ -24,7 +24,6 @@ class FollowerFolder(RunFolder):
     @contextmanager
     def begun(self, *, fresh: bool = False) -> Iterator[None]:
         """Lock nothing: rank 0 has the lock."""
-        del fresh
         self.is_begun = True
         yield
 
