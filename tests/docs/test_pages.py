@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -64,6 +65,18 @@ def test_every_link_leads_somewhere() -> None:
             known = place.exists() and (not anchor or place.suffix != ".md" or anchor in anchors(place))
             broken += [] if known else [f"{path.relative_to(ROOT)}: {found['target']}"]
     assert broken == []
+
+
+def test_every_name_that_is_imported_is_there() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in pages())
+    others = {"lightkit.group", "lightkit.plugins"}  # a tag of MLflow, and a group of entry points
+    lost = []
+    for name in sorted({*re.findall(r"`(lightkit(?:\.\w+)+)", text)} - others):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            lost.append(name)
+    assert lost == []
 
 
 def test_the_home_page_lists_every_guide_in_the_groups_of_the_navigation() -> None:
