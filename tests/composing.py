@@ -62,7 +62,8 @@ def _merged(self: ConfigLoader, defaults: list[Any], repo: Any) -> Any:
         return self.base
     cfg = _merge(self, defaults, repo)
     if hasattr(repo, "found") and not self._params:
-        _keep(key, _Known(repo.found, [*repo.asked], pickle.dumps(cfg)))
+        with suppress(pickle.PicklingError):  # for each job of joblib, Hydra makes the classes of its plugins anew
+            _keep(key, _Known(repo.found, [*repo.asked], pickle.dumps(cfg)))
     return cfg
 
 
