@@ -216,11 +216,10 @@ def with_names(rows: list[dict[str, Any]], source: Any) -> list[dict[str, Any]]:
 
 
 def load_counted(run: MemberRun, learner: Learner) -> None:
-    """Put the weights into the model that count: the best, which may be the newest, or the last by `trainer.test`."""
-    store = learner.store if run.cfg.trainer.test != "last" else None
-    best, newest = run.session.ranks.shared(lambda: (store.best(), store.newest()) if store else (None, None))
-    is_there = best == newest and not learner.callbacks and not learner.average.is_saved
-    if best is not None and not is_there:
+    """Put the weights into the model that count in the end: the best ones, unless `trainer.test` asks for the last."""
+    wants_best = run.cfg.trainer.test != "last"
+    best = run.session.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
+    if best is not None:
         load_weights(learner, str(best), run.path)
     else:
         learner.average.keep()

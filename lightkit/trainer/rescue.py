@@ -131,7 +131,8 @@ class Rescue:
     def _held(self, kind: str) -> list[Tensor]:
         """Return what the modules hold: `named_parameters` and `named_buffers` take as long as a small layer."""
         if not self._modules:
-            return [*getattr(self._learner.model, kind.removeprefix("_"))()]
+            model = self._learner.model
+            return [*(model.parameters() if kind == "_parameters" else model.buffers())]
         return [held for module in self._modules for held in module.__dict__[kind].values() if held is not None]
 
     def _copies(self, names: list[str]) -> dict[str, Any] | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightkit.checkpoint import content
 from lightkit.cli import main
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
@@ -44,27 +43,6 @@ def test_evaluation_and_prediction_agree_with_the_final_test(finished: Path, tmp
         again.evaluate("test", str(tmp_path / "nothing.pt"))
     with pytest.raises(UserError, match="another shape|missing"):
         runner(finished, "model.hidden=[9]").evaluate("test")
-
-
-@pytest.mark.parametrize(
-    ("more", "read"),
-    [
-        (["trainer.epochs=1"], 0),
-        (["metrics.monitor=val/loss", "optim.lr=3.0"], 1),
-        (["trainer.epochs=1", "trainer.ema.decay=0.5"], 1),
-    ],
-    ids=["the best is the newest", "it is an older one", "an average"],
-)
-def test_weights_that_the_model_has_are_not_read_again_for_the_final_test(
-    more: list[str], read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Path] = []
-    real = content.load_model_state
-    monkeypatch.setattr(content, "load_model_state", lambda path: seen.append(path) or real(path))
-    trained = runner(tmp_path / "run", *more)
-    tested = trained.run()["test"]
-    assert len(seen) == read
-    assert trained.evaluate("test") == tested
 
 
 def test_a_run_says_why_it_ended_and_that_only_a_part_was_evaluated(cli: Callable[..., Outcome]) -> None:
