@@ -17,7 +17,7 @@ from lightkit.device.stepping import Clip, begin_momentum
 
 MATMUL = ("highest", "high", "medium")
 """How exact products of fp32 matrices may be; see `set_matmul`."""
-_PLAIN_ZERO_GRAD, _PLAIN_BACKWARD = Optimizer.zero_grad, Tensor.backward
+_PLAIN_ZERO_GRAD = Optimizer.zero_grad
 
 
 class Precision:
@@ -66,7 +66,7 @@ class Precision:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a loss to the parameters."""
-        run_backward(loss)
+        loss.backward()
 
     def step(self, optimizer: Optimizer, *, clip: Clip, want_norm: bool = False) -> Tensor | None:
         """Unscale, clip, step, clear the gradients: in this order, whatever the precision.
@@ -269,16 +269,6 @@ def set_matmul(level: str, *, convolutions: bool) -> None:
         warnings.simplefilter("ignore")  # some versions recommend the newer names
         torch.set_float32_matmul_precision(level)
         torch.backends.cudnn.allow_tf32 = convolutions
-
-
-def run_backward(loss: Tensor) -> None:
-    """Call `loss.backward()`, on a CPU past what is there for compilers and the threads of GPUs; same gradients."""
-    usual = loss.is_cpu and loss.ndim == 0 and loss.requires_grad and loss.is_floating_point()
-    if not usual or Tensor.backward is not _PLAIN_BACKWARD or torch.overrides.has_torch_function_unary(loss):
-        loss.backward()
-        return
-    engine, first = torch.autograd.Variable._execution_engine, torch.ones_like(loss)
-    engine.run_backward((loss,), (first,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def clear_gradients(optimizer: Optimizer) -> None:

@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightkit.common import stepping
 from lightkit.common.stepping import take_step
-from lightkit.device.precision import run_backward
 from lightkit.device.stepping import arguments, implementation_of, leave_compiler_out
 from tests.waiting import PATIENCE_SECONDS
 
@@ -85,39 +84,6 @@ def test_fused_groups_are_stepped_to_the_same_bits(kind, options, short, monkeyp
     assert usual.keys() == own.keys()
     assert all(torch.equal(usual[name], own[name]) for name in usual)
     assert called == [False, *3 * [bool(short)]]  # the first step makes the state
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_gradients_are_those_of_the_usual_backward_pass_and_are_added_up(dtype):
-    def gradients(backward) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))
-        model.to(dtype)
-        for _ in range(2):
-            backward(model(torch.randn(8, 4, dtype=dtype)).square().mean())
-        return [torch.empty(0) if weight.grad is None else weight.grad for weight in model.parameters()]
-
-    usual, own = gradients(torch.Tensor.backward), gradients(run_backward)
-    assert all(map(torch.equal, usual, own))
-
-
-@pytest.mark.parametrize("loss", [torch.ones(2, requires_grad=True) * 2, torch.ones(()), torch.tensor(1)], ids=str)
-def test_what_has_no_gradient_is_refused_in_the_words_of_pytorch(loss):
-    with pytest.raises(RuntimeError) as usual:
-        loss.backward()
-    with pytest.raises(RuntimeError) as own:
-        run_backward(loss)
-    assert str(own.value) == str(usual.value)
-
-
-def test_a_loss_may_have_a_backward_pass_of_its_own():
-    class Loss(torch.Tensor):
-        def backward(self, *args, **kwargs):
-            seen.append(self.item())
-
-    seen: list[float] = []
-    run_backward((torch.ones((), requires_grad=True) * 2).as_subclass(Loss))
-    assert seen == [2.0]
 
 
 def one(**options) -> tuple[nn.Parameter, torch.optim.SGD]:
