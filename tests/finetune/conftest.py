@@ -33,5 +33,5 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what takes longer than a run: asking git, and waiting for the disk."""
-    monkeypatch.setattr(folder, "environment", lambda **facts: facts)
+    monkeypatch.setattr(folder, "environment", lambda **facts: {"named": {}, **facts})
     monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -59,7 +59,7 @@ def _child(job: Callable[[], Any], log: Path) -> None:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        folder.environment = lambda **facts: facts  # asking git takes longer than a run
+        folder.environment = lambda **facts: {"named": {}, **facts}  # asking git takes longer than a run
         os.fsync = lambda handle: None  # a killed process loses nothing that was written
         job()
         code = 0

@@ -78,7 +78,7 @@ def _child(job: Callable[[], Any], rank: int, count: int, port: int, log: Path) 
         faulthandler.enable(file=output)
         named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in named.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        folder.environment = lambda **facts: facts  # asking git takes longer than a run
+        folder.environment = lambda **facts: {"named": {}, **facts}  # asking git takes longer than a run
         os.fsync = lambda handle: None
         job()
         code = 0
