@@ -83,7 +83,13 @@ def report_page(record: RunRecord, comparison: RunComparison | None, **shown: An
     shown |= {"calibration": read_json(folder / run_files.CALIBRATION), "leaks": read_json(folder / run_files.LEAKS)}
     shown |= {"curves": read_curves(group), "repeats": len(group.runs), "members": members, "packages": PACKAGES}
     shown |= {"log": read_tail(folder / run_files.LOG, _LOG_CHARACTERS).splitlines(), "mode": direction_of}
-    shown |= {"record": record, "comparison": comparison, "tables": tables(comparison) if comparison else ()}
+    config = {name: node for section in record.sections for name, node in section.node.items()}
+    shown |= {
+        "record": record,
+        "config": config,
+        "comparison": comparison,
+        "tables": tables(comparison) if comparison else (),
+    }
     return render(_TEMPLATE, **shown)
 
 

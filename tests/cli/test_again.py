@@ -31,7 +31,7 @@ def trained(cli: Cli, project: Path) -> Path:
 
 def test_a_run_is_repeated_with_the_code_that_it_kept(process: Cli, project: Path, trained: Path) -> None:
     assert (trained / "code" / "own_net.py").read_text() == NET
-    (project / "own_net.py").write_text(NET.replace("4", "6"))
+    (project / "own_net.py").write_text(NET.replace("4", "16"))
     done = process("rerun", "a", "name=b", "--json")  # another name is no other result
     found = json.loads(done.out)
     assert (done.code, found["outcome"], found["largest"]) == (0, "bits", 0.0)
@@ -136,7 +136,7 @@ def test_a_repeated_run_chooses_its_folder(cli: Cli, trained: Path) -> None:
 def test_a_fold_is_repeated_with_the_code_of_its_cross_validation(process: Cli, project: Path) -> None:
     (project / "own_net.py").write_text(NET)
     assert process("train", *QUICK, "cv=2", "hydra.run.dir=folds").code == 0
-    (project / "own_net.py").write_text(NET.replace("4", "6"))
+    (project / "own_net.py").write_text(NET.replace("4", "16"))
     found = json.loads(process("rerun", "folds/members/fold-0", "--json").out)
     assert found["outcome"] in ("bits", "values"), "folds may have trained at once, which rounds otherwise"
     assert (Path(found["folder"]) / "code" / "own_net.py").read_text() == NET
