@@ -45,13 +45,19 @@ def own_files() -> dict[str, Path]:
     # To go through all takes long. What libraries put among the modules may not be comparable.
     if [*map(id, _SEEN["modules"].values())] != [*map(id, sys.modules.values())]:
         modules = dict(sys.modules)
-        known = {name: getattr(it, "__dict__", {}).get("__file__") for name, it in modules.items()}
-        files = {name: file for name, file in known.items() if isinstance(file, str)}
+        files = {name: file for name, it in modules.items() if isinstance(file := _file(it), str)}
         mine = {name: Path(files[name]) for name in sorted(filter(lambda name: _is_mine(files[name]), files))}
         tops = {name: name.partition(".")[0] for name, file in mine.items() if file.suffix == ".py"}
         found = {name: mine[name] for name, top in tops.items() if top in mine or top not in files}
         _SEEN.update(modules=modules, files=found)
     return dict(_SEEN["files"])
+
+
+def _file(module: Any) -> Any:
+    """Return the file of a module, without asking the module: some import all of their parts then."""
+    with suppress(AttributeError):
+        return object.__getattribute__(module, "__dict__").get("__file__")
+    return None
 
 
 @cache

@@ -47,7 +47,7 @@ def test_every_command_has_help_with_usage_and_examples(capsys: pytest.CaptureFi
 
 
 def test_nothing_is_imported_that_is_not_needed(project: Path) -> None:
-    """Help needs nothing but Python; what only reads and composes needs no PyTorch, and most of it no numpy."""
+    """Help needs nothing but Python; what only reads and composes needs no PyTorch; a run needs no other metrics."""
     a_sweep(project, {0.1: [0.5, 0.75, 0.7], 0.01: [0.25, 0.5, 0.6]})
     code = f"""
 import gc, sys
@@ -68,6 +68,8 @@ for args in (["train", "--cfg", "job"], ["train", "optim.lrr=1"], ["config"], ["
 check(["compare", "--html", "x.html", "--baseline", "lr=0.1"], "torch")
 main(["plan"])
 assert gc.get_freeze_count() > 100_000, "no search for cycles goes through what PyTorch made"
+main(["train", "data=wine", "trainer.steps=1", "metrics.figures=[]", "device=cpu", "logger=quiet"])
+check(["runs"], "torchvision", "transformers", "scipy.signal", "torch._dynamo")
 """
     env = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], cwd=project, env=env, capture_output=True, check=False)
