@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -42,10 +42,18 @@ _MEASURED = 6
 """Steps that measuring takes about as long as."""
 
 
-def refusal(learners: Sequence[Learner]) -> str:
-    """Return why a member, or several that differ, cannot train at once; empty where nothing speaks against it."""
+def refusal(learner: Learner) -> str:
+    """Return why a member cannot train at once with others like it; empty where nothing speaks against it."""
+    return _first_of([*_of_machine(learner), *_of_parts(learner)])
+
+
+def unlikeness(learners: Sequence[Learner]) -> str:
+    """Return in what members are so unlike that they cannot train at once; empty where they are alike."""
     first, *others = learners
-    checks = [check for other in others for check in _unlike(first, other)] or [*_of_machine(first), *_of_parts(first)]
+    return _first_of([check for other in others for check in _unlike(first, other)])
+
+
+def _first_of(checks: Iterable[tuple[bool, str]]) -> str:
     return next((reason for stands_against, reason in checks if stands_against), "")
 
 

@@ -161,7 +161,7 @@ class Stack:
     """The members in training, and the parts that train them at once.
 
     Args:
-        members: Alike: see `lightkit.ensemble.vectorized.refusal`.
+        members: Alike: see `lightkit.ensemble.alike.unlikeness`.
     """
 
     def __init__(self, members: Sequence[StackMember]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lightkit.assembly import Learner, build_learner, build_own, build_shared
 from lightkit.checkpoint import content
 from lightkit.config import compose
-from lightkit.ensemble.alike import difference, gain, refusal
+from lightkit.ensemble.alike import difference, gain, refusal, unlikeness
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
 from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
@@ -153,7 +153,7 @@ def test_rates_decays_and_dropouts_may_be_unlike(optimizer: str) -> None:
         assert [each for row in member.history.rows for name, each in row.items() if name.startswith("lr/")]
     learners = [make(seed) for seed in range(2)]
     own = [replace(one, optimizer=torch.optim.ASGD(one.model.parameters())) for one in learners]
-    assert "optimizers" in refusal(own)
+    assert "optimizers" in unlikeness(own)
     other = {"model.dropout": [0.3, 0.1]}
     assert not difference(built(maker("data=digits", "data.split.limit=512", *CNN, unlike=other), range(2)))
 
@@ -296,16 +296,17 @@ finetune=lora ; fine-tuned
 
 
 def test_what_concerns_a_single_model_is_refused() -> None:
-    assert refusal([maker(*WINE, "trainer.ema.decay=0.9")(seed) for seed in range(2)]) == ""
+    averaged = [maker(*WINE, "trainer.ema.decay=0.9")(seed) for seed in range(2)]
+    assert (refusal(averaged[0]), unlikeness(averaged)) == ("", "")
     for typed, reason in (line.split(" ; ") for line in REFUSED.strip().splitlines()):
-        assert reason in refusal([maker(*WINE, *typed.split())(0)]), typed
+        assert reason in refusal(maker(*WINE, *typed.split())(0)), typed
     learner = maker(*WINE)(0)
     for kind in (torch.optim.Adafactor, torch.optim.LBFGS):
         made = replace(learner, optimizer=kind(learner.model.parameters()))
-        assert f"{kind.__name__} may look at a whole tensor" in refusal([made])
-    assert "tensors" in refusal([learner, maker(*WINE, "model.hidden=[9]")(0)])
-    assert "optimizers" in refusal([learner, maker(*WINE, "optim.betas=[0.5,0.9]")(0)])
-    assert "numbers of steps" in refusal([learner, maker(*WINE, rows=lambda seed, rows: rows[:-1])(0)])
+        assert f"{kind.__name__} may look at a whole tensor" in refusal(made)
+    assert "tensors" in unlikeness([learner, maker(*WINE, "model.hidden=[9]")(0)])
+    assert "optimizers" in unlikeness([learner, maker(*WINE, "optim.betas=[0.5,0.9]")(0)])
+    assert "numbers of steps" in unlikeness([learner, maker(*WINE, rows=lambda seed, rows: rows[:-1])(0)])
 
 
 def test_the_encoder_of_pytorch_trains_at_once_and_its_kernel_is_back_afterwards() -> None:

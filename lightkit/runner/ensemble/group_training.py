@@ -23,7 +23,7 @@ from lightkit.common.collecting import uncollected
 from lightkit.common.text import counted
 from lightkit.config import to_plain
 from lightkit.config.merging import copy_node
-from lightkit.ensemble.alike import difference, gain, refusal
+from lightkit.ensemble.alike import difference, gain, refusal, unlikeness
 from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer, WatchedStack
@@ -89,7 +89,7 @@ class GroupTraining:
         if reason := self._of_settings():
             return reason
         first = self._first()
-        if reason := refusal([first]):
+        if reason := refusal(first):
             return reason
         learners, length = [first, *self._twins(first)], first.data.train.epoch_samples
         fits = [learner.data.train.epoch_samples == length for learner in learners]
@@ -98,7 +98,7 @@ class GroupTraining:
         self.members = [*compress(self.members, fits)]
         if len(self.members) == 1:
             return "they have different numbers of rows"
-        if reason := refusal(self.learners):
+        if reason := unlikeness(self.learners):
             return reason
         self.stack = Stack([StackMember(own.name, learner) for own, learner in zip(self.members, self.learners)])
         return difference(self.stack)
