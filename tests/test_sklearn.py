@@ -83,7 +83,7 @@ def test_classes_of_any_type_frames_copies_and_nothing_left(project: Path, capfd
     other = clone(model).set_params(seed=4).fit(frame, NAMES)
     assert (other.predict_proba(frame) != model.predict_proba(frame)).any()
     assert (pickle.loads(pickle.dumps(model)).predict_proba(frame) == model.predict_proba(frame)).all()
-    assert Classifier(**TINY).fit(X, Y == 1).predict(X).dtype == bool
+    assert Classifier(trainer__epochs=1, **TINY).fit(X, Y == 1).predict(X).dtype == bool
     assert capfd.readouterr() == ("", "")
     assert [path.name for path in project.iterdir()] == ["experiments"]
 

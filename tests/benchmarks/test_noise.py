@@ -10,7 +10,7 @@ from benchmarks import noise
 from benchmarks.noise import PATHS, Report
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATHS)
 def test_no_path_reports_more_than_chance(name: str, project: Path) -> None:

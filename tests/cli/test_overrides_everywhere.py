@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from lightkit.cli.arguments import COMMANDS, help_of
 from tests.conftest import Cli
 from tests.runner.finished_runs import trained as finished
 
-_SHORT = ("data=wine", "trainer.epochs=1", "model.hidden=[4]")
+_SHORT = ("data=wine", "trainer.epochs=1", "model.hidden=[4]", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 CALLS = {
     "train": (("train", *_SHORT), ("train", "--from", "a", "trainer.epochs=1")),
     "resume": (("resume", "a"), ("resume", "a", "trainer.epochs=2")),
@@ -35,10 +36,17 @@ CALLS = {
 SLOW = ("show", "export", "doctor", "find", "verify-resume", "rerun")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    finished(folder / "a")
+    finished(folder / "b", "trainer.clip_norm=1")
+    return folder
+
+
 @pytest.fixture
-def runs(project: Path) -> None:
-    finished(project / "outputs" / "runs" / "a")
-    finished(project / "outputs" / "runs" / "b", "trainer.clip_norm=1")
+def runs(project: Path, made: Path) -> None:
+    shutil.copytree(made, project / "outputs" / "runs")
 
 
 def test_each_command_with_overrides_is_tried() -> None:
@@ -52,6 +60,12 @@ def test_a_device_is_an_override_of_every_command_that_takes_any(cli: Cli, runs:
         assert (done.code, lines[0], "1 problem found" in lines) == (2, "error: device.zebra: unknown key", True), (
             done.err
         )
+
+
+@pytest.mark.parametrize("command", CALLS)
+@pytest.mark.thorough(first=4)
+def test_a_device_of_another_name_is_told_by_each(cli: Cli, runs: None, command: str) -> None:
+    for words in CALLS[command]:
         wrong = cli(*words, "device=gpu")
         assert (wrong.code, "    fix:      device=cuda" in wrong.err.splitlines()) == (2, True), wrong.err
 

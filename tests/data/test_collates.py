@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 
 from lightkit.data import build_data
 from lightkit.data.collates import listed
+from lightkit.doctor import checks
 from tests.data import kinds
 
 Cli = Callable[..., Any]
@@ -54,18 +55,30 @@ def test_any_kind_goes_through_a_run_and_all_that_looks_at_it(cli: Cli, project:
     done("train", *words(kind), f"hydra.run.dir={whole}")
     stopped = ("trainer.stop_at=8 steps", "trainer.smoke=false", "data.num_workers=0")
     done("train", *words(kind, *stopped), f"hydra.run.dir={cut}")
-    done("resume", str(cut), "trainer.stop_at=null", "data.num_workers=2")
+    done("resume", str(cut), "trainer.stop_at=null", "data.num_workers=1")
     assert losses(cut) == losses(whole)
     done("eval", str(whole))
     assert len(Path(done("predict", str(whole)).split()[-1]).read_text().splitlines()) == 1 + 12
     for command in (["data", *words(kind)], ["results", str(whole)], ["worst", str(whole)]):
         done("show", *command)
     done("summary", *words(kind))
-    if kind in ("Listed", "Dataclasses"):
-        done("doctor", *words(kind))
 
 
-@pytest.mark.thorough(first=2)
+LOOKS = ("labels", "splits", "answers", "features", "leaks", "scale", "loss", "loss of rows", "evaluation")
+ALL = tuple(name for name, _ in checks.CHECKS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "names"), [("Listed", LOOKS), ("Listed", ALL), ("Dataclasses", ALL)])
+def test_the_doctor_looks_at_samples_of_ones_own(
+    cli: Cli, words: Any, monkeypatch: pytest.MonkeyPatch, kind: str, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", tuple(check for check in checks.CHECKS if check[0] in names))
+    done = cli("doctor", *words(kind))
+    assert done.code == 0, done.err
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_is_shared_by_processes(cli: Cli, process: Cli, project: Path, words: Any, kind: str) -> None:
     one, two = project / "one", project / "two"
@@ -119,7 +132,7 @@ def test_what_does_not_go_with_samples_of_ones_own_is_told_before_training(
 
 
 def test_members_vote_on_samples_whose_kind_of_target_is_told(cli: Cli, project: Path, words: Any) -> None:
-    done = cli("train", *words("Told", "ensemble=voting", "ensemble.size=2", f"hydra.run.dir={project}/run"))
+    done = cli("train", *words("Told", "ensemble=voting", "ensemble.size=2", "trainer.epochs=1", "hydra.run.dir=run"))
     assert done.code == 0, done.err
     whole = json.loads((project / "run/result.json").read_text())["test"]
     assert cli("eval", "run").code == 0
@@ -132,9 +145,8 @@ def test_members_vote_on_samples_whose_kind_of_target_is_told(cli: Cli, project:
 
 @pytest.mark.parametrize("node", ["{_target_: kinds.Labels, key: label}"])
 def test_a_collate_of_ones_own_makes_the_batches(cli: Cli, words: Any, node: str) -> None:
-    done = cli(
-        "train", *words("Padded", "data.dataset._target_=kinds.Dicts", f"data.collate={node}", "data.num_workers=1")
-    )
+    short = ("data.num_workers=1", "trainer.epochs=1", "trainer.test=none")
+    done = cli("train", *words("Padded", "data.dataset._target_=kinds.Dicts", f"data.collate={node}", *short))
     assert done.code == 0, done.err
 
 

@@ -55,12 +55,13 @@ def save_rows(folder: Path) -> None:
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(project: Path, kind: str) -> None:
     save_reviews(project / "reviews")
     save_tokenizer(project / "words")
-    save_rows(project)
+    if kind in ("tags", "images"):
+        save_rows(project)
     base = [line for line in BASE if not line.startswith("model.")]
     model = {"kind": "vit", "config": f"model.config={VIT}"} if kind == "images" else {}
     words = overrides(*KINDS[kind], "logger.tensorboard.enabled=true", **model)
     case = Case(configured(*words, base=base), project / "case")
     moments = case.moments("micro")
     place = case.kill(moments[len(moments) // 2], "killed")
-    case.resume(place, "data.num_workers=2")
+    case.resume(place, "data.num_workers=1")
     assert case.differences(place) == []

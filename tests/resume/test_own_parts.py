@@ -29,7 +29,7 @@ TEXTS = (
 @pytest.mark.parametrize("overrides", [WINE, TEXTS], ids=["wine", "texts"])
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(project: Path, overrides: tuple[str, ...]) -> None:
     (project / "text.txt").write_text("the cat sat on the mat, and the dog ran on a road.\n" * 24)
-    case = Case(alone(*overrides), project / "case")
+    case = Case(alone(*overrides, "trainer.epochs=2"), project / "case")
     moments = case.moments("micro")
     place = case.kill(moments[len(moments) // 2], "killed")
     case.resume(place)
@@ -37,7 +37,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_bits(project: Path, overrid
 
 
 def test_values_of_two_processes_are_those_of_one(project: Path) -> None:
-    cfg = configured(*WINE)
+    cfg = configured(*WINE, "trainer.epochs=1")
     one, two = (series(train(project / f"of{count}", cfg, count)) for count in (1, 2))
     assert one.keys() == two.keys()
     assert {name for _, name in one} >= {"train/loss2", "val/loss2", "val/mcc", "test/loss2"}

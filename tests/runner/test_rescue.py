@@ -197,7 +197,7 @@ def test_a_logger_that_fails_costs_nothing(cli: Cli, parts: Path) -> None:
 @pytest.mark.parametrize("kind", [("cv=2",), ("ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")])
 def test_models_of_one_run_say_which_code_has_changed_before_they_train(cli: Cli, parts: Path, kind: Any) -> None:
     (parts / "broken").write_text("train 6")
-    assert begin(cli, *kind, "hydra.run.dir=run").code == 1
+    assert begin(cli, *kind, "trainer.epochs=2", "hydra.run.dir=run").code == 1
     (parts / "broken").unlink()
     (parts / "own_parts.py").write_text(PARTS.replace("my own mistake", "mine"))
     del sys.modules["own_parts"]

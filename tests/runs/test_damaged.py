@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, cycle, islice
@@ -39,10 +40,18 @@ doctor {ENSEMBLE} | eval {ENSEMBLE}""")
 """Commands that import PyTorch, or build data and a model."""
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a project with runs, an ensemble and a sweep."""
+    folder = tmp_path_factory.mktemp("made")
+    make_project(folder)
+    return folder / "outputs"
+
+
 @pytest.fixture
-def damaged(project: Path) -> Path:
-    """A project with runs, an ensemble and a sweep, in which each test damages a file."""
-    make_project(project)
+def damaged(project: Path, made: Path) -> Path:
+    """A project with a copy of these, in which each test damages a file."""
+    shutil.copytree(made, project / "outputs")
     return project
 
 

@@ -81,7 +81,7 @@ def rows_of(folder: Path, split: str) -> torch.Tensor:
 
 
 def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_path: Path) -> None:
-    stack(tmp_path / "out", runs / "a", runs / "c")
+    stack(tmp_path / "out", runs / "a", runs / "c", own=("ensemble.meta.trainer.steps=20",))
     meta, plan = tmp_path / "out" / "members" / "02-meta", read_json(tmp_path / "out" / "ensemble.json")
     assert plan["members"][2]["depends_on"] == ["00-a", "01-c"]
     learnt, judged = rows_of(meta, "train"), rows_of(meta, "val")
@@ -144,7 +144,7 @@ def test_what_cannot_be_judged_is_refused(
 def test_rows_of_a_base_never_feed_the_meta_model(runs: Path, tmp_path: Path) -> None:
     base = trained(tmp_path / "base", "data.split.val=0.3", "data.split.seed=3")
     tuned = trained(tmp_path / "tuned", *SPLIT, f"finetune.weights.path={base}")
-    stack(tmp_path / "out", tuned, runs / "a")
+    stack(tmp_path / "out", tuned, runs / "a", own=("ensemble.meta.trainer.steps=20",))
     seen = trained_rows(read_run(base).cfg, base)
     for split in ("train", "val", "test"):
         rows = rows_of(tmp_path / "out" / "members" / "02-meta", split)
