@@ -23,14 +23,25 @@ from tests.without_extras.sitecustomize import required_by
 
 ROOT = Path(__file__).resolve().parents[1]
 
+BUILD = """\
+import os, sys, tarfile
+from hatchling.build import build_sdist, build_wheel
+
+folder = sys.argv[1]
+with tarfile.open(os.path.join(folder, build_sdist(folder))) as archive:
+    archive.extractall(os.path.join(folder, "sources"), filter="data")
+os.chdir(os.path.join(folder, "sources", *os.listdir(os.path.join(folder, "sources"))))
+build_wheel(folder)
+"""
+"""What `python -m build --no-isolation` asks of the build backend, by one process in place of three."""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, made from the source archive as an index would get both."""
     folder = tmp_path_factory.mktemp("wheel")
-    # Without isolation: nothing is downloaded.
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command = [sys.executable, "-c", BUILD, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(folder.glob("*.whl"))
 

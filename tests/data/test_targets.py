@@ -112,9 +112,9 @@ def test_predictions_and_metrics_are_in_the_unit_of_the_table(tmp_path: Path, en
 
 def test_exports_and_resumes(cli: Callable[..., Outcome], project: Path) -> None:
     flats(project / "t.parquet")
-    words = [*WORDS, "data.dataset.path=t.parquet", "trainer.epochs=4"]
+    words = [*WORDS, "data.dataset.path=t.parquet", "trainer.epochs=2"]
     assert cli("train", *words, "name=whole").code == 0
-    assert cli("train", *words, "name=parts", "trainer.stop_at=2").code == 0
+    assert cli("train", *words, "name=parts", "trainer.stop_at=1").code == 0
     assert cli("resume", "parts", "trainer.stop_at=null").code == 0
     found = [Runner.predict(_runner(name), "test") for name in ("whole", "parts")]
     assert found[0] == found[1]

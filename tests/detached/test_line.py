@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.detached.made import make_run, make_sweep
 from tests.detached.terminal import Terminal
 from tests.faults.harness import TRAIN, assert_same_end, at
 from tests.waiting import until
+from tests.warm import Warm
 
 Start = Callable[..., Terminal]
 Run = Callable[..., Outcome]
@@ -130,7 +132,13 @@ def test_no_run_waits_for_itself(terminal: Start, cli: Run, project: Path) -> No
 
 
 def test_after_a_reboot_what_ran_goes_on_and_what_waited_begins_once(
-    terminal: Start, cli: Run, project: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Start,
+    cli: Run,
+    project: Path,
+    whole: Path,
+    warm: Warm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", str(programs(tmp_path)), prepend=os.pathsep)
     shells = [terminal("train", "--queue", "a", "name=one", *OWN, at(9, "hold"))]
@@ -158,7 +166,9 @@ def test_after_a_reboot_what_ran_goes_on_and_what_waited_begins_once(
     (command,) = [text for text in Path(enabled.split()[-1]).read_text().splitlines() if text.startswith("ExecStart=")]
     words = shlex.split(command.removeprefix("ExecStart=-"))
     assert words[-2:] == ["ps", "--start-waiting"]
-    starters = [subprocess.Popen(words, cwd="/", stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert words[-5:-2] == [sys.executable, "-m", "lightkit"]
+    again = [*words[:-5], str(warm.client(tmp_path / "again", "-m", "lightkit")), *words[-2:]]
+    starters = [subprocess.Popen(again, cwd="/", stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [starter.wait() for starter in starters] == [0, 0]
     finish(*folders)
     assert in_order(folders[0], folders[1])

@@ -15,7 +15,7 @@ from tests.resume.test_finetune import SMALL
 WINE = (*BASE, "data=wine", "model.dropout=0.2", "trainer.epochs=8")
 TUNED = (*SMALL, "finetune=gradual", "finetune.freeze=['*']", "finetune.train=[@head]", "trainer.epochs=8")
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "cosine": ((*WINE, "scheduler=cosine"), ("2", "4")),
+    "cosine": ((*WINE, "scheduler=cosine", "trainer.epochs=4"), ("1", "2")),
     "plateau": ((*WINE, "scheduler=plateau", "scheduler.patience=0", "optim.lr=0.3"), ("2", "4")),
     "early stopping": ((*WINE, "trainer.early_stopping.patience=3", "optim.lr=0.5"), ("2", "3")),
     "average of the weights": ((*WINE, "trainer.ema.decay=0.9", "scheduler.warmup_steps=20"), ("2", "4")),

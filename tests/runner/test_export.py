@@ -108,6 +108,26 @@ def ran(script: Path, *files: str, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def ran_here(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[str, str]]:
+    """Does the same in this process, where nothing of lightkit can be imported meanwhile; gives what it prints."""
+
+    def run(script: Path, *files: str) -> tuple[str, str]:
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "lightkit"]:
+                patch.delitem(sys.modules, name)
+            patch.setitem(sys.modules, "lightkit", None)
+            patch.setattr(sys, "argv", ["-c", str(script), *files])
+            patch.chdir(tmp_path)
+            exec(_ALONE, {"__name__": "alone"})
+        return capfd.readouterr()
+
+    return run
+
+
 def predicted(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines()))[1:]
 
@@ -149,7 +169,9 @@ def test_a_table_with_all_that_is_done_to_it(
     assert "there is no column c" in ran(done.args[4], str(project / "less.csv"), cwd=tmp_path).stderr
 
 
-def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], project: Path, tmp_path: Path) -> None:
+def test_a_file_reads_what_lightkit_reads(
+    cli: Cli, train: Callable[..., None], project: Path, ran_here: Callable[..., tuple[str, str]]
+) -> None:
     (project / "rows.csv").write_text("a,kind\n" + "".join(f"{n},{'no' if n < 30 else 'yes'}\n" for n in range(60)))
     words = ["data.dataset.path=rows.csv", "data.dataset.target=kind", "data.dataset.task=binary"]
     train("data=csv", *words, "data.dataset.missing=mean", "loss=bce_with_logits", "metrics=binary")
@@ -168,12 +190,12 @@ def test_a_file_reads_what_lightkit_reads(cli: Cli, train: Callable[..., None], 
     for number, text in enumerate(wrong):
         (project / f"{number}.csv").write_text(text)
     given = [str(new), *(str(project / f"{number}.csv") for number in range(4)), "none.csv"]
-    done = ran(project / script, *given, cwd=tmp_path)
-    found = [*csv.DictReader(done.stdout.splitlines())]
+    out, err = ran_here(project / script, *given)
+    found = [*csv.DictReader(out.splitlines())]
     assert [row["prediction"] for row in found] == [row["prediction"] for row in wanted]
     assert [float(row["p"]) for row in found] == pytest.approx([float(row["p"]) for row in wanted], abs=1e-6)
-    *told, last = done.stderr.splitlines()
-    assert [one for one, line in zip(wrong.values(), told, strict=True) if one not in line] == [], done.stderr
+    *told, last = err.splitlines()
+    assert [one for one, line in zip(wrong.values(), told, strict=True) if one not in line] == [], err
     assert last.startswith("none.csv cannot be read")
 
 

@@ -23,7 +23,7 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.sklearn import Classifier
 from tests.conftest import Cli
 
-QUICK = ("data=wine", "model.hidden=[4]", "trainer.epochs=2", "optim.lr=0.01", "cv.engine=sequential")
+QUICK = ("data=wine", "model.hidden=[4]", "trainer.epochs=1", "optim.lr=0.01", "cv.engine=sequential")
 QUICK += ("logger.console.style=quiet", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 RUN = "outputs/run"
 
@@ -149,11 +149,11 @@ def test_folds_trained_at_once_come_to_what_they_come_to_alone(there: Path) -> N
 
 
 def test_what_folds_predict_is_what_scikit_learn_predicts_with_the_same_folds(cli: Cli) -> None:
-    trained(cli, "cv=3", "data.split.val=0", "metrics.monitor=train/loss")
+    trained(cli, "cv=2", "data.split.val=0", "metrics.monitor=train/loss")
     fold = np.zeros(178, int)
-    for number in range(3):
+    for number in range(2):
         fold[np.load(f"{RUN}/members/fold-{number}/rows.npz")["split"] == 2] = number
-    model = Classifier("model.hidden=[4]", "trainer.epochs=2", "optim.lr=0.01", "data.batch_size=16")
+    model = Classifier("model.hidden=[4]", "trainer.epochs=1", "optim.lr=0.01", "data.batch_size=16")
     theirs = cross_val_predict(model, *load_wine(return_X_y=True), cv=PredefinedSplit(fold), method="predict_proba")
     assert np.abs(oof().predictions.numpy() - theirs).max() < 1e-6
 
@@ -161,9 +161,9 @@ def test_what_folds_predict_is_what_scikit_learn_predicts_with_the_same_folds(cl
 @pytest.mark.thorough(first=1)
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_each_fold_weighs_classes_by_its_own_training_rows(cli: Cli, engine: str) -> None:
-    found = trained(cli, "cv=3", "loss.weight=balanced", f"cv.engine={engine}")
+    found = trained(cli, "cv=2", "loss.weight=balanced", f"cv.engine={engine}")
     total = 0.0
-    for fold in range(3):
+    for fold in range(2):
         place = Path(f"{RUN}/members/fold-{fold}")
         rows = oof(place).of_split("test")
         weights = 1 / torch.tensor(json.loads((place / "environment.json").read_text())["class_shares"])
@@ -234,13 +234,13 @@ def test_values_are_measured_in_their_unit_though_each_fold_learns_another(
     cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table(project / "t.csv")
-    found, rows = trained(cli, *TABLE, "cv=3", "+metrics.test.mae._target_=torchmetrics.MeanAbsoluteError"), oof()
+    found, rows = trained(cli, *TABLE, "cv=2", "+metrics.test.mae._target_=torchmetrics.MeanAbsoluteError"), oof()
     truth = np.array([float(line.split(",")[-1]) for line in (project / "t.csv").read_text().splitlines()[1:]])
     assert rows.targets.numpy().ravel() == pytest.approx(truth, rel=1e-4)
     predicted = rows.predictions.numpy().ravel()
     assert found["test"]["test/mae"] == pytest.approx(mean_absolute_error(truth, predicted), rel=1e-4)
     assert found["test"]["test/r2"] == pytest.approx(r2_score(truth, predicted), rel=1e-4)
-    parts = [np.load(f"{RUN}/members/fold-{fold}/rows.npz")["split"] for fold in range(3)]
+    parts = [np.load(f"{RUN}/members/fold-{fold}/rows.npz")["split"] for fold in range(2)]
     for split in parts:
         tested = {number % 9 for number in np.flatnonzero(split == 2).tolist()}
         assert not tested & {number % 9 for number in np.flatnonzero(split != 2).tolist()}

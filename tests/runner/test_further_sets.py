@@ -124,12 +124,14 @@ def test_it_is_in_every_table_and_curve_and_may_be_the_monitor(
     assert "choices:  train, val, test, shifted" in cli("eval", "run", "--split", "shfted").err
     assert cli("predict", "run", "--split", "shifted", "--output", "-").out.count("\n") == 21
     assert cli("predict", "run", "--input", "b.csv", "--output", "-").out.count("\n") == 21
-    assert "20 rows" in cli("show", "worst", "run", "--split", "shifted").out.replace("of 20", "20 rows")
-    shown = cli("show", "data", *TABLE, MORE, "--split", "shifted")
+    assert "20 rows" in cli("show", "worst", "run", "--split", "shifted", "--count", "1").out.replace(
+        "of 20", "20 rows"
+    )
+    shown = cli("show", "data", *TABLE, MORE, "--split", "shifted", "--count", "1")
     assert (shown.code, "20" in shown.out) == (0, True), shown.err
     assert "shifted/accuracy" in cli("compare", "run", "run", "--metric", "shifted/*").out
     assert "20 shifted" in cli("doctor", *TABLE, MORE).out
-    assert cli("train", *TABLE, MORE, "model.hidden=[4]", "hydra.run.dir=other").code == 0
+    assert cli("train", *TABLE, MORE, "trainer.epochs=1", "logger=quiet", "hydra.run.dir=other").code == 0
     rows_compared = cli("compare", "run", "other", "--rows", "shifted", "--json")
     assert json.loads(rows_compared.out)["split"] == "shifted", rows_compared.err
 
@@ -163,6 +165,7 @@ def test_a_monitor_that_is_no_metric_of_a_further_set_is_told(tables: Path, cli:
     assert "nearest: shifted/accuracy" in wrong.err
 
 
+@pytest.mark.thorough(first=0)
 def test_kill_and_resume_give_the_same_bits(tmp_path: Path) -> None:
     case = Case(configured("data=wine", *WINE, "trainer.early_stopping.patience=9"), tmp_path)
     moment = next(one for one in case.moments("validation") if one.number == 2)  # in that of a further set
@@ -181,6 +184,7 @@ def test_kill_and_resume_give_the_same_bits(tmp_path: Path) -> None:
     assert curves[0] == curves[1] != []
 
 
+@pytest.mark.thorough(first=0)
 def test_two_processes_measure_all_rows_and_go_on_in_one(tmp_path: Path) -> None:
     cfg = of_processes("data=wine", *WINE)
     one, two = train(tmp_path / "one", of_processes("data=wine", *WINE), 1), train(tmp_path / "two", cfg, 2)
@@ -192,15 +196,20 @@ def test_two_processes_measure_all_rows_and_go_on_in_one(tmp_path: Path) -> None
     assert again["few/loss"] == pytest.approx(values[1]["few/loss"], rel=1e-5)
 
 
-def test_members_of_an_ensemble_and_a_sweep_measure_them(project: Path, cli: Cli, process: Cli) -> None:
-    quick = ("data=wine", "model.hidden=[8]", "trainer.epochs=1", "device=cpu", "metrics.figures=[]", "logger=quiet")
-    for method, more in {"voting": (), "stacking": ("ensemble.folds=2",)}.items():
-        few = (f"ensemble={method}", "ensemble.size=2", *more)
-        done = cli("train", *quick, *WINE[:1], *few, "hydra.run.dir=" + method)
-        assert done.code == 0, done.err
-        results = [path for path in Path(method).glob("members/*/result.json") if "meta" not in path.parent.name]
-        members: list[Any] = [json.loads(path.read_text())["metrics"] for path in results]
-        assert {"same/accuracy" in member for member in members} == {True}
-        assert "same/accuracy" in cli("eval", method, "--split", "same").out
-    swept = process("train", "-m", *quick, *WINE, "seed=0,1")
+QUICK = ("data=wine", "model.hidden=[8]", "trainer.epochs=1", "device=cpu", "metrics.figures=[]", "logger=quiet")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("few", [("stacking", "ensemble.size=1", "ensemble.folds=2"), ("voting", "ensemble.size=2")])
+def test_members_of_an_ensemble_measure_them(project: Path, cli: Cli, few: tuple[str, ...]) -> None:
+    done = cli("train", *QUICK, *WINE[:1], f"ensemble={few[0]}", *few[1:], "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    results = [path for path in Path("run").glob("members/*/result.json") if "meta" not in path.parent.name]
+    members: list[Any] = [json.loads(path.read_text())["metrics"] for path in results]
+    assert {"same/accuracy" in member for member in members} == {True}
+    assert "same/accuracy" in cli("eval", "run", "--split", "same").out
+
+
+def test_a_sweep_measures_them(project: Path, process: Cli) -> None:
+    swept = process("train", "-m", *QUICK, *WINE, "seed=0")
     assert (swept.code, "same/accuracy" in swept.out) == (0, True), swept.err

@@ -53,7 +53,8 @@ DRAWING = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "da
 GRADUAL = ("finetune.freeze=['@body']", "finetune.gradual.every_steps=4", "model.hidden=[8,8]", "trainer.epochs=3")
 CHANGES = {
     "much at once": ("data.batch_size=9", "trainer.accumulate=2", "data.eval_batch_size=5", "trainer.ema.decay=0.9",
-                     "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3"),
+                     "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3",
+                     "data.more={same: {split: {}}, few: {split: {val: 0, test: 0.1}}}"),
     "plain": (),
     "mixup": ("data.mixup.alpha=0.4", "data.batch_size=17"),
     "epochs of steps, mean of weights": ("trainer.epoch_steps=5", "trainer.swa.from_epoch=1", "data.batch_size=18"),

@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,14 @@ def make_project(root: Path) -> None:
     (root / "outputs" / ".index.json").write_text("lightkit index 2 0\n{}")
 
 
+@cache
+def _composed() -> Any:
+    return compose(["data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]", "logger=quiet"]).cfg
+
+
 def _make_run(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    cfg = compose(["data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]", "logger=quiet"]).cfg
-    save(cfg, folder)
+    save(_composed(), folder)
     rows = [{"step": step, "epoch": 0, "time": 1.7e9, "train/loss": 1 / step, "val/loss": 1 / step} for step in (4, 8)]
     texts = {
         "result.json": json.dumps(_RESULT),

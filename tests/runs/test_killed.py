@@ -23,7 +23,7 @@ from lightkit.runs.reading import read_labels
 PLACES = ("runs/2026-01-31/12-00-00-a", "runs/2026-01-31/12-00-01-b", "sweeps/2026-01-31/12-00-00-s/lr=1")
 OPERATIONS = ("os.", "shutil.", "tempfile.")
 """Beginnings of the events that Python tells of before it changes a file; `open` besides."""
-STRIDE = 3
+STRIDE = 6
 
 
 def make_runs(root: Path) -> list[Path]:
@@ -80,7 +80,7 @@ def first(request: pytest.FixtureRequest) -> int:
 def at_operations(
     tmp_path: Path, job: Callable[[Path], Any], check: Callable[[Path], Any], *, first: int, least: int
 ) -> None:
-    """Kill a job at each third of its operations, each time in a project of its own, and look at what is left."""
+    """Kill a job at each sixth of its operations, each time in a project of its own, and look at what is left."""
     count, goes_on = first, True
     while goes_on:
         root = tmp_path / "project"
