@@ -11,6 +11,7 @@ from benchmarks.compare_validity import Shares
 COMPARISONS = 40
 
 
+@pytest.mark.thorough(first=0)
 def test_equal_models_are_rarely_called_different_and_others_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_validity, "SEEDS", (2, 5))
     monkeypatch.setattr(compare_validity, "ROWS", (18, 180))

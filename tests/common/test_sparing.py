@@ -20,6 +20,7 @@ def child(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough(first=0)
 def test_metrics_that_come_in_parts_give_the_values_of_the_whole_package():
     plain = json.loads(child(str(VALUES), "plain"))["values"]
     in_parts = json.loads(child(str(VALUES), "parts", *plain))

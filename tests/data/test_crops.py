@@ -159,7 +159,13 @@ def test_what_is_wrong_is_named(photos: Path, made: Any, workers: int) -> None:
 def test_a_run_by_its_configuration(cli: Callable[..., Outcome], photos: Path) -> None:
     def train(options: str, *more: str) -> Outcome:
         augment = f"data.augment=[{{_target_: lightkit.data.crops.RandomResizedCrop, {options}}}]"
-        short = ("model=cnn", "trainer.steps=2", "metrics=none", "data.num_workers=0")
+        short = (
+            "model=cnn",
+            "trainer.steps=2",
+            "metrics=none",
+            "data.num_workers=0",
+            "logger.tensorboard.enabled=false",
+        )
         return cli(
             "train", "data=image_folder", f"data.dataset.root={photos}", "data.dataset.size=8", augment, *short, *more
         )

@@ -24,6 +24,8 @@ TRAIN = (
     "model.hidden=[4]",
     "trainer.steps=2",
     "metrics.figures=[]",
+    "logger.tensorboard.enabled=false",
+    "trainer.test=none",
     "logger.console.style=quiet",
 )
 

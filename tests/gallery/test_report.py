@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from lightkit.gallery.report import beside_simple
+from lightkit.gallery.report import SIMPLE, beside_simple
 from lightkit.runner import Runner
 from lightkit.runs.reading import read_result, read_run
 from tests.compare.made import a_sweep
@@ -21,6 +22,14 @@ from tests.conftest import Cli
 from tests.runner.finished_runs import trained
 
 Page = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few samples of rows, and few trees."""
+    monkeypatch.setattr("lightkit.runner.intervals._DRAWS", 40)
+    trees = tuple(clone(model).set_params(max_iter=10) for model in SIMPLE["gradient boosting"])
+    monkeypatch.setitem(SIMPLE, "gradient boosting", trees)
 
 
 @pytest.fixture

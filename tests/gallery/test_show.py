@@ -76,6 +76,12 @@ def test_pages_of_data(tmp_path: Path, overrides: list[str], sections: list[str]
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody changes."""
+    return trained(tmp_path_factory.mktemp("runs") / "wine", "trainer.epochs=4")
+
+
 def runner_of(folder: Path, *overrides: str) -> Runner:
     return Runner(read_run(folder, list(overrides)).cfg, folder)
 
@@ -95,8 +101,8 @@ def test_worst_are_the_largest_losses(tmp_path: Path) -> None:
     assert "od280/od315_of_diluted_wines" in text
 
 
-def test_results_agree_with_predict(tmp_path: Path) -> None:
-    runner = runner_of(trained(tmp_path / "wine", "trainer.epochs=2"))
+def test_results_agree_with_predict(wine: Path) -> None:
+    runner = runner_of(wine)
     with runner.trained() as learner:
         page = results_page(learner, "wine", count=1000)
     rows = {row["row"]: row for row in runner.predict()}
@@ -216,8 +222,8 @@ class Net(ClassifierMixin, BaseEstimator):
             return self.network(torch.from_numpy(x)).argmax(1).numpy()
 
 
-def test_importance_is_that_of_scikit_learn(tmp_path: Path) -> None:
-    with runner_of(trained(tmp_path / "wine", "trainer.epochs=4")).trained() as learner:
+def test_importance_is_that_of_scikit_learn(wine: Path) -> None:
+    with runner_of(wine).trained() as learner:
         page = importance_page(learner, "wine", ("val/accuracy", "max"), split="test", count=32)
         source, rows = learner.data.source, loader_of(learner.data, "test", training=False).rows
         x, y = source.x[rows].numpy(), source.y[rows].numpy()
@@ -241,7 +247,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.to_csv(place / "t.csv", index=False)
     dataset = [f"data.dataset.path={place / 't.csv'}", "data.dataset.target=y", "data.dataset.categorical=[kind]"]
     more = ["data.dataset.dates=[day]", "data.dataset.missing=median", "data.dataset.add_indicator=true"]
-    return trained(place / "run", "data=csv", *dataset, *more, "trainer.epochs=30", "model.hidden=[32]")
+    return trained(
+        place / "run", "data=csv", *dataset, *more, "trainer.epochs=12", "optim.lr=0.01", "model.hidden=[32]"
+    )
 
 
 def test_all_that_a_column_is_made_of_is_permuted_together(mixed: Path) -> None:
@@ -260,8 +268,8 @@ def test_all_that_a_column_is_made_of_is_permuted_together(mixed: Path) -> None:
     assert re.search("Here (gap and twin|twin and gap) are closest", page.sections[0].note)
 
 
-def test_attributions_sum_up_to_the_output(tmp_path: Path) -> None:
-    with runner_of(trained(tmp_path / "wine", "trainer.epochs=4")).trained() as learner:
+def test_attributions_sum_up_to_the_output(wine: Path) -> None:
+    with runner_of(wine).trained() as learner:
         page = attributions_page(learner, "wine", split="test", count=5)
         rows = torch.tensor([sample.row for sample in page.samples])
         x, network = learner.data.source.x[rows], learner.model.eval()

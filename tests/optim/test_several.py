@@ -182,7 +182,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(process: Cli, more: list[str]) 
 
 def test_freezing_composes(train: Cli, project: Path) -> None:
     kept = ["finetune=freeze", "finetune.freeze=[generator.0]", "optim.rules=[{match: generator.2, lr_scale: 0.1}]"]
-    done = train(*GAN, *kept, f"hydra.run.dir={project}/run")
+    done = train(*GAN, *kept, "trainer.epochs=1", f"hydra.run.dir={project}/run")
     assert done.code == 0, done.err
     first = json.loads((project / "run/metrics.jsonl").read_text().splitlines()[0])
     rates = {name: rate for name, rate in first.items() if name.startswith("lr/generator")}

@@ -176,7 +176,13 @@ def test_an_error_in_the_last_hooks_does_not_hide_the_first(own: Path, cli: Cli)
     assert "a callback fails where the run ends: ValueError: broken on purpose" in (own / RUN / "run.log").read_text()
 
 
-LOGGED = ("logger.tensorboard.enabled=false", "data.batch_size=32", "metrics.monitor=val/outputs", "metrics.mode=max")
+LOGGED = (
+    "metrics=none",
+    "logger.tensorboard.enabled=false",
+    "data.batch_size=32",
+    "metrics.monitor=val/outputs",
+    "metrics.mode=max",
+)
 
 
 def test_numbers_of_the_task_are_means_over_samples(own: Path, cli: Cli) -> None:
@@ -195,8 +201,8 @@ def test_numbers_of_the_task_are_means_over_samples(own: Path, cli: Cli) -> None
 @pytest.mark.thorough
 @pytest.mark.parametrize("ensemble", [(), ("ensemble=voting", "ensemble.size=2")])
 def test_numbers_of_the_task_survive_a_kill_in_mid_epoch(own: Path, cli: Cli, ensemble: tuple[str, ...]) -> None:
-    options = (*SHORT, TASK, *LOGGED, *ensemble, "data.batch_size=16", "checkpoint.every_steps=1")
-    whole = (*options[:-1], "checkpoint.every_steps=1", "hydra.run.dir=outputs/runs/whole")
+    options = (*SHORT, TASK, *LOGGED, *ensemble, "data.batch_size=16", "checkpoint.every_steps=2")
+    whole = (*options, "hydra.run.dir=outputs/runs/whole")
     assert cli("train", *whole).code == 0
     kill = "trainer.callbacks.kill._target_=mine.Kill"
     forked(lambda: main(["train", *options, kill]), own / "log", want=-signal.SIGKILL)

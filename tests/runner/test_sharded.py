@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 from pathlib import Path
@@ -36,6 +37,13 @@ CHANGES = {
     "adapter": (*TRANSFORMER, "finetune=adapter", "device.fsdp.min_parameters=1000000"),
     "prefix": (*TRANSFORMER, "finetune=prefix", "trainer.ema.decay=0.9"),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def for_the_children() -> None:
+    """Import what each of the processes would import anew, for longer than it trains."""
+    for name in ("torch.distributed.fsdp", "torch._dynamo"):
+        importlib.import_module(name)
 
 
 def sharded(*overrides: str) -> Any:

@@ -23,7 +23,9 @@ from tests.conftest import Cli
 RUN, NOISE = "outputs/run", "data.augment=[{_target_: lightkit.data.transforms.GaussianNoise, deviation: %s}]"
 TABLE = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=y", "data.dataset.features=[x]", "optim.lr=0.05")
 QUICK = ("model.hidden=[4]", "trainer.epochs=2", "logger.console.style=quiet", "metrics.figures=[]", "~metrics.test.f1")
-QUICK += ("~metrics.test.precision", "~metrics.test.recall")
+QUICK += ("~metrics.test.precision", "~metrics.test.recall", "logger.tensorboard.enabled=false")
+PLAIN = ("model.hidden=[4]", "trainer.epochs=1", "metrics.figures=[]", "logger.tensorboard.enabled=false")
+PLAIN += ("logger.console.style=quiet",)
 
 
 def rows() -> list[dict[str, str]]:
@@ -98,12 +100,23 @@ def test_groups_are_those_of_the_rows_as_they_were_when_the_table_has_changed(tr
 
 def test_groups_of_folds_members_and_further_sets(trained: Path, cli: Cli) -> None:
     with chdir(trained):
-        assert cli("train", *TABLE, *QUICK, "cv=2", "cv.engine=sequential", "hydra.run.dir=outputs/cv").code == 0
+        assert (
+            cli(
+                "train", *TABLE, *QUICK, "trainer.epochs=1", "cv=2", "cv.engine=sequential", "hydra.run.dir=outputs/cv"
+            ).code
+            == 0
+        )
         groups = measured(cli, "outputs/cv", "--by", "site")["by"]["site"]
         found = {g["group"]: (g["n"], pytest.approx(g["metrics"]["test/accuracy"])) for g in groups[:-1]}
         assert (found, groups[-1]["n"]) == (by_hand(cli, "outputs/cv", "site"), 240)
         assert "name the run of a fold" in cli("eval", "outputs/cv", "--tta", "3").err
-        more = ("data.more={again: {split: {}}}", "ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
+        more = (
+            "trainer.epochs=1",
+            "data.more={again: {split: {}}}",
+            "ensemble=voting",
+            "ensemble.size=2",
+            "ensemble.engine=sequential",
+        )
         assert cli("train", *TABLE, *QUICK, *more, "hydra.run.dir=outputs/both").code == 0
         groups = measured(cli, "outputs/both", "--by", "site")["by"]["site"]
         found = {g["group"]: (g["n"], pytest.approx(g["metrics"]["test/accuracy"])) for g in groups[:-1]}
@@ -138,9 +151,8 @@ def test_views_do_not_depend_on_workers_and_batches(cli: Callable[..., Any], pro
     assert cli("train", *DRAWING, *QUICK, augment, f"hydra.run.dir={RUN}").code == 0
     found = measured(cli, RUN, "--tta", "3", "--split", "train")
     assert (found["tta"]["views"], found["tta"]["metrics"] != found["metrics"]) == (3, True)
-    for other in ("data.num_workers=2", "data.eval_batch_size=7"):
-        again = measured(cli, RUN, "--tta", "3", "--split", "train", other)["tta"]["metrics"]
-        assert again == pytest.approx(found["tta"]["metrics"], abs=1e-6)
+    again = measured(cli, RUN, "--tta", "3", "--split", "train", "data.num_workers=2", "data.eval_batch_size=7")
+    assert again["tta"]["metrics"] == pytest.approx(found["tta"]["metrics"], abs=1e-6)
     assert measured(cli, RUN, "--tta", "2", "--split", "train")["tta"]["metrics"] != found["tta"]["metrics"]
     shown = cli("eval", RUN, "--tta", "2", "--by", "targets")
     assert ("2 views" in shown.out, "(all rows)" in shown.out) == (True, True)
@@ -185,7 +197,7 @@ def test_losses_weigh_rows_as_the_run_does(cli: Cli, project: Path) -> None:
     table = np.column_stack([draw.normal(size=160), draw.choice([1.0, 9.0], 160), draw.normal(size=160) * 3])
     (project / "w.csv").write_text("x,w,y\n" + "\n".join(",".join(f"{cell:.4f}" for cell in row) for row in table))
     named = ("data.dataset.path=w.csv", "data.dataset.target=y", "data.dataset.weight_column=w")
-    run = ("train", "data=table", *named, "model.hidden=[4]", "trainer.epochs=1", "logger.console.style=quiet")
+    run = ("train", "data=table", *named, *PLAIN)
     assert cli(*run, "hydra.run.dir=one").code == 0
     found = json.loads(cli("eval", "one", "--by", "w", "--json").out)[0]
     groups = {row["group"]: row["metrics"] for row in found["by"]["w"]}
@@ -213,15 +225,8 @@ def test_a_group_of_one_row_leaves_what_needs_more_undefined(cli: Cli, project: 
         "data.dataset.features=[x]",
         "data.dataset.task=regression",
     )
-    run = (
-        "train",
-        "data=table",
-        *named,
-        "data.split={by: ordered, val: 0.05, test: 0.9}",
-        "model.hidden=[4]",
-        "trainer.epochs=1",
-    )
-    assert cli(*run, "logger.console.style=quiet", "hydra.run.dir=one").code == 0
+    run = ("train", "data=table", *named, "data.split={by: ordered, val: 0.05, test: 0.9}", *PLAIN)
+    assert cli(*run, "hydra.run.dir=one").code == 0
     found = json.loads(cli("eval", "one", "--by", "site", "--json").out)[0]["by"]["site"]
     single = next(row for row in found if row["group"] == "odd")
     assert (single["n"], single["metrics"]["test/r2"]) == (1, None)

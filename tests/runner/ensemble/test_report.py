@@ -146,8 +146,9 @@ def test_rows_that_were_left_out_count_for_each_member() -> None:
 
 
 def test_a_whole_run_shows_its_members_and_what_they_come_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lightkit.runner.intervals._DRAWS", 20)
     small = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu"]
     typed = [*small, "ensemble=voting", "ensemble.size=2", "metrics.figures=[ensemble]"]
     folder, cfg = tmp_path / "run", compose(typed).cfg

@@ -38,13 +38,14 @@ def curve(folder: Path) -> list[tuple[int, int, float]]:
 @pytest.fixture(scope="module")
 def voting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "voting"
-    options = ["checkpoint.keep_last=3", "logger.tensorboard.enabled=true", "metrics.figures=[ensemble]"]
-    train(folder, "ensemble.engine=sequential", *options)
+    train(folder, "ensemble.engine=sequential", "checkpoint.keep_last=3")
     return folder
 
 
 @pytest.mark.thorough(first=0)
-def test_the_ensemble_has_a_point_where_its_members_have_one(voting: Path) -> None:
+def test_the_ensemble_has_a_point_where_its_members_have_one(tmp_path: Path) -> None:
+    voting = tmp_path / "voting"
+    train(voting, "ensemble.engine=sequential", "logger.tensorboard.enabled=true", "metrics.figures=[ensemble]")
     *points, end = curve(voting)
     assert [(step, epoch) for step, epoch, _ in points] == [(8, 1), (16, 2), (24, 3)]
     assert end[:2] == (24, 3)
