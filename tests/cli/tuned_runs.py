@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -43,6 +45,24 @@ def outputs(model: nn.Module, data: Data) -> torch.Tensor:
 def a_run(project: Path, name: str, *overrides: str, seed: int = 1, size: float = 0.3) -> Made:
     """A run whose parameters were moved by `size` from where they start; only those that train."""
     folder = project / "outputs" / "runs" / "2026-01-31" / f"12-00-00-{name}"
+    key = (*overrides, seed, size)
+    if key not in _made:
+        made = _a_run(folder, overrides, seed, size)
+        if any("weights.path" in text for text in overrides):  # what is there may be another file the next time
+            return made
+        _made[key] = made, {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    made, files = _made[key]
+    for file, content in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    return Made(folder, deepcopy(made.model), made.data)
+
+
+_made = dict[Any, tuple[Made, dict[Path, bytes]]]()
+"""What was made before, with its files."""
+
+
+def _a_run(folder: Path, overrides: Sequence[str], seed: int, size: float) -> Made:
     folder.mkdir(parents=True)
     save(compose([*OPTIONS, *overrides]).cfg, folder)
     cfg = load_run(folder).cfg
