@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -138,7 +136,7 @@ TERMINAL = ("lightkit/cli/", "lightkit/loggers/console.py")
 """The places that may print."""
 SLACK = 150
 """Lines by which a budget may lie above what is there."""
-BLANK = (*(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),)
+TEXT = (ast.Constant, ast.JoinedStr)
 TEST = re.compile(r"^(    )?(async )?def test_", re.M)
 
 
@@ -147,13 +145,19 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All that is in a file, inside functions too."""
+    return [*ast.walk(tree(path))]
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(node: ast.AST) -> Iterator[str]:
-    """Dotted names imported anywhere below `node`, inside functions too."""
-    for child in ast.walk(node):
+def imports(found: Iterable[ast.AST]) -> Iterator[str]:
+    """Dotted names that any of these nodes imports."""
+    for child in found:
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
@@ -182,12 +186,12 @@ def test_imports_go_down_only() -> None:
 def _not_below(path: Path) -> list[str]:
     """The parts a file imports that are not below its own."""
     mine = part_of(path)
-    parts = {name.split(".")[1] for name in imports(tree(path)) if name.startswith("lightkit.")}
+    parts = {name.split(".")[1] for name in imports(nodes(path)) if name.startswith("lightkit.")}
     return sorted(part for part in parts - {mine, "__version__"} if LEVEL[part] >= LEVEL[mine])
 
 
 def test_third_party_packages_stay_in_their_place() -> None:
-    found = [(name, {dotted.split(".")[0] for dotted in imports(tree(path))}) for path, name in zip(FILES, NAMES)]
+    found = [(name, {dotted.split(".")[0] for dotted in imports(nodes(path))}) for path, name in zip(FILES, NAMES)]
     assert not [
         f"{package} in {name}"
         for name, packages in found
@@ -213,7 +217,7 @@ def test_no_import_cycles() -> None:
 
 
 def _module_edges(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
-    found = {dotted for stmt in without_type_checking(tree(path)) for dotted in imports(stmt)}
+    found = {dotted for stmt in without_type_checking(tree(path)) for dotted in imports(ast.walk(stmt))}
     targets = {dotted if dotted in modules else dotted.rpartition(".")[0] for dotted in found}
     # `import lightkit` runs nothing but the lazy table of names.
     return {target for target in targets if target in modules and target not in (name, "lightkit")}
@@ -229,7 +233,7 @@ def test_annotations_are_not_evaluated() -> None:
 
 def test_print_belongs_to_the_terminal() -> None:
     others = [path for path, name in zip(FILES, NAMES) if not name.startswith(TERMINAL)]
-    calls = [(path, node) for path in others for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    calls = [(path, node) for path in others for node in nodes(path) if isinstance(node, ast.Call)]
     assert not [
         f"{path}:{node.lineno}" for path, node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
@@ -249,7 +253,7 @@ def test_nothing_changes_the_working_directory() -> None:
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, list[str]]]:
     for path, name in zip(FILES, NAMES):
         lines = path.read_text(encoding="utf-8").splitlines()
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{name}:{node.lineno} {node.name}", node, lines
 
@@ -267,7 +271,7 @@ def nesting(node: ast.AST) -> int:
     """Depth of control flow below `node`; `elif`, `with` and nested functions do not count as deeper."""
     deepest = 0
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(child, ast.expr | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
         is_block = isinstance(child, ast.If | ast.For | ast.While | ast.Try) and not is_elif
@@ -281,12 +285,11 @@ def percentile(values: list[int], share: float) -> int:
 
 def code_lines(path: Path) -> int:
     """Count lines without docstrings, comments and blank ones."""
-    text = path.read_text(encoding="utf-8")
-    code, docs = set[int](), set[int]()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in BLANK:
-            code |= {*range(token.start[0], token.end[0] + 1)}
-    for node in ast.walk(tree(path)):
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    code, docs = {number for number, line in lines if line.strip() and line.strip()[0] != "#"}, set[int]()
+    for node in nodes(path):
+        if isinstance(node, TEXT) and node.end_lineno != node.lineno:
+            code |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}  # whatever its lines look like
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             docs |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     return len(code - docs)
