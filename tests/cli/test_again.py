@@ -18,7 +18,10 @@ class Net(nn.Sequential):
     def __init__(self, in_features: int, num_classes: int):
         super().__init__(nn.Linear(in_features, 4), nn.ReLU(), nn.Linear(4, num_classes))
 """
-QUICK = ("data=wine", "model=custom", "model._target_=own_net.Net", "trainer.epochs=1", "logger.console.style=quiet")
+QUICK = (
+    *("data=wine", "model=custom", "model._target_=own_net.Net", "trainer.epochs=1"),
+    *("logger.console.style=quiet", "metrics.figures=[]"),
+)
 
 
 @pytest.fixture

@@ -146,11 +146,11 @@ def test_halving_lets_the_best_mean_go_on(cli: Cli, job: type[Job], project: Pat
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [("sweep.race=3",), ("hydra.sweeper.pruner=wilcoxon",)])
-def test_optuna_is_told_the_mean_once(cli: Cli, job: type[Job], project: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("option", "count"), [("sweep.race=3", 4), ("hydra.sweeper.pruner=wilcoxon", 5)])
+def test_optuna_is_told_the_mean_once(cli: Cli, job: type[Job], project: Path, option: str, count: int) -> None:
     optuna = pytest.importorskip("optuna")
-    study = ("hydra/sweeper=optuna", "hydra.sweeper.sampler=grid", "hydra.sweeper.n_trials=3", *options)
-    command = (*study, "optim.lr=0.5,0.1,0.2", "sweep.over={seed: [0, 1, 2, 3, 4]}")
+    study = ("hydra/sweeper=optuna", "hydra.sweeper.sampler=grid", "hydra.sweeper.n_trials=3", option)
+    command = (*study, "optim.lr=0.5,0.1,0.2", f"sweep.over={{seed: {[*range(count)]}}}")
     job.dies_after = 3
     cli(*SWEEP, *command)
     job.dies_after = math.inf
@@ -165,7 +165,7 @@ def test_optuna_is_told_the_mean_once(cli: Cli, job: type[Job], project: Path, o
     assert len(trials) == len(jobs) == 3
     assert jobs["0.5"]["status"] == "done"
     for lr, (state, value) in told.items():
-        mean = sum(float(lr) + LUCK[seed] * (1 + float(lr)) for seed in "01234") / 5
+        mean = sum(float(lr) + LUCK[seed] * (1 + float(lr)) for seed in "01234"[:count]) / count
         assert state == ("COMPLETE" if jobs[lr]["status"] == "done" else "PRUNED")
         assert state == "PRUNED" or value == pytest.approx(mean) == float(jobs[lr]["best"])
     begun = {outcome.name for outcome in read_journal(project / "s").told if outcome.status == "finished"}
@@ -188,7 +188,7 @@ def test_wrong_replicates_start_nothing(cli: Cli, project: Path) -> None:
         "seed=0 sweep.race=3": "sweep.race: a race ends before the replicates do",
     }.items():
         text, _, more = typed.replace("} ", "}|").replace("0 s", "0|s").partition("|")
-        wrong = cli("train", "-m", "data=wine", "optim.lr=0.1,0.2", text, *more.split())
+        wrong = cli("train", "-m", "data=wine", "optim.lr=0.1", text, *more.split())
         assert (wrong.code, message in wrong.err, "Traceback" in wrong.err) == (2, True, False), wrong.err
     assert not (project / "outputs").exists()
 

@@ -163,7 +163,7 @@ class Rows(torch.utils.data.Dataset):
 @pytest.mark.parametrize("kind", ["samples", "levels"])
 def test_a_device_augments_batches_as_workers_do(kind: str, transform: Any, made: Any) -> None:
     """Also from the middle of an epoch on, with workers, before mixing, and by a part of the batch."""
-    x = torch.randint(0, 256, (23, 3, 90, 70), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(0, 256, (23, 3, 40, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     source = TensorData(x, torch.arange(23) % 3)
     settings: dict[str, Any] = {"split": WHOLE, "normalize": "image", "batch_size": 9}
     settings["augment"] = BATCHWISE[:-1] if transform is None else [transform]

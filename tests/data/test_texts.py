@@ -52,8 +52,12 @@ def test_a_batch_is_as_long_as_its_longest_text(tmp_path: Path) -> None:
     assert y.tolist() == [[tags.info.class_names.index("g"), -100], [tags.info.class_names.index(t) for t in "bp"]]
 
 
+FEW = ("logger.tensorboard.enabled=false", "data.num_workers=0")
+
+
 def test_new_texts_are_predicted_by_the_words_of_the_run(cli: Cli, project: Path) -> None:
-    run = ["train", "data=texts", "trainer.epochs=8", "model.dim=16", "model.depth=1", "optim.lr=0.01"]
+    run = ["train", "data=texts", "trainer.epochs=8", "model.dim=16", "model.depth=1", "optim.lr=0.01", *FEW]
+    run += ["metrics.figures=[]"]
     done = cli(*run, f"data.dataset.path={written(project / 't.jsonl')}", "hydra.run.dir=run")
     assert done.code == 0, done.err
     shown = cli("show", "worst", "run")
@@ -73,7 +77,7 @@ def test_new_texts_are_predicted_by_the_words_of_the_run(cli: Cli, project: Path
 def test_tags_are_as_many_as_words(cli: Cli, project: Path) -> None:
     run = ["train", "data=texts", "metrics=tagging", "trainer.epochs=8", "model.dim=16", "model.depth=1"]
     run += [f"data.dataset.path={tagged(project / 'tags.jsonl')}", "data.dataset.tags=true", "optim.lr=0.01"]
-    done = cli(*run, "hydra.run.dir=run")
+    done = cli(*run, "hydra.run.dir=run", *FEW)
     assert done.code == 0, done.err
     assert (project / "run/figures/test/confusion.png").exists()
     model = lightkit.load("run")

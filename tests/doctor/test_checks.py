@@ -19,7 +19,8 @@ from lightkit.doctor.checks import look_for_leaks
 from tests.conftest import Outcome
 
 Run = Callable[..., Outcome]
-RUN = ("data.dataset.task=multiclass", "trainer.epochs=1", "logger.tensorboard.enabled=false")
+QUICK = ("trainer.epochs=1", "model.hidden=[8]", "logger.tensorboard.enabled=false", "metrics.figures=[]")
+RUN = ("data.dataset.task=multiclass", *QUICK)
 
 
 def rows(kind: str, count: int = 240) -> str:
@@ -96,10 +97,10 @@ def test_the_bits_are_those_without_it(cli: Run) -> None:
 
 
 def test_rows_that_the_base_has_learnt_from(cli: Run) -> None:
-    assert cli("train", "data=wine", "trainer.epochs=1", "hydra.run.dir=base").code == 0
+    assert cli("train", "data=wine", *QUICK, "hydra.run.dir=base").code == 0
     for seed, count in ((1, 1), (0, 0)):
         start = ("finetune=full", "finetune.weights.path=base", f"hydra.run.dir=tuned{seed}")
-        done = cli("train", "data=wine", "trainer.epochs=1", f"data.split.seed={seed}", *start)
+        done = cli("train", "data=wine", *QUICK, f"data.split.seed={seed}", *start)
         assert done.code == 0, done.err
         assert len(told(done.out)) == count
         assert all("the base has learnt from" in line for line in told(done.out))

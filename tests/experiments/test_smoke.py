@@ -37,6 +37,7 @@ LONG = {
         "~scheduler.scheduler.gamma",
     ],
 }
+PLAIN = ["data=wine", "model.hidden=[8]", "metrics.figures=[]"]
 LENGTHS = ["trainer.epochs=200", "trainer.validate_unit=step", "trainer.validate_every=5000", "trainer.accumulate=8",
            "checkpoint.every_steps=9000", "trainer.stop_at=100"]  # fmt: skip
 
@@ -71,7 +72,7 @@ def test_every_experiment(name: str, cli: Cli, project: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_scheduler(name: str, cli: Cli) -> None:
-    result = smoke(cli, "data=wine", "model.hidden=[8]", f"scheduler={name}", *LONG[name], *LENGTHS)
+    result = smoke(cli, *PLAIN, f"scheduler={name}", *LONG[name], *LENGTHS)
     assert result["steps"] == 4
     assert result["epochs"] == 2
 
@@ -80,13 +81,14 @@ def test_every_scheduler(name: str, cli: Cli) -> None:
 @pytest.mark.parametrize("name", ENSEMBLES)
 def test_every_ensemble(name: str, cli: Cli) -> None:
     scaled = ["data.normalize=minmax"] if name == "adversarial" else []
-    smoke(cli, "data=wine", "model.hidden=[8]", f"ensemble={name}", "scheduler.warmup_epochs=3", *scaled)
+    smoke(cli, *PLAIN, f"ensemble={name}", "scheduler.warmup_epochs=3", *scaled)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FINETUNES)
 def test_fine_tuning_with_late_phases(name: str, cli: Cli) -> None:
-    result = smoke(cli, "data=digits", "model=cnn", "model.channels=[16,16]", f"finetune={name}", *FINETUNES[name])
+    small = ("data=digits", "model=cnn", "model.channels=[4,4]", "metrics.figures=[]")
+    result = smoke(cli, *small, f"finetune={name}", *FINETUNES[name])
     assert result["steps"] == 4
 
 

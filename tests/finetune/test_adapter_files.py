@@ -33,6 +33,13 @@ def best(folder: Path) -> dict[str, torch.Tensor]:
     return store.load(path)["model"]
 
 
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory, bases: dict[str, Path]) -> Path:
+    """A run with LoRA on the base `cnn`, whose folder nobody changes."""
+    path = f"finetune.weights.path={bases['cnn']}"
+    return tuned(tmp_path_factory.mktemp("adapted") / "run", "cnn", "lora", path, EXPORT)
+
+
 def other_base(place: Path) -> Path:
     """Weights of the same network after another training."""
     return run(place, *SHORT, *MODELS["cnn"], *OTHER_CLASSES["cnn"], "trainer.epochs=1", "seed=1")
@@ -53,11 +60,11 @@ KINDS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 def test_a_file_holds_exactly_what_differs_and_brings_it_back(
-    tmp_path: Path, bases: dict[str, Path], name: str
+    tmp_path: Path, bases: dict[str, Path], adapted: Path, name: str
 ) -> None:
     model, preset, more = KINDS[name]
     path = f"finetune.weights.path={bases[model]}"
-    folder = tuned(tmp_path / "run", model, preset, path, *more, EXPORT)
+    folder = adapted if name == "lora" else tuned(tmp_path / "run", model, preset, path, *more, EXPORT)
     state, base = read_weights(folder).state, read_weights(bases[model]).state
     found = read_delta(folder / "adapter.pt")
     same = {own for own in state if plain(own) in base and same_bits(state[own], base[plain(own)])}
@@ -77,10 +84,9 @@ def test_a_file_holds_exactly_what_differs_and_brings_it_back(
 
 @pytest.mark.thorough
 def test_the_wrong_base_is_refused_and_nothing_is_written(
-    cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path]
+    cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path], adapted: Path
 ) -> None:
-    folder = tuned(tmp_path / "run", "cnn", "lora", f"finetune.weights.path={bases['cnn']}", EXPORT)
-    adapter, wrong = f"finetune.weights.adapter={folder / 'adapter.pt'}", other_base(tmp_path / "other")
+    adapter, wrong = f"finetune.weights.adapter={adapted / 'adapter.pt'}", other_base(tmp_path / "other")
     done = cli("train", *options("cnn", "lora", f"finetune.weights.path={wrong}", adapter))
     check_refused(done, project, "the adapter belongs to other base weights; nothing was loaded")
     assert str(bases["cnn"]) in done.err
@@ -88,7 +94,7 @@ def test_the_wrong_base_is_refused_and_nothing_is_written(
     check_refused(done, project, "the adapter belongs to other base weights; nothing was loaded")
     done = cli("plan", *options("cnn", "lora", f"finetune.weights.path={wrong}", adapter))
     assert done.code == 2
-    done = cli("ckpt", "merge", str(folder / "adapter.pt"), "x.pt", "--base", str(wrong))
+    done = cli("ckpt", "merge", str(adapted / "adapter.pt"), "x.pt", "--base", str(wrong))
     assert done.code == 2, done.err
     assert "other base weights" in done.err
     assert not Path("x.pt").exists()
@@ -97,11 +103,10 @@ def test_the_wrong_base_is_refused_and_nothing_is_written(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("preset", "more"), [("lora", ["finetune.lora.rank=3"]), ("full", [])])
 def test_another_model_is_refused(
-    cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path], preset: str, more: list[str]
+    cli: Cli, project: Path, bases: dict[str, Path], adapted: Path, preset: str, more: list[str]
 ) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
-    folder = tuned(tmp_path / "run", "cnn", "lora", path, EXPORT)
-    adapter = f"finetune.weights.adapter={folder / 'adapter.pt'}"
+    adapter = f"finetune.weights.adapter={adapted / 'adapter.pt'}"
     done = cli("train", *options("cnn", preset, path, adapter, *more))
     check_refused(done, project, "the adapter was written for another model; nothing was loaded")
     assert "lora_A" in done.err
@@ -124,11 +129,10 @@ def test_a_base_that_the_seed_makes(tmp_path: Path, project: Path, cli: Cli) -> 
     assert all(same_bits(Watch.seen[-1].start[name], tensor) for name, tensor in state.items())
 
 
-def test_a_base_that_has_moved(cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path]) -> None:
+def test_a_base_that_has_moved(cli: Cli, project: Path, bases: dict[str, Path], adapted: Path) -> None:
     """What counts are the weights, not where they are or what kind of file they are in."""
-    folder = tuned(tmp_path / "run", "cnn", "lora", f"finetune.weights.path={bases['cnn']}", EXPORT)
     torch.save(read_weights(bases["cnn"]).state, project / "base.pt")
-    adapter = f"finetune.weights.adapter={folder / 'adapter.pt'}"
+    adapter = f"finetune.weights.adapter={adapted / 'adapter.pt'}"
     done = cli("train", *options("cnn", "lora", "finetune.weights.path=base.pt", adapter, "hydra.run.dir=run"))
     assert done.code == 0, done.err
 
@@ -168,7 +172,7 @@ def test_a_merged_model_is_the_plain_class_and_does_the_same(
 ) -> None:
     model, more, make = MERGED[name]
     path = f"finetune.weights.path={bases[model]}"
-    folder = tuned(tmp_path / "run", model, "lora", path, "optim.lr=0.05", "trainer.epochs=4", EXPORT, *more)
+    folder = tuned(tmp_path / "run", model, "lora", path, "optim.lr=0.05", EXPORT, *more)
     assert cli("ckpt", "merge", str(folder), "run.pt").code == 0
     assert cli("ckpt", "merge", str(folder / "adapter.pt"), "adapter.safetensors").code == 0
     assert cli("ckpt", "diff", "run.pt", "adapter.safetensors").code == 0

@@ -26,6 +26,7 @@ from tests.finetune.whole import SHORT, notes, weights
 
 Cli = Callable[..., Outcome]
 WINE = ("data=wine", "model=custom", "trust=[tests]")
+BRIEF = ("trainer.steps=2", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 
 
 def ran(model: nn.Module, x: Tensor) -> str | None:
@@ -85,7 +86,7 @@ def test_strange_networks_are_planned_by_what_computes_their_outputs(
 
 
 def test_training_says_what_it_took_where_several_layers_make_the_outputs(cli: Cli) -> None:
-    done = cli("train", *WINE, "model._target_=tests.finetune.strange.Averaged", "finetune=head", "trainer.steps=2")
+    done = cli("train", *WINE, "model._target_=tests.finetune.strange.Averaged", "finetune=head", *BRIEF)
     assert done.code == 0, done.err
     assert "output layer: ends.0, ends.1, ends.2 (found by a forward pass; together they make the outputs)" in done.out
     assert "81 of 193 parameters train" in done.out
@@ -264,7 +265,7 @@ def test_layers_that_share_the_outputs_cannot_take_another_number_of_them(cli: C
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Bare", "WideAndDeep"])
 def test_a_base_of_other_classes_gives_all_but_what_makes_the_outputs(cli: Cli, tmp_path: Path, name: str) -> None:
-    asked = ("model=custom", "trust=[tests]", f"model._target_=tests.finetune.strange.{name}", "trainer.steps=2")
+    asked = ("model=custom", "trust=[tests]", f"model._target_=tests.finetune.strange.{name}", *BRIEF)
     base = cli("train", "data.dataset.classes=[0,1,2,3]", *asked, f"hydra.run.dir={tmp_path}/base")
     assert base.code == 0, base.err
     done = cli(
