@@ -227,7 +227,7 @@ class Spoilt(Observer):
 @pytest.mark.thorough
 @pytest.mark.parametrize("action", ["skip", "stop", "rollback"])
 def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
-    cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")
+    cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "trainer.epochs=1")
     codes = together(lambda: Runner(cfg, tmp_path / "run", observer=Spoilt()).run(), 2, tmp_path / "log")
     output = "".join(path.read_text() for path in tmp_path.glob("log-*"))
     assert codes == ([3, 3] if action == "stop" else [0, 0]), output

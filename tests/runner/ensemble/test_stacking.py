@@ -59,7 +59,7 @@ def run(folder: Path, *options: str, resume: bool = False) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    run(folder, "ensemble.holdout=0", "ensemble.passthrough=true")
+    run(folder, "ensemble.holdout=0", "ensemble.passthrough=true", "trainer.epochs=1")
     return folder
 
 
