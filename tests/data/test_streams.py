@@ -385,7 +385,7 @@ def test_one_process_makes_the_index_while_others_wait(tmp_path: Path) -> None:
 RUN = (
     *("data=stream", "data.dataset.target=cls", "data.dataset.fields=png", "data.sampler.window=6", "model=mlp"),
     *("trainer.epochs=2", "data.batch_size=4", "checkpoint.every_steps=2", *BASE[:5]),
-    *("metrics=none", "metrics.monitor=val/loss", "logger.tensorboard.enabled=false"),
+    *("metrics=none", "metrics.monitor=val/loss"),
 )
 
 
