@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ from tests.finetune.whole import (
 pytestmark = pytest.mark.usefixtures("hasty")
 
 Cli = Callable[..., Outcome]
+ONE_EPOCH = ("trainer.epochs=1", "hydra.run.dir=run")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with as many classes as those that begin with it."""
+    return run(tmp_path_factory.mktemp("base") / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
 
 
 def start() -> dict[str, Tensor]:
@@ -59,7 +67,7 @@ def test_weights_of_every_kind_of_file(tmp_path: Path, bases: dict[str, Path]) -
     torch.save({"epoch": 3, "net": {"inner": {f"module.{n}": t for n, t in state.items()}}}, tmp_path / "deep.pt")
     for name, more in (("plain.pt", []), ("plain.safetensors", []), ("deep.pt", ["finetune.weights.key=net.inner"])):
         path = f"finetune.weights.path={tmp_path / name}"
-        folder = tuned(tmp_path / f"run-{name}", "cnn", "head", watching(), path, *more)
+        folder = tuned(tmp_path / f"run-{name}", "cnn", "head", watching(), path, *more, "trainer.epochs=1")
         assert loaded_as(state)
         assert "12 loaded, 2 left" in (folder / "run.log").read_text()
 
@@ -74,13 +82,13 @@ def test_names_that_are_mapped(tmp_path: Path, bases: dict[str, Path]) -> None:
     torch.save(foreign, tmp_path / "foreign.pt")
     rules = "enc.block*: 'stages.*', classifier.*: 'head.*', optimizer.*: null"
     path = [f"finetune.weights.path={tmp_path / 'foreign.pt'}", f"finetune.weights.mapping={{{rules}}}"]
-    tuned(tmp_path / "run", "cnn", "lora", watching(), *path, "finetune.weights.strict=exact")
+    tuned(tmp_path / "run", "cnn", "lora", watching(), *path, "finetune.weights.strict=exact", "trainer.epochs=1")
     assert loaded_as(state)
 
 
-def test_a_run_is_found_by_its_place_in_the_outputs(cli: Cli, project: Path) -> None:
-    base = run(project / "outputs" / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
-    done = cli("train", *options("cnn", "full", "finetune.weights.path=base", watching(), "hydra.run.dir=run"))
+def test_a_run_is_found_by_its_place_in_the_outputs(cli: Cli, project: Path, base: Path) -> None:
+    shutil.copytree(base, project / "outputs" / "base")
+    done = cli("train", *options("cnn", "full", "finetune.weights.path=base", watching(), *ONE_EPOCH))
     assert done.code == 0, done.err
     assert loaded_as(read_weights(base).state, but="nothing")
 
@@ -110,7 +118,7 @@ def test_how_much_of_a_file_must_fit(cli: Cli, project: Path, bases: dict[str, P
     state: dict[str, Any] = dict(read_weights(bases["cnn"]).state)
     state = {"other": torch.ones(5)} if changes == "all" else state | changes  # type: ignore[operator]
     torch.save({name: tensor for name, tensor in state.items() if tensor is not None}, project / "base.pt")
-    chosen = ["finetune.weights.path=base.pt", f"finetune.weights.strict={strict}", "hydra.run.dir=run"]
+    chosen = ["finetune.weights.path=base.pt", f"finetune.weights.strict={strict}", *ONE_EPOCH]
     done = cli("train", *options("cnn", "full", *chosen, watching()))
     assert done.code == code, done.err
     assert "Traceback" not in done.err
@@ -126,7 +134,7 @@ def test_how_much_of_a_file_must_fit(cli: Cli, project: Path, bases: dict[str, P
 def test_a_transposed_layer_gives_none_of_its_tensors(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
     state = dict(read_weights(bases["cnn"]).state)
     torch.save(state | {"head.weight": torch.ones(16, 8), "head.bias": torch.ones(8)}, project / "base.pt")
-    chosen = ["finetune.weights.path=base.pt", "hydra.run.dir=run", "finetune.head.replace=never"]
+    chosen = ["finetune.weights.path=base.pt", *ONE_EPOCH, "finetune.head.replace=never"]
     done = cli("train", *options("cnn", "full", *chosen, watching()))
     assert done.code == 0, done.err
     text = (project / "run" / "run.log").read_text()
@@ -172,7 +180,7 @@ def test_an_adapter_that_diverged_is_refused(cli: Cli, tmp_path: Path, project: 
 def test_what_found_no_weights_must_train(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
     state = {name: t for name, t in read_weights(bases["cnn"]).state.items() if not name.startswith("stages.1.conv0")}
     torch.save(state, project / "base.pt")
-    chosen = ["finetune.weights.path=base.pt", "finetune.weights.strict=matching", "hydra.run.dir=run"]
+    chosen = ["finetune.weights.path=base.pt", "finetune.weights.strict=matching", *ONE_EPOCH]
     done = cli("train", *options("cnn", "head", *chosen))
     assert done.code == 2, done.err
     assert "parameters without pretrained weights never train" in done.err
@@ -186,9 +194,8 @@ def test_what_found_no_weights_must_train(cli: Cli, project: Path, bases: dict[s
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kept", "same"), [("keep", True), ("reset", False)])
-def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, kept: str, same: bool) -> None:
-    base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
-    path = [f"finetune.weights.path={base}", f"finetune.weights.head={kept}", "seed=7"]
+def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, base: Path, kept: str, same: bool) -> None:
+    path = [f"finetune.weights.path={base}", f"finetune.weights.head={kept}", "seed=7", "trainer.epochs=1"]
     tuned(tmp_path / "run", "cnn", "head", watching(), *path)
     assert loaded_as(read_weights(base).state, but="nothing" if same else "head.weight") or not same
     assert same_bits(start()["head.weight"], read_weights(base).state["head.weight"]) == same
@@ -202,13 +209,13 @@ def test_a_run_with_lora_is_merged_to_be_a_base(tmp_path: Path, bases: dict[str,
     first = tuned(tmp_path / "first", "cnn", "lora", few, f"finetune.weights.path={bases['cnn']}", "optim.lr=0.05")
     assert cli("ckpt", "merge", str(first), "merged.pt").code == 0
     merged = torch.load("merged.pt", weights_only=True)
-    folder = tuned(tmp_path / "run", "cnn", "lora", watching(), f"finetune.weights.path={first}")
+    folder = tuned(tmp_path / "run", "cnn", "lora", watching(), f"finetune.weights.path={first}", "trainer.epochs=1")
     assert complaints(folder) == []
     assert loaded_as(merged)
 
 
 def test_what_cannot_be_merged_is_no_base(cli: Cli, project: Path, tmp_path: Path, bases: dict[str, Path]) -> None:
-    first = tuned(tmp_path / "first", "cnn", "adapter", f"finetune.weights.path={bases['cnn']}")
+    first = tuned(tmp_path / "first", "cnn", "adapter", f"finetune.weights.path={bases['cnn']}", "trainer.epochs=1")
     done = cli("train", *options("cnn", "full", f"finetune.weights.path={first}"))
     assert done.code == 2, done.err
     assert "cannot be merged" in done.err

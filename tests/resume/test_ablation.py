@@ -82,7 +82,7 @@ PIECES = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], piece: str) -> None:
     changed = PIECES[piece](content, _beginning(case))
@@ -109,7 +109,7 @@ def test_a_loss_scale_that_is_not_saved_is_noticed(tmp_path: Path) -> None:
 OTHERWISE = {"rollbacks", "closed_step", "stop_reason", "scaler_skipped", "logged", "owed"}
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(first=0)
 @pytest.mark.parametrize("name", [entry.name for entry in fields(State) if entry.name not in OTHERWISE])
 def test_a_counter_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], name: str) -> None:
     begun = State().state_dict()[name]

@@ -105,7 +105,7 @@ ARGS = (
     "data=wine", "model={_target_: own_parts.Net}", "loss={_target_: own_parts.Loss}",
     "trainer.task._target_=own_parts.Task", "trainer.callbacks.counter._target_=own_parts.Counter", "trainer.epochs=3",
     "trainer.accumulate=2", "data.batch_size=16", "metrics.figures=[]", "logger.every_steps=1",
-    "checkpoint.every_epochs=100", "scheduler=plateau",
+    "checkpoint.every_epochs=100", "scheduler=plateau", "logger.tensorboard.enabled=false",
 )  # fmt: skip
 PARTS_OF_A_RUN = ("model", "optimizer", "scheduler", "state", "callbacks", "metrics")
 OWN = ("speed/", "system/", "time")

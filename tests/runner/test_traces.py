@@ -24,6 +24,7 @@ from tests.resume.harness import forked
 
 HERE = "tests.runner.test_traces"
 PLAIN = ["data=wine", "data.batch_size=32", "device=cpu", "metrics.figures=[]", "logger=quiet", "trainer.epochs=2"]
+PLAIN += ["trainer.test=none", "data.leak_check=false"]
 DEEP = [*PLAIN, "model=custom", f"model._target_={HERE}.Deep", "logger.trace=4"]
 
 

@@ -17,7 +17,15 @@ from tests.conftest import Outcome
 from tests.faults.harness import result
 
 Run = Callable[..., Outcome]
-QUICK = ("data=wine", "trainer.steps=2", "model.hidden=[4]", "device=cpu", "logger=quiet", "metrics.figures=[]")
+QUICK = (
+    "data=wine",
+    "trainer.steps=2",
+    "model.hidden=[4]",
+    "device=cpu",
+    "logger=quiet",
+    "metrics.figures=[]",
+    "trainer.test=none",
+)
 RUN = ("train", *QUICK, "hydra.run.dir=run")
 
 

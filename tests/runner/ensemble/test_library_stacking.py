@@ -37,13 +37,18 @@ class KillAt(Callback):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`a`; `v`, a vote; `c`, which scales its inputs in another way; `few`, with few rows to spare."""
+    """`a`; `c`, which scales its inputs in another way; `few`, with few rows to spare."""
     home = tmp_path_factory.mktemp("runs")
     trained(home / "a", *SPLIT)
-    trained(home / "v", *SPLIT, "ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
     trained(home / "c", *SPLIT, "model.hidden=[6]", "data.normalize=minmax")
     trained(home / "few", "data.split.val=0.05")
     return home
+
+
+@pytest.fixture(scope="module")
+def vote(runs: Path) -> Path:
+    """A vote beside these."""
+    return trained(runs / "v", *SPLIT, "ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
 
 
 def stack(out: Path, *runs: Path, own: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -56,11 +61,11 @@ def stack(out: Path, *runs: Path, own: tuple[str, ...] = ()) -> dict[str, Any]:
 @pytest.mark.thorough(first=0)
 @pytest.mark.parametrize(("strictness", "used"), [(-1e6, True), pytest.param(1e6, False, marks=pytest.mark.thorough)])
 def test_a_stack_predicts_as_its_result_says(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strictness: float, used: bool
+    runs: Path, vote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strictness: float, used: bool
 ) -> None:
     monkeypatch.setattr(stacking, "STRICTNESS", strictness)
     out = tmp_path / "out"
-    result = stack(out, runs / "a", runs / "v", runs / "c", own=("ensemble.passthrough=true",))
+    result = stack(out, runs / "a", vote, runs / "c", own=("ensemble.passthrough=true",))
     assert (result["stacking"]["used"] == "stacking") == used
     runner = Runner(read_run(out).cfg, out)
     for split, values in runner.evaluate_splits(["val", "test"]).items():
@@ -94,14 +99,14 @@ def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_
 
 @pytest.mark.thorough(first=0)
 def test_a_stack_that_was_killed_goes_on_bit_for_bit(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, vote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.ensemble.test_library_stacking.KillAt}"
     own, whole, cut = (kill, "ensemble.solver=gradient"), tmp_path / "whole", tmp_path / "cut"
-    stack(whole, runs / "a", runs / "v", own=own)
+    stack(whole, runs / "a", vote, own=own)
     monkeypatch.setattr(KillAt, "step", 110)
     with pytest.raises(RuntimeError, match="killed"):
-        stack(cut, runs / "a", runs / "v", own=own)
+        stack(cut, runs / "a", vote, own=own)
     monkeypatch.setattr(KillAt, "step", None)
     with pytest.raises(UserError, match="chosen when the ensemble began"):
         Runner(read_run(cut, ["ensemble.size=3"]).cfg, cut).run(resume=True)
