@@ -77,6 +77,7 @@ def test_a_job_whose_node_is_lost_saves_and_goes_on_elsewhere(
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_TMPDIR", str(short))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # Ray starts no node with more than are named
     (short / "ray").mkdir()
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(short), "object_store_memory": 80_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=head)
