@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,9 @@ def put_aside(folders: Sequence[Path], root: Path) -> Path:
         UserError: One cannot be moved; those before it have been.
     """
     home = root / run_files.OUTPUTS
-    place = home / run_files.BIN / time.strftime("%Y-%m-%d_%H-%M-%S")
+    moment = home / run_files.BIN / time.strftime("%Y-%m-%d_%H-%M-%S")
+    numbered = (moment.with_name(f"{moment.name}-{number}") for number in count(2))
+    place = next(one for one in chain([moment], numbered) if not one.exists())  # checkpoints may be there already
     for folder in folders:
         target = place / folder.relative_to(home.resolve())
         with writing(folder):

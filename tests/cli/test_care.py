@@ -73,6 +73,16 @@ def test_rm_moves_to_the_bin_and_the_bin_can_be_emptied(cli: Cli, runs: list[Pat
     assert cli("runs", "rm", "--yes", "--status", "failed").code == 2
 
 
+def test_a_run_whose_checkpoints_are_in_the_bin_may_follow_within_the_same_second(
+    cli: Cli, runs: list[Path], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda *_: "2026-01-31_12-00-00")
+    assert cli("runs", "rm", "--checkpoints", "--yes", "a").code == 0
+    done = cli("runs", "rm", "--yes", "a")
+    assert (done.code, runs[0].exists()) == (0, False), done.err
+    assert len([*(project / "outputs" / ".removed").glob("*/runs/2026-01-31/00-00-00-a")]) == 2
+
+
 def test_rm_never_takes_what_others_need(cli: Cli, runs: list[Path], project: Path) -> None:
     a_run(project, "05-00-00-tuned", f"finetune: {{weights: {{path: {runs[0]}/checkpoints/step-00000001.pt}}}}\n")
     (a_run(project, "06-00-00-pair") / "ensemble.json").write_text(json.dumps({"members": [{"run": str(runs[1])}]}))
