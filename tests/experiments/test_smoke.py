@@ -19,7 +19,7 @@ ENSEMBLES = sorted(path.stem for path in (ROOT / "conf/ensemble").glob("*.yaml")
 FINETUNES = {
     "gradual": ["finetune.gradual.share=null", "finetune.gradual.every_epochs=7"],
     "head": ["finetune.schedule=[{epoch: 30, unfreeze: ['*']}]", "trainer.epochs=50"],
-    "lora": ["finetune.rules=[{match: '@tuned', warmup_steps: 400}]"],
+    "lora": ["finetune.lora.rank=4", "finetune.rules=[{match: '@tuned', warmup_steps: 400}]"],
     "discriminative": [],
 }
 LONG = {
