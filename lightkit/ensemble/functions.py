@@ -69,23 +69,39 @@ def mean_cross_entropies(input: Tensor, target: Tensor, ignored: int) -> tuple[T
 
     A softmax over ten numbers each of many rows takes many times as long as over ten rows of many numbers.
     """
-    counted = (target != ignored).unsqueeze(-2)
-    picked = F.log_softmax(input.mT, -2).gather(-2, target.unsqueeze(-2).where(counted, 0))
-    weight = counted.sum((-2, -1))
-    return picked.where(counted, 0.0).sum((-2, -1)) / -weight, weight
+    weight = (target != ignored).sum(1)
+    losses = F.nll_loss(F.log_softmax(input.mT, 1), target, ignore_index=ignored, reduction="none")
+    return losses.sum(1) / weight, weight
 
 
-def by_sample(part: nn.Module) -> bool:
-    """Tell whether a module computes each sample by itself, and has no weights but those of a linear layer."""
-    known = type(part) in _BY_SAMPLE or vars(type(part)).get("by_sample", False)  # a class derived from one may not
-    return known and {*part._parameters, *part._buffers} <= ({"weight", "bias"} if type(part) is nn.Linear else set())
+def by_sample(network: nn.Module) -> bool:
+    """Tell whether a network computes each sample by itself, without hooks, and only its linear layers have weights.
+
+    Of its modules only the outermost may say so by `by_sample`: it may flatten what it gets, but not what comes later.
+    """
+
+    def known(part: nn.Module) -> bool:
+        own = {"weight", "bias"} if type(part) is nn.Linear else set()  # a class derived from one may do more
+        says = part is network and vars(type(part)).get("by_sample", False)
+        hooked = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        return bool(says or type(part) in _BY_SAMPLE) and {*part._parameters, *part._buffers} <= own and not hooked
+
+    return all(map(known, network.modules()))
 
 
-def linears(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute linear layers `(M, O, I)` of many models, each on its own stretch of the samples."""
-    rows = input.reshape(len(weight), -1, input.shape[-1]).mT
-    found = weight @ rows if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)
-    return found.mT.reshape(*input.shape[:-1], -1)
+def linears(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, shared: bool = False) -> Tensor:
+    """Compute linear layers `(M, O, I)` of many models, `(M, B, O)`, which lie in memory as `(M, O, B)`.
+
+    Args:
+        input: Features `(M, B, I)`; or before the first layer `(M·B, I)`, each model's on its own stretch.
+        weight: The weights.
+        bias: What is added, `(M, O)`.
+        shared: The features before the first layer are those of all models, `(B, I)`.
+    """
+    if shared and input.ndim == 2:
+        input = input.expand(len(weight), *input.shape)
+    rows = (input if input.ndim == 3 else input.unflatten(0, (len(weight), -1))).mT
+    return (weight @ rows if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)).mT
 
 
 _CROSS_ENTROPY = F.cross_entropy

@@ -123,7 +123,7 @@ class Computation:
         self._slots = list(_slots(model.template, network))
         loss: Any = criterion if type(criterion) is nn.CrossEntropyLoss else None
         usual = loss and loss.weight is None and loss.reduction == "mean" and not loss.label_smoothing
-        self._merges = bool(usual and type(self._task) is Supervised and all(map(by_sample, network.modules())))
+        self._merges = bool(usual and type(self._task) is Supervised and by_sample(network))
         self._ignored: int = getattr(loss, "ignore_index", -100)
         self._has_preds = self._has_target = self._has_weight = True
         self._draws: dict[Any, list[list[Draw]]] = {}
@@ -153,8 +153,8 @@ class Computation:
 
     def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
         """Compute a batch with all models once."""
-        if self._merges and not shared and batch[1].dtype == torch.int64 and batch[1].ndim == 2:
-            return self._merged(batch, masks)
+        if self._merges and batch[1].dtype == torch.int64 and batch[1].ndim == 2 - shared:
+            return self._merged(batch, masks, shared=shared)
         tensors = tuple(self.model.tensors.values())
         if shared not in self._together:
             self._together[shared] = vmap(self._one, in_dims=(0, None, 0) if shared else 0)
@@ -166,15 +166,16 @@ class Computation:
             weight=weight.detach() if self._has_weight else len(batch[0] if shared else batch[0][0]),
         )
 
-    def _merged(self, batch: Sequence[Tensor], masks: Sequence[Tensor]) -> StepOutput:
+    def _merged(self, batch: Sequence[Tensor], masks: Sequence[Tensor], *, shared: bool) -> StepOutput:
         """Compute a batch with all models as one, to which it is a batch of `M·B`; only layers with weights part it.
 
         Each operation is one of PyTorch's own then: `vmap` takes longer to translate one than a small one takes.
         """
         x, y = batch
-        drops = replayed([mask.flatten(0, 1) for mask in masks]) if masks else nullcontext()
-        with self._holding(self.model.tensors), drops, swapped({"linear": linears}):
-            preds = self._network(x.flatten(0, 1)).unflatten(0, y.shape)
+        drops = replayed(masks) if masks else nullcontext()
+        with self._holding(self.model.tensors), drops, swapped({"linear": partial(linears, shared=shared)}):
+            preds = self._network(x if shared else x.flatten(0, 1))
+        y = y.expand(preds.shape[:2])
         losses, counted = mean_cross_entropies(preds, y, self._ignored)
         return StepOutput(losses, preds, y, weight=counted)
 
@@ -318,7 +319,7 @@ def recorded(draws: list[Draw]) -> AbstractContextManager[None]:
 def replayed(masks: Sequence[Tensor]) -> AbstractContextManager[None]:
     """Let a model use these masks inside, in the order in which it calls for them."""
     left = iter(masks)
-    return _masked(lambda name, like, probability: next(left))
+    return _masked(lambda name, like, probability: next(left).reshape(like.shape))
 
 
 def drawn(

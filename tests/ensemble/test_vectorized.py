@@ -266,14 +266,20 @@ class Centred(MLP):
         return super().forward(x - x.mean(0))
 
 
-@pytest.mark.parametrize("make", [MLP, Centred])
+def two_in_a_row(size_in: int, size_out: int, **own: Any) -> nn.Module:
+    """Make a network that flattens once more in between."""
+    return nn.Sequential(MLP(size_in, 5, **own), nn.ReLU(), MLP(5, size_out, **own))
+
+
+@pytest.mark.parametrize("make", [MLP, Centred, two_in_a_row])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_models_are_one_where_each_sample_is_computed_by_itself(make: type[MLP], ignored: bool) -> None:
+def test_models_are_one_where_each_sample_is_computed_by_itself(make: Callable[..., nn.Module], ignored: bool) -> None:
     torch.manual_seed(0)
     models = [make(4, 3, hidden=[5], activation="gelu") for _ in range(3)]
     x, y = torch.randn(3, 8, 4), torch.randint(3, (3, 8))
     y[:, 0] = -100 if ignored else y[:, 0]
     alone = [Supervised().step(model, pair, nn.CrossEntropyLoss()) for model, *pair in zip(models, x, y)]
+    apart = copy.deepcopy(models)
     stack = StackedModel(models)
     stack.train()
     merged = Computation(stack, models[0], Supervised(), nn.CrossEntropyLoss())
@@ -283,6 +289,14 @@ def test_models_are_one_where_each_sample_is_computed_by_itself(make: type[MLP],
         torch.testing.assert_close(found.preds[place], step.preds)
         torch.testing.assert_close(found.loss[place], step.loss)
     assert found.weight.tolist() == [8 - ignored] * 3
+    stack.eval()
+    found = merged((x[0], y[0]), shared=True)
+    for place, model in enumerate(apart):
+        step = Supervised().step(model, (x[0], y[0]), nn.CrossEntropyLoss())
+        torch.testing.assert_close(found.preds[place], step.preds)
+        torch.testing.assert_close(found.loss[place], step.loss)
+    assert torch.as_tensor(found.weight).expand(3).tolist() == [8 - ignored] * 3
+    assert found.target.shape == (3, 8)
 
 
 REFUSED = """
