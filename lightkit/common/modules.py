@@ -98,6 +98,12 @@ def is_shard(value: Any) -> bool:
     return type(value) is not Tensor and hasattr(value, "full_tensor")  # asking a tensor for what it lacks takes long
 
 
+def everywhere(value: Tensor) -> Tensor:
+    """Return a whole tensor, of which each process may hold a part; then all of them ask."""
+    found: Tensor = value.full_tensor() if is_shard(value) else value  # type: ignore[attr-defined]
+    return found
+
+
 def whole(value: Any) -> Any:
     """Put whole tensors, in host memory, in place of shards; every process calls it with the same nested values.
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.argument_checks import check_norm
 from lightkit.common.errors import UserError, keys_under
-from lightkit.common.modules import is_shard
+from lightkit.common.modules import everywhere, is_shard
 
 _WRAPPED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
@@ -96,7 +96,7 @@ class ClipNorm(Clip):
 
     def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip`; the norm is a by-product here and always returned."""
-        return _whole(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit, self.order))
+        return everywhere(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit, self.order))
 
     def each(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip.each`; the norms are always returned."""
@@ -159,7 +159,7 @@ def make_clip(*, norm: float | None = None, value: float | None = None, order: f
 
 def total_norm(optimizer: Optimizer) -> Tensor:
     """Compute the Euclidean norm of all gradients of an optimizer together, a 0-d tensor on the device."""
-    return _whole(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
+    return everywhere(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
 
 
 def each_norm(optimizer: Optimizer, order: float = 2.0) -> Tensor:
@@ -167,12 +167,6 @@ def each_norm(optimizer: Optimizer, order: float = 2.0) -> Tensor:
     norms = [torch.linalg.vector_norm(gradient.flatten(1), order, dim=1) for gradient in _gradients(optimizer, least=2)]
     norms += [gradient.abs() for gradient in _gradients(optimizer) if gradient.ndim == 1]
     return torch.linalg.vector_norm(torch.stack(norms), order, dim=0)
-
-
-def _whole(norm: Tensor) -> Tensor:
-    """Return the norm over all processes, where each has a part of the gradients."""
-    found: Tensor = norm.full_tensor() if is_shard(norm) else norm  # type: ignore[attr-defined]
-    return found
 
 
 def _gradients(optimizer: Optimizer, *, least: int = 1) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.failures import in_short
-from lightkit.common.modules import trains
+from lightkit.common.modules import kept_modes, trains
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stack import Stack, StackMember
@@ -214,15 +214,12 @@ def _undisturbed(stack: Stack) -> Iterator[None]:
     """Put back modes, buffers and random generators that are changed inside."""
     device = stack.learner.engine.device
     kept = {name: tensor.clone() for name, tensor in stack.model.states.items()}
-    modes = [(module, module.training) for module in stack.model.modules()]
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with kept_modes(stack.model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
         for name, tensor in stack.model.states.items():
             tensor.copy_(kept[name])
-        for module, mode in modes:
-            module.training = mode
 
 
 def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:

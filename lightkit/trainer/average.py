@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightkit.common.modules import is_shard, like
+from lightkit.common.modules import is_shard, kept_modes, like
 
 if TYPE_CHECKING:
     from lightkit.trainer.interrupt import Interrupt
@@ -285,16 +285,14 @@ def update_statistics(learner: Learner, interrupt: Interrupt) -> None:
 @contextmanager
 def _recounting(model: nn.Module, norms: Sequence[_BatchNorm]) -> Iterator[None]:
     """Let batch norms start anew and count all batches alike, while inside; all else computes as in evaluation."""
-    modes = [(module, module.training) for module in model.modules()]
     kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    model.eval()
-    for norm in norms:
-        # The count stays on the CPU: each norm asks for it at each batch, and would wait for a GPU.
-        norm.training, norm.momentum, norm.num_batches_tracked = True, None, torch.tensor(0)
-    try:
-        yield
-    finally:
-        for norm, momentum, count in kept:
-            norm.momentum, norm.num_batches_tracked = momentum, count
-        for module, training in modes:
-            module.training = training
+    with kept_modes(model):
+        model.eval()
+        for norm in norms:
+            # The count stays on the CPU: each norm asks for it at each batch, and would wait for a GPU.
+            norm.training, norm.momentum, norm.num_batches_tracked = True, None, torch.tensor(0)
+        try:
+            yield
+        finally:
+            for norm, momentum, count in kept:
+                norm.momentum, norm.num_batches_tracked = momentum, count

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import kept_modes
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.tasks import Criterion, Task, loss_weight
@@ -95,31 +96,26 @@ def evaluate(
         AskedToEnd: A signal came while a batch was waited for.
     """
     awaited = interrupt or Interrupt()
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
-            while True:
-                with span("data"):
-                    batch = awaited.wait(batches, _END)
-                    if batch is _END:
-                        break
-                    batch = context.move(batch)
-                size = min(loader.batch_size, left)
-                left -= size
-                with span("forward"), context.autocast():
-                    step = task.step(model, batch, criterion)
-                with span("metrics"):
-                    own, weight = context.ranks.own(size)[1], loss_weight(step, criterion)
-                    for meter in meters:
-                        meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
-                done += 1
-                if each is not None:
-                    each(done)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with kept_modes(model), torch.no_grad():
+        model.eval()
+        left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
+        while True:
+            with span("data"):
+                batch = awaited.wait(batches, _END)
+                if batch is _END:
+                    break
+                batch = context.move(batch)
+            size = min(loader.batch_size, left)
+            left -= size
+            with span("forward"), context.autocast():
+                step = task.step(model, batch, criterion)
+            with span("metrics"):
+                own, weight = context.ranks.own(size)[1], loss_weight(step, criterion)
+                for meter in meters:
+                    meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
+            done += 1
+            if each is not None:
+                each(done)
 
 
 def task_of(task: str, class_names: tuple[str, ...], outputs: Tensor, targets: Tensor | None) -> str:

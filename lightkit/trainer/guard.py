@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import NOT_FINITE, UserError
-from lightkit.common.modules import is_shard, tensors
+from lightkit.common.modules import everywhere, tensors
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
@@ -327,15 +327,9 @@ def bad_parameter(model: nn.Module) -> str | None:
     """Name the first trained parameter that is not finite; the whole model costs one wait for the device."""
     trained = [(name, weight.detach()) for name, weight in model.named_parameters() if weight.requires_grad]
     sums = [weight.sum() for _, weight in trained]
-    if not trained or bool(torch.isfinite(sum(map(_everywhere, sums), start=torch.zeros(())))):
+    if not trained or bool(torch.isfinite(sum(map(everywhere, sums), start=torch.zeros(())))):
         return None
-    return next((name for name, weight in trained if not torch.isfinite(_everywhere(weight)).all()), None)
-
-
-def _everywhere(value: Tensor) -> Tensor:
-    """Return a whole tensor, of which each process may hold a part; then all of them ask."""
-    found: Tensor = value.full_tensor() if is_shard(value) else value  # type: ignore[attr-defined]
-    return found
+    return next((name for name, weight in trained if not torch.isfinite(everywhere(weight)).all()), None)
 
 
 def _first_output(learner: Learner, batch: Any, position: int) -> str:

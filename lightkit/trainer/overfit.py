@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import FAILED, UserError
+from lightkit.common.modules import kept_modes
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback, Training
 
@@ -83,12 +84,9 @@ def _measure(trainer: Trainer) -> tuple[float, float]:
     """Return the loss of a batch with the weights as they are, and the least that the loss function can give for it."""
     learner = trainer.learner
     batch = learner.engine.move(_samples(learner))
-    modes = {module: module.training for module in learner.network.modules()}
-    learner.network.eval()
-    with torch.no_grad(), learner.engine.autocast():
+    with kept_modes(learner.network), torch.no_grad(), learner.engine.autocast():
+        learner.network.eval()
         loss = learner.task.step(learner.network, batch, learner.criterion).loss
-    for module, mode in modes.items():
-        module.training = mode
     lowest = getattr(learner.criterion, "lowest", None)
     target = batch[1] if isinstance(batch, (tuple, list)) and len(batch) == 2 else None
     return float(loss), float(lowest(target)) if lowest is not None and isinstance(target, Tensor) else 0.0

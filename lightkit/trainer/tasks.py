@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory
-from lightkit.common.modules import is_norm
+from lightkit.common.modules import is_norm, kept_modes
 from lightkit.losses import mean_weight
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -240,14 +240,10 @@ class Detection(Task):
 
 def _losses(model: nn.Module, images: list[Tensor], targets: Any) -> dict[str, Tensor]:
     """Compute the losses of a model in eval mode, which stays so."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, training in modes:
-            module.training = training or not (is_norm(module) or isinstance(module, nn.modules.dropout._DropoutNd))
+    with kept_modes(model):
+        for module in model.modules():
+            module.training |= not (is_norm(module) or isinstance(module, nn.modules.dropout._DropoutNd))
         return model(images, targets)
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 _BY_NAME = "lightkit.trainer.ByName"
