@@ -196,7 +196,8 @@ class SplitMetrics:
         """
         means = {name: torch.as_tensor(value, dtype=self._wide).detach().mean() for name, value in (log or {}).items()}
         if preds is not None and target is not None:
-            preds, target, kwargs = mapped(detached, (preds, target, dict(kwargs) if kwargs else None))
+            preds, target = mapped(detached, preds), mapped(detached, target)
+            kwargs = mapped(detached, dict(kwargs)) if kwargs else None
             self._elements += _count(preds)
         self._queue.append(
             MetricRow(preds, target, detached(loss), size, kwargs, mapped(detached, weight), means or None)
@@ -322,7 +323,7 @@ def _count(preds: Any) -> int:
     """Return how many values an output has; a text has as many as it has characters."""
     if isinstance(preds, (list, tuple)) and preds and isinstance(preds[0], str):
         return sum(map(len, preds))
-    return sum(tensor.numel() for tensor in tensors(preds))
+    return preds.numel() if isinstance(preds, Tensor) else sum(tensor.numel() for tensor in tensors(preds))
 
 
 def _joined(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
-from lightkit.common.modules import is_shard
+from lightkit.common.modules import everywhere, is_shard
 from lightkit.common.stepping import needs_closure, take_step
 
 Groups = Iterable[dict[str, Any]]
@@ -294,10 +294,9 @@ class Sam(ComposedOptimizer):
         before = [each.clone() for each, _ in pairs]
         scales: list[Any] = [each.abs() if group["adaptive"] else 1.0 for each, group in pairs]
         slopes = [each.grad * scale for (each, _), scale in zip(pairs, scales)]
-        norm = nn.utils.get_total_norm(slopes)
-        whole = norm.full_tensor() if is_shard(norm) else norm  # type: ignore[attr-defined]
+        norm = everywhere(nn.utils.get_total_norm(slopes))
         for (each, group), scale, slope in zip(pairs, scales, slopes):
-            each.add_(slope * scale * (group["rho"] / (whole + 1e-12)))
+            each.add_(slope * scale * (group["rho"] / (norm + 1e-12)))
         torch.enable_grad()(closure)()
         for (each, _), kept in zip(pairs, before):
             each.copy_(kept)

@@ -286,8 +286,7 @@ class Trainer:
         asked = perf_counter()
         with self._span("data"):
             batch = self._interrupt.wait(batches) if fresh else next(batches)
-        self._clock.data_seconds += perf_counter() - asked
-        with self._span("data"):
+            self._clock.data_seconds += perf_counter() - asked
             return self.engine.move(batch)
 
     def _after_step(self) -> None:

@@ -138,7 +138,7 @@ class Rescue:
     def _copies(self, names: list[str]) -> dict[str, Any] | None:
         """Copy the states of callbacks; None where that would be too much for each step."""
         found = {name: self._learner.callbacks[name].state_dict() for name in names}
-        return copied(found) if sum(map(_size, found.values())) <= _MOST_VALUES else None
+        return found and (copied(found) if sum(map(_size, found.values())) <= _MOST_VALUES else None)
 
 
 def is_beyond_rescue(error: BaseException) -> bool:

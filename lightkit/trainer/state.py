@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from lightkit.common.ledger import Ledger
@@ -114,12 +115,12 @@ class Timetable:
     extra_steps: int = 0
     stop_at: Length | None = None
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of a whole epoch, the last partial window included."""
         return math.ceil(self.epoch_samples / (self.batch_size * self.accumulate))
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         if self.steps is not None:

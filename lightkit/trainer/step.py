@@ -91,7 +91,7 @@ class PlainStepper:
             return False
         weight = loss_weight(step, self._learner.criterion)
         found = (step.preds, step.target, step.loss, self.samples, step.metric_kwargs, weight, step.log)
-        self._results.append(mapped(detached, found))
+        self._results.append([mapped(detached, part) for part in found])
         self.outputs = self._results[-1][0]
         return True
 

@@ -108,7 +108,7 @@ class Supervised(Task):
         x, y = batch
         output = model(x)
         preds = fit_shape(logits(output), y)
-        named = output if model.training and isinstance(output, Mapping) else {}
+        named = output if model.training and type(output) is not Tensor and isinstance(output, Mapping) else {}
         loss = _loss_of_members(criterion, named["members"], y) if "members" in named else criterion(preds, y)
         loss = loss + 0.5 * criterion(named["aux"], y) if "aux" in named else loss
         return StepOutput(loss + named["penalty"].mean() if "penalty" in named else loss, preds, y)
@@ -272,7 +272,9 @@ def loss_weight(step: StepOutput, criterion: Criterion) -> Tensor | int | None:
 
 def logits(output: Any) -> Any:
     """Return what a model gives, or its entry `logits` or `out` where it gives several things by name."""
-    return next((output[name] for name in ("logits", "out") if isinstance(output, Mapping) and name in output), output)
+    if type(output) is Tensor or not isinstance(output, Mapping):
+        return output
+    return next((output[name] for name in ("logits", "out") if name in output), output)
 
 
 def fit_shape(output: Any, target: Any) -> Any:
@@ -280,12 +282,11 @@ def fit_shape(output: Any, target: Any) -> Any:
 
     A loss would otherwise broadcast the two to `(N, N)` and train on nonsense without an error.
     """
+    if isinstance(output, Tensor):
+        is_column = output.ndim == target.ndim + 1 and output.shape[-1] == 1 and torch.is_floating_point(target)
+        return output.squeeze(-1) if is_column else output
     if isinstance(output, Mapping) and isinstance(target, Mapping):
         return {name: fit_shape(output[name], each) for name, each in target.items() if name in output}
-    if not isinstance(output, Tensor):
-        return output
-    if output.ndim == target.ndim + 1 and output.shape[-1] == 1 and torch.is_floating_point(target):
-        return output.squeeze(-1)
     return output
 
 
