@@ -192,6 +192,7 @@ class Collection:
             UserError: The metric cannot be computed; it is named.
         """
         try:
+            bare = _unranked(metric)
             if self.strict:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
@@ -200,15 +201,16 @@ class Collection:
                     except ValueError:  # of torchmetrics, as of fewer than two rows
                         return torch.tensor(torch.nan)
                 lacking = any(" samples " in str(one.message) for one in told)  # of torchmetrics, of a class
-                return torch.full_like(found, torch.nan) if lacking or _is_of_one_class(metric) else found
-            if not _is_of_one_class(metric):
+                return torch.full_like(found, torch.nan) if lacking or bare.any() else found
+            if not bare.any():
                 return metric.compute()
             if name not in self._undefined:
-                _LOG.warning("%s.%s is not defined, as all rows are of one class: it is nan then", self.key, name)
+                numbers = ", ".join(map(str, bare.nonzero()[:, 0].tolist()))
+                what = ", as all rows are of one class: it is nan then"
+                what = what if bare.all() else f" for class {numbers}, which no row or each row has: it is left out"
+                _LOG.warning("%s.%s is not defined%s", self.key, name, what)
             self._undefined.add(name)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torchmetrics' own, of the same
-                return torch.full_like(metric.compute(), torch.nan)
+            return _ranked(metric, bare)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -255,15 +257,32 @@ def head_of(name: str) -> str | None:
     return name.partition("/")[0] if "/" in name else None
 
 
-def _is_of_one_class(metric: Any) -> bool:
-    """Tell whether a metric ranks the rows of one class above the others, and has counted rows of one class only."""
-    if type(metric).__name__ not in ("BinaryAUROC", "MulticlassAUROC"):
-        return False
-    if metric.thresholds is None:
+def _unranked(metric: Any) -> Tensor:
+    """Tell of each class that a metric ranks above the others, `(C,)`, whether it has no such rows."""
+    kind = type(metric).__name__
+    if kind not in _RANKING or getattr(metric, "average", None) == "micro":
+        return torch.zeros(1, dtype=torch.bool)
+    if metric.thresholds is not None:
+        without, having = metric.confmat[0].sum(-1).unbind(-1)
+    else:
         targets = torch.cat([*map(torch.atleast_1d, metric.target)])
-        return bool((targets == targets[:1]).all())
-    counts = metric.confmat[0].sum(-1)  # of a binary task by class, of others in each class no and yes
-    return int(((counts if counts.ndim == 1 else counts[:, 1]) > 0).sum()) == 1
+        if kind.startswith("Multiclass"):
+            targets = (targets[:, None] == torch.arange(metric.num_classes, device=targets.device)).long()
+        without, having = (targets == 0).sum(0), (targets == 1).sum(0)
+    return torch.atleast_1d((having == 0) | ((without == 0) & kind.endswith("AUROC")))
+
+
+def _ranked(metric: Any, bare: Tensor) -> Any:
+    """Compute such a metric over the classes that have rows; torchmetrics counts 0 for the others."""
+    average = getattr(metric, "average", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchmetrics' own, of the same
+        if bare.all() or average == "weighted":  # what has no rows weighs nothing
+            return metric.compute().where(~bare.all(), torch.nan)
+        metric.average, metric._computed = "none", None
+        found = metric.compute().where(~bare, torch.nan)
+    metric.average, metric._computed = average, None
+    return found.nanmean() if average == "macro" else found
 
 
 def _shape(value: Any) -> str:
@@ -329,6 +348,13 @@ def alone(metric: Any) -> Any:
 
 WINDOW = "_num_vals_seen"
 """Where a wrapper of torchmetrics counts the batches of its window."""
+_RANKING = (
+    "BinaryAUROC",
+    "MulticlassAUROC",
+    "MultilabelAUROC",
+    "MulticlassAveragePrecision",
+    "MultilabelAveragePrecision",
+)
 _BESIDE = (WINDOW, "min_val", "max_val")
 """What wrappers of torchmetrics keep beside their states: batches in a window, the extremes of all epochs."""
 

@@ -53,6 +53,47 @@ def test_a_ranking_of_rows_of_one_class_is_not_defined(thresholds, caplog):
     ]
 
 
+@pytest.mark.parametrize("thresholds", [None, 2000], ids=["exact", "binned"])
+@pytest.mark.parametrize("kind", ["AUROC", "AveragePrecision"])
+def test_classes_without_rows_do_not_count_in_a_mean_of_rankings(kind, thresholds, caplog):
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    def make():
+        several = getattr(classification, f"Multiclass{kind}")
+        averages = {name: several(CLASSES, average=name, thresholds=thresholds) for name in ("macro", "weighted")}
+        return {**averages, "each": several(CLASSES, average="none", thresholds=thresholds)}
+
+    preds, target = outputs()
+    target = torch.where(target == 1, 0, target)
+    metrics = feed(SplitMetrics("test", make), preds, target, 50)
+    values, shares = metrics.compute(), preds.softmax(1)
+    assert metrics.compute() == pytest.approx(values, nan_ok=True), "a second time the same"
+    score = roc_auc_score if kind == "AUROC" else average_precision_score
+    there = [one for one in range(CLASSES) if one != 1]
+    wanted = [score((target == one).numpy(), shares[:, one].numpy()) for one in there]
+    counts = [float((target == one).sum()) for one in there]
+    tolerance = 1e-5 if thresholds is None else 5e-3
+    assert values["test/macro"] == pytest.approx(sum(wanted) / len(wanted), abs=tolerance)
+    weighted = sum(one * count for one, count in zip(wanted, counts)) / sum(counts)
+    assert values["test/weighted"] == pytest.approx(weighted, abs=tolerance)
+    each = [value for name, value in values.items() if name.startswith("test/each")]
+    assert [math.isnan(value) for value in each] == [place == 1 for place in range(CLASSES)]
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"metrics.test.{name} is not defined for class 1, which no row or each row has: it is left out"
+                    for name in ("macro", "weighted", "each")]  # fmt: skip
+
+
+def test_labels_that_all_rows_or_none_have_do_not_count_in_a_mean_of_rankings():
+    def make():
+        return {"auroc": classification.MultilabelAUROC(3), "precision": classification.MultilabelAveragePrecision(3)}
+
+    preds = torch.tensor([[3.0, 1.0, -1.0], [-2.0, 0.5, 0.3], [1.0, -1.0, 2.0], [0.1, -0.5, 1.0]])
+    target = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0]])
+    values = feed(SplitMetrics("test", make), preds, target, 4).compute()
+    assert values["test/auroc"] == pytest.approx(0.75)
+    assert values["test/precision"] == pytest.approx((1 + 5 / 6) / 2)
+
+
 def test_metrics_that_count_the_same_share_a_state_and_others_do_not():
     # a perfect first block makes top-1 and top-2 accuracy equal: they must not be taken for one
     target = torch.arange(CLASSES).repeat(8)
