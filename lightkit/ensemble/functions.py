@@ -74,34 +74,42 @@ def mean_cross_entropies(input: Tensor, target: Tensor, ignored: int) -> tuple[T
     return losses.sum(1) / weight, weight
 
 
-def by_sample(network: nn.Module) -> bool:
-    """Tell whether a network computes each sample by itself, without hooks, and only its linear layers have weights.
+def by_sample(network: nn.Module) -> str:
+    """Tell how a network computes each sample by itself, where only linear layers have weights and nothing has hooks.
 
-    Of its modules only the outermost may say so by `by_sample`: it may flatten what it gets, but not what comes later.
+    Returns:
+        `features`: along the last dimension, once it has flattened its inputs; `True`; or nothing where it does not.
     """
 
-    def known(part: nn.Module) -> bool:
+    def says(part: nn.Module) -> str:
         own = {"weight", "bias"} if type(part) is nn.Linear else set()  # a class derived from one may do more
-        says = part is network and vars(type(part)).get("by_sample", False)
-        hooked = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
-        return bool(says or type(part) in _BY_SAMPLE) and {*part._parameters, *part._buffers} <= own and not hooked
+        plain = {*part._parameters, *part._buffers} <= own and not (part._forward_hooks or part._forward_pre_hooks)
+        known = "features" if type(part) in _BY_SAMPLE else vars(type(part)).get("by_sample", "")
+        return str(known or "") if plain else ""
 
-    return all(map(known, network.modules()))
+    ways = [says(part) for part in network.modules()]
+    inside = all(type(part) in _BY_SAMPLE for part in network.modules() if part is not network)
+    return (ways[0] if inside else "True") if all(ways) else ""
 
 
-def linears(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, shared: bool = False) -> Tensor:
+def linears(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute linear layers `(M, O, I)` of many models, each on its own stretch of the samples."""
+    rows = input.reshape(len(weight), -1, input.shape[-1])
+    return linears_of_features(rows, weight, bias).reshape(*input.shape[:-1], -1)
+
+
+def linears_of_features(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, shared: bool = False) -> Tensor:
     """Compute linear layers `(M, O, I)` of many models, `(M, B, O)`, which lie in memory as `(M, O, B)`.
 
     Args:
-        input: Features `(M, B, I)`; or before the first layer `(M·B, I)`, each model's on its own stretch.
+        input: Features `(M, B, I)`; before the first layer `(M·B, I)`, or `(B, I)` where they are shared.
         weight: The weights.
         bias: What is added, `(M, O)`.
-        shared: The features before the first layer are those of all models, `(B, I)`.
+        shared: Whether the features before the first layer are those of all models.
     """
-    if shared and input.ndim == 2:
-        input = input.expand(len(weight), *input.shape)
-    rows = (input if input.ndim == 3 else input.unflatten(0, (len(weight), -1))).mT
-    return (weight @ rows if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, rows)).mT
+    if input.ndim == 2:
+        input = input.expand(len(weight), *input.shape) if shared else input.unflatten(0, (len(weight), -1))
+    return (weight @ input.mT if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, input.mT)).mT
 
 
 _CROSS_ENTROPY = F.cross_entropy

@@ -22,7 +22,14 @@ from torch.func import vmap
 
 from lightkit.common.errors import UserError
 from lightkit.device import Engine
-from lightkit.ensemble.functions import by_sample, cheap_cross_entropy, linears, mean_cross_entropies, swapped
+from lightkit.ensemble.functions import (
+    by_sample,
+    cheap_cross_entropy,
+    linears,
+    linears_of_features,
+    mean_cross_entropies,
+    swapped,
+)
 from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, loss_weight
 
@@ -123,7 +130,7 @@ class Computation:
         self._slots = list(_slots(model.template, network))
         loss: Any = criterion if type(criterion) is nn.CrossEntropyLoss else None
         usual = loss and loss.weight is None and loss.reduction == "mean" and not loss.label_smoothing
-        self._merges = bool(usual and type(self._task) is Supervised and by_sample(network))
+        self._merges = by_sample(network) if usual and type(self._task) is Supervised else ""
         self._ignored: int = getattr(loss, "ignore_index", -100)
         self._has_preds = self._has_target = self._has_weight = True
         self._draws: dict[Any, list[list[Draw]]] = {}
@@ -153,7 +160,8 @@ class Computation:
 
     def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> StepOutput:
         """Compute a batch with all models once."""
-        if self._merges and batch[1].dtype == torch.int64 and batch[1].ndim == 2 - shared:
+        merges = self._merges == "features" if shared else self._merges
+        if merges and batch[1].dtype == torch.int64 and batch[1].ndim == 2 - shared:
             return self._merged(batch, masks, shared=shared)
         tensors = tuple(self.model.tensors.values())
         if shared not in self._together:
@@ -173,9 +181,11 @@ class Computation:
         """
         x, y = batch
         drops = replayed(masks) if masks else nullcontext()
-        with self._holding(self.model.tensors), drops, swapped({"linear": partial(linears, shared=shared)}):
+        linear = partial(linears_of_features, shared=shared) if self._merges == "features" else linears
+        with self._holding(self.model.tensors), drops, swapped({"linear": linear}):
             preds = self._network(x if shared else x.flatten(0, 1))
-        y = y.expand(preds.shape[:2])
+        y = y.expand(preds.shape[:2]) if shared else y
+        preds = preds.reshape(*y.shape, -1)
         losses, counted = mean_cross_entropies(preds, y, self._ignored)
         return StepOutput(losses, preds, y, weight=counted)
 

@@ -37,8 +37,8 @@ class MLP(nn.Module):
         UserError: An argument is out of its range.
     """
 
-    by_sample = True
-    """It computes each sample by itself where its layers do so, and has no weights but theirs."""
+    by_sample = "features"
+    """It computes each sample by itself where its layers do so, along its features, and has no weights but theirs."""
 
     def __init__(
         self,

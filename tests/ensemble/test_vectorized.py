@@ -271,9 +271,27 @@ def two_in_a_row(size_in: int, size_out: int, **own: Any) -> nn.Module:
     return nn.Sequential(MLP(size_in, 5, **own), nn.ReLU(), MLP(5, size_out, **own))
 
 
-@pytest.mark.parametrize("make", [MLP, Centred, two_in_a_row])
+class Forked(nn.Module):
+    """Joins what two layers compute of each sample."""
+
+    by_sample = True
+
+    def __init__(self, size_in: int, size_out: int, **own: Any) -> None:
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(size_in, 5), nn.Linear(size_in, 5), nn.Linear(10, size_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.one(x), self.other(x)], 1).flatten(1))
+
+
+WAYS = [(MLP, "features"), (Centred, ""), (two_in_a_row, "True"), (Forked, "True")]
+
+
+@pytest.mark.parametrize(("make", "way"), WAYS)
 @pytest.mark.parametrize("ignored", [False, True])
-def test_models_are_one_where_each_sample_is_computed_by_itself(make: Callable[..., nn.Module], ignored: bool) -> None:
+def test_models_are_one_where_each_sample_is_computed_by_itself(
+    make: Callable[..., nn.Module], way: str, ignored: bool
+) -> None:
     torch.manual_seed(0)
     models = [make(4, 3, hidden=[5], activation="gelu") for _ in range(3)]
     x, y = torch.randn(3, 8, 4), torch.randint(3, (3, 8))
@@ -283,7 +301,7 @@ def test_models_are_one_where_each_sample_is_computed_by_itself(make: Callable[.
     stack = StackedModel(models)
     stack.train()
     merged = Computation(stack, models[0], Supervised(), nn.CrossEntropyLoss())
-    assert merged._merges == (make is MLP)
+    assert merged._merges == way
     found = merged((x, y))
     for place, step in enumerate(alone):
         torch.testing.assert_close(found.preds[place], step.preds)
