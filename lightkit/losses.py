@@ -210,7 +210,7 @@ _OVER_WEIGHTS_PLAIN = (F.cross_entropy, F.nll_loss)
 """Losses that divide by the weights of the classes that they counted. Taken here: `F.cross_entropy` may be replaced."""
 
 
-def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
+def mean_weight(criterion: Any, output: Any, target: Any, later: type[int] | None = None) -> Tensor | int | None:
     """Return what a loss divided by to get the mean of a batch, which is what that mean weighs among those of others.
 
     Of cross entropy and NLL with class numbers it is the sum of the class weights of all targets but the ignored ones.
@@ -221,6 +221,7 @@ def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
         criterion: The loss.
         output: Its first argument.
         target: Its second argument.
+        later: Stands for the number of targets that are not the one it is made of; None counts them at once.
     """
     # A module takes long to say that it has no such attribute.
     if hasattr(type(criterion), "mean_weight") or "mean_weight" in getattr(criterion, "__dict__", ()):
@@ -235,9 +236,10 @@ def mean_weight(criterion: Any, output: Any, target: Any) -> Tensor | None:
     fits = isinstance(target, Tensor) and output.ndim == target.ndim + 1 and not target.is_floating_point()
     if not fits or (weights is not None and output.shape[1] != len(weights)):
         return None  # shares of classes, which count by samples; or a task of the user's hands on something else
-    counted = target != options.get("ignore_index", -100)
+    ignored = options.get("ignore_index", -100)
     if weights is None:
-        return counted.sum()
+        return later(ignored) if later else (target != ignored).sum()
+    counted = target != ignored
     return torch.where(counted, weights[torch.where(counted, target, 0)], 0).sum()
 
 

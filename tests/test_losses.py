@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.losses import ByHead, FocalLoss, SupervisedContrastive, TokenCrossEntropy, mean_weight
 from lightkit.metrics import SplitMetrics
+from lightkit.metrics.split import AllBut
 
 
 def test_token_cross_entropy_is_the_mean_over_all_tokens():
@@ -203,6 +204,23 @@ def test_the_mean_of_batches_is_the_loss_of_all_rows(loss, shape, batch):
         state, metrics = metrics.state_dict(), SplitMetrics("val", block=3)
         metrics.load_state_dict(state)
     assert metrics.compute()["val/loss"] == pytest.approx(float(loss(output, target)), rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_targets_that_are_counted_later_give_the_same_state(shape):
+    loss, batches = nn.CrossEntropyLoss(ignore_index=1), [torch.randint(3, shape) for _ in range(4)]
+    batches[-1] = batches[-1][:2]
+    kinds = {later: SplitMetrics("val", block=3) for later in (None, AllBut)}
+    for target in batches:
+        output = torch.randn(len(target), 3, *shape[1:])
+        for later, metrics in kinds.items():
+            metrics.update(
+                output, target, loss(output, target), len(target), None, mean_weight(loss, output, target, later)
+            )
+    now, later = (metrics.state_dict() for metrics in kinds.values())
+    torch.testing.assert_close(later, now, rtol=0, atol=0, equal_nan=True)
+    assert type(later["queue"][0][5]) is torch.Tensor
+    assert float(now["loss_weight"]) == sum(int((target != 1).sum()) for target in batches[:3])
 
 
 def test_what_a_task_hands_on_that_the_loss_did_not_see_weighs_by_samples():

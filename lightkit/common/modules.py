@@ -191,7 +191,7 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         return change(value)
-    if value is None or type(value) in (int, float, str):  # at once: a step asks for many
+    if value is None or isinstance(value, (int, float, str)):  # at once: a step asks for many
         return value
     return rebuilt(lambda item: mapped(change, item), value)
 

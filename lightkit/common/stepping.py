@@ -53,21 +53,22 @@ def _step_fused(optimizer: Any) -> bool:
         return False
     calls, state = list[tuple[Any, list[Any]]](), optimizer.state
     for group in optimizer.param_groups:
-        used = [p for p in group["params"] if p.grad is not None]
         usual = group["fused"] and not group["amsgrad"] and not isinstance(group["lr"], torch.Tensor)
         if not usual or any(isinstance(beta, torch.Tensor) for beta in group["betas"]):
             return False
-        if not all(p.is_cpu and p.dtype is torch.float32 and state.get(p) and not p.grad.is_sparse for p in used):
+        used = [(p, p.grad, state.get(p)) for p in group["params"] if p.grad is not None]
+        if not all(own and p.is_cpu and p.dtype is torch.float32 and not grad.is_sparse for p, grad, own in used):
             return False
         calls += [(group, used)] if used else []
     if calls:
-        torch._foreach_add_([state[p]["step"] for _, used in calls for p in used], 1)
+        torch._foreach_add_([own["step"] for _, used in calls for *_, own in used], 1)
     for group, used in calls:
-        mean, square, steps = ([state[p][name] for p in used] for name in ("exp_avg", "exp_avg_sq", "step"))
+        parameters, gradients, states = zip(*used)
+        mean, square, steps = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq", "step"))
         settings = {name: group[name] for name in ("lr", "weight_decay", "eps", "maximize", "amsgrad")}
         settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "grad_scale": None, "found_inf": None}
         step: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-        step(used, [p.grad for p in used], mean, square, [], steps, **settings)
+        step(parameters, gradients, mean, square, [], steps, **settings)
     return True
 
 

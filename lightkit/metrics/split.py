@@ -30,6 +30,10 @@ def detached(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
+class AllBut(int):
+    """Stands for the number of targets of a batch that are not this one, which is counted later."""
+
+
 class MetricRow(NamedTuple):
     """The results of one batch, as they are queued; see `SplitMetrics.update`."""
 
@@ -40,6 +44,10 @@ class MetricRow(NamedTuple):
     kwargs: Kwargs | None = None
     weight: Tensor | int | None = None
     log: Mapping[str, Tensor] | None = None
+
+    def counted(self) -> MetricRow:
+        """Return the row with its weight, where that was to be counted later: many after each other take less time."""
+        return self._replace(weight=(self.target != self.weight).sum()) if isinstance(self.weight, AllBut) else self
 
 
 class LossMean:
@@ -252,7 +260,7 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            self._loss.add([(row.loss, row.size, row.weight) for row in queue])
+            self._loss.add([(row.loss, row.size, row.weight) for row in map(MetricRow.counted, queue)])
             for name in dict.fromkeys(name for row in queue for name in row.log or ()):
                 mean = self._logged.setdefault(name, LossMean(self.no_loss))
                 mean.add([(row.log[name], row.size, None) for row in queue if row.log and name in row.log])
@@ -290,7 +298,7 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
-        queue = [mapped(torch.clone, tuple(row)) for row in self._queue]
+        queue = [mapped(torch.clone, tuple(row.counted())) for row in self._queue]
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
         logged = {name: mean.state_dict() for name, mean in self._logged.items()}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import NOT_FINITE, UserError
-from lightkit.common.modules import everywhere, tensors
+from lightkit.common.modules import everywhere, mapped, tensors
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
@@ -289,11 +289,7 @@ class RollbackGuard(Guard):
 
 def copied(value: Any) -> Any:
     """Copy a nesting with tensors of its own."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return type(value)(copied(item) for item in value) if isinstance(value, (list, tuple)) else value
+    return mapped(lambda tensor: tensor.detach().clone(), value)
 
 
 _LARGEST = 1e18

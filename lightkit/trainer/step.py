@@ -18,7 +18,7 @@ from lightkit.common.stepping import needs_closure
 from lightkit.device import Engine
 from lightkit.device.stepping import Clip, ClipNorm
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.metrics.split import detached
+from lightkit.metrics.split import AllBut, detached
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
@@ -89,7 +89,7 @@ class PlainStepper:
         self.loss, self.samples = step.loss, self._learner.engine.ranks.own(size)[1]
         if not fine:
             return False
-        weight = loss_weight(step, self._learner.criterion)
+        weight = loss_weight(step, self._learner.criterion, AllBut)
         found = (step.preds, step.target, step.loss, self.samples, step.metric_kwargs, weight, step.log)
         self._results.append([mapped(detached, part) for part in found])
         self.outputs = self._results[-1][0]

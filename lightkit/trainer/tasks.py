@@ -265,9 +265,9 @@ def _loss_of_members(criterion: Criterion, members: Tensor, y: Tensor) -> Tensor
     return criterion(fit_shape(members.flatten(0, 1), repeated), repeated)
 
 
-def loss_weight(step: StepOutput, criterion: Criterion) -> Tensor | int | None:
-    """Return what the loss of a batch weighs among others; None stands for its number of samples."""
-    return mean_weight(criterion, step.preds, step.target) if step.weight is None else step.weight
+def loss_weight(step: StepOutput, criterion: Criterion, later: type[int] | None = None) -> Tensor | int | None:
+    """Return what the loss of a batch weighs among others; None stands for its number of samples. See `mean_weight`."""
+    return mean_weight(criterion, step.preds, step.target, later) if step.weight is None else step.weight
 
 
 def logits(output: Any) -> Any:

@@ -61,11 +61,11 @@ def _sums(rows: Tensor) -> Tensor:
     weights, found = _weights(rows.device), list[Tensor]()
     integers = rows.view(_INTEGERS[rows.element_size()])
     for block in integers.split(max(1, weights.shape[1] // max(1, integers.shape[1]))):
-        total = torch.zeros(2, len(block), dtype=torch.int64, device=rows.device)
+        total: Any = 0
         for piece in block.split(weights.shape[1], dim=1):
             total = total * _GOLDEN + (weights[:, None, : piece.shape[1]] * piece.to(torch.int64)).sum(2)
         found.append(total)
-    return torch.cat(found, 1).T
+    return (torch.cat(found, 1) if len(found) > 1 else found[0]).T
 
 
 class Fingerprints:
