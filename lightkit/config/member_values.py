@@ -14,7 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 from lightkit.common.text import slug
-from lightkit.config.merging import as_written, copy_node
+from lightkit.config.merging import as_written, from_plain
 
 REMOVE = "~"
 NAME = "name"
@@ -46,15 +46,12 @@ def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     Raises:
         KeyError: There is nothing at a key to remove.
     """
-    tree, changes = cast(Tree, as_written(cfg)), flat(values)
-    apply(tree, changes)
-    if any(place[0].startswith(REMOVE) for place in changes):
+    tree = cast(Tree, as_written(cfg))
+    apply(tree, flat(values))
+    try:
+        made = from_plain(tree)  # in a part of the time that OmegaConf takes
+    except (LookupError, TypeError):  # other values, such as tuples and paths
         made = OmegaConf.create(tree)
-    else:
-        made = copy_node(cfg)  # in a part of the time that making all anew takes
-        made._set_flag(["readonly", "struct"], [False, False])
-        for name in dict.fromkeys(place[0] for place in changes):
-            made[name] = tree[name]
     made._set_flag(["readonly", "struct"], [True, True])
     return made
 

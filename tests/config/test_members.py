@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from omegaconf.errors import UnsupportedValueType
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import Composed, compose, compose_jobs, load_run, run_hydra, save
@@ -188,6 +189,17 @@ def test_sweeps_take_lists_of_members() -> None:
     assert [entries(job)[0]["name"] for job in jobs] == ["cnn", "sgd"]
     with pytest.raises(UserError, match=r"ensemble\.members: unlike members need the plain sweep"):
         run_hydra(["ensemble=voting", "ensemble.members=[{model: cnn},{}]"], lambda cfg: None)
+
+
+def test_values_from_python_may_be_others_than_those_of_a_file() -> None:
+    made = composed("ensemble.size=2")
+    own = with_values(made.cfg, {"optim.betas": (0.5, 0.9), "model.hidden": [7]})
+    assert (own.optim.betas, own.model.hidden) == ([0.5, 0.9], [7])
+    assert own == with_values(own, {})
+    assert OmegaConf.is_readonly(own.optim)
+    assert made.cfg.model.hidden != [7]
+    with pytest.raises(UnsupportedValueType):
+        with_values(made.cfg, {"optim.betas": object()})
 
 
 def test_a_meta_model_is_composed_like_a_member() -> None:
