@@ -17,7 +17,7 @@ from lightkit.common.randomness import mix
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.order import cut_splits, explained_by, goal_of, is_date, is_series, whole_numbers
 from lightkit.doctor.data.overlap import MOST_NUMBERS
-from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.data.sample import DataSample, begins
 from lightkit.doctor.finding import Finding, Status, named
 
 LEAKS, SCALING = "leaking features", "scaled before"
@@ -130,12 +130,11 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
     rows = sample.train.rows[: len(columns)]
     raw = sample.unscaled(columns)
     counting = dict[int, str]()
-    for number, name in enumerate(names):
+    for number, (name, share) in enumerate(zip(names, begins(raw).double().mean(1).tolist())):
         column = raw[:, number]
-        distinct = len(column.unique()) / len(column)
-        is_ordered = distinct > 0.5 and _rank_correlation(column, rows) >= _ORDERED
-        is_number = distinct > 0.95 and bool(_NUMBER_NAME.search(name)) and whole_numbers(column)
-        dates = (distinct > 0.05 and is_date("", column)) or (distinct > 0.1 and is_date(name, column))
+        is_ordered = share > 0.5 and _rank_correlation(column, rows) >= _ORDERED
+        is_number = share > 0.95 and bool(_NUMBER_NAME.search(name)) and whole_numbers(column)
+        dates = (share > 0.05 and is_date("", column)) or (share > 0.1 and is_date(name, column))
         if is_ordered or is_number or dates:
             counting[number] = name
     return counting

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.order import class_names
-from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.data.sample import DataSample, begins
 from lightkit.doctor.finding import Finding, Status
 
 NEAR, GROUPS = "near duplicates", "groups"
@@ -85,7 +85,7 @@ class _Neighbours:
             return f"fewer than {_FEWEST_ROWS} training rows say little about how far rows lie apart"
         known, queries = train.described, other.described[:_QUERIES]
         if sample.is_table:
-            coarse = sum(len(column.unique()) < _COARSE for column in known[:_KNOWN_ROWS].unbind(1))
+            coarse = int((begins(known[:_KNOWN_ROWS]).sum(1) < _COARSE).sum())
             if coarse > known.shape[1] / 3:
                 count = f"{coarse} of {known.shape[1]} features"
                 return f"{count} have fewer than {_COARSE} values: many rows are alike anyway"
@@ -262,7 +262,7 @@ class Neighbourhood:
         if y.shape[1] != 1 or int(y.min()) < 0:
             return None
         if sample.is_table:  # of a few values, such as yes and no, each may well have rows of all classes
-            x = x[:, [len(column[:_COARSE_ROWS].unique()) >= _COARSE_COLUMN for column in x.unbind(1)]]
+            x = x[:, begins(x[:_COARSE_ROWS]).sum(1) >= _COARSE_COLUMN]
             x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9)
         if not x.shape[1]:
             return None

@@ -127,9 +127,10 @@ class DataSample:
         if x is None or x.ndim != 2 or self.is_tokens:
             return 0.0
         logarithm = 0.0
-        for column in x.unbind(1):
-            counts = column.unique(return_counts=True)[1].double()
-            logarithm += math.log(float((counts / counts.sum()).square().sum()))
+        for piece in x.split(_WIDTH, 1):
+            place = begins(piece).flatten().cumsum(0) - 1
+            equals = place.bincount()[place].reshape(len(piece.T), -1)  # of each number, with itself
+            logarithm += float((equals.double().mean(1) / len(x)).log().sum())
         return min(1.0, self.train.total * math.exp(logarithm))
 
     def columns(self) -> list[str]:
@@ -239,6 +240,13 @@ class _Reading:
             with suppress(RuntimeError):  # batches of unlike shapes
                 joined[name] = torch.cat(parts) if parts else None
         return SplitSample(order[: self.count], **joined, total=total, problem=problem)
+
+
+def begins(x: Tensor) -> Tensor:
+    """Tell where another value begins in the columns of a table `(N, D)`, each in its order, `(D, N)`."""
+    known = (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().T.contiguous()  # which NumPy lacks
+    ordered = torch.from_numpy(np.sort(known.numpy(), axis=1))  # several times as fast as that of torch
+    return functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=True)
 
 
 def describe(x: Tensor) -> Tensor:
