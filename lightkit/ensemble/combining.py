@@ -36,11 +36,11 @@ def soft(predictions: Tensor, weights: Weights = None) -> Tensor:
     """
     share = _checked(weights, predictions)
     total = torch.zeros(predictions.shape[1:], dtype=torch.float64)
-    present = torch.zeros(*predictions.shape[1:-1], 1, dtype=torch.float64)
+    present, gaps = torch.zeros(1, dtype=torch.float64), predictions.sum().isnan()  # of a NaN the sum is one, too
     for member, weight in zip(predictions, share.tolist()):  # one at a time, as all in double need too much memory
-        there = ~member.isnan().any(-1, keepdim=True)
-        total += torch.where(there, member, 0.0).double() * weight
-        present += there * weight
+        there = ~member.isnan().any(-1, keepdim=True) if gaps else ~gaps
+        total += (torch.where(there, member, 0.0) if gaps else member).double() * weight
+        present = present + there * weight
     return (total / present).to(predictions.dtype)  # 0 / 0 is NaN
 
 
@@ -65,10 +65,9 @@ def hard(predictions: Tensor, weights: Weights = None, *, task: str) -> Tensor:
 def decisions(predictions: Tensor, task: str) -> Tensor:
     """Return what was decided: the class `(..., N)`, or 0 or 1 for each label `(..., N, C)`.
 
-    What is NaN becomes class or label 0: mask it.
+    Of what is NaN that says nothing: mask it.
     """
-    known = predictions.nan_to_num(0.0)
-    return known.argmax(-1) if task == "multiclass" else (known > 0.5).long()
+    return predictions.argmax(-1) if task == "multiclass" else (predictions > 0.5).long()
 
 
 def as_probabilities(outputs: Tensor, task: str) -> Tensor:
@@ -129,7 +128,7 @@ def _checked(weights: Weights, predictions: Tensor) -> Tensor:
 
 
 def log_likelihood(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
-    """Return the natural logarithm of what was given to the truth, `(N,)` float64; the mean over labels.
+    """Return the natural logarithm of what `(..., N, C)` give to the truth, `(..., N)` float64; the mean over labels.
 
     Probabilities are kept off 0 and 1 by the smallest step of their precision, as scikit-learn does.
 
@@ -138,11 +137,11 @@ def log_likelihood(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
     """
     if task == "regression":
         raise UserError("a value has no likelihood without a variance", argument="task", received=task)
-    chance = off_limits(predictions)
     if task == "multiclass":
-        return chance.gather(1, targets.reshape(-1, 1).long())[:, 0].log()
-    truth = targets.reshape(chance.shape) > 0.5
-    return torch.where(truth, chance, 1 - chance).log().mean(1)
+        truth = targets.reshape(-1, 1).long().expand(*predictions.shape[:-1], 1)
+        return off_limits(predictions.gather(-1, truth))[..., 0].log()
+    chance = off_limits(predictions)
+    return torch.where(targets.reshape(chance.shape[-2:]) > 0.5, chance, 1 - chance).log().mean(-1)
 
 
 def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:

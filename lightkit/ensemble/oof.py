@@ -22,6 +22,8 @@ from lightkit.processes.files import write_whole
 
 SPLITS = ("train", "val", "test")
 """The splits by their number."""
+KINDS = ("oof", "holdout", "val", "test")
+"""Names that values go by, by the number of what rows they are of."""
 TASKS = ("multiclass", "binary", "multilabel", "regression")
 """Kinds of target that an ensemble can predict."""
 _FORMAT, _VERSION = "lightkit.oof", 1
@@ -93,8 +95,12 @@ class MemberPredictions:
         Args:
             chosen: `(N,)` bool, or the places of the rows in their new order.
         """
+        if chosen.dtype == torch.bool:
+            if chosen.all():
+                return self
+            chosen = chosen.nonzero()[:, 0]
         taken = copy.copy(self)  # parts of what fits together do so, too
-        taken.__dict__.update({name: getattr(self, name)[chosen] for name in _PARTS})
+        taken.__dict__.update({name: getattr(self, name).index_select(0, chosen) for name in _PARTS})
         return taken
 
     def of_split(self, *names: str) -> MemberPredictions:
@@ -108,10 +114,14 @@ class MemberPredictions:
         Args:
             apart: Training rows that decide whether a stack is used, `holdout`.
         """
-        train, val, test = (self.split == number for number in range(len(SPLITS)))
-        held = torch.isin(self.rows, self.rows[:0] if apart is None else apart)
-        parts = {"oof": train & ~held, "holdout": train & held, "val": val, "test": test}
-        return {name: self.take(part) for name, part in parts.items() if (part & self.predicted).any()}
+        kinds = self.kinds(apart)
+        there = kinds[self.predicted].bincount(minlength=len(KINDS)).tolist()
+        return {name: self.take(kinds == number) for number, name in enumerate(KINDS) if there[number]}
+
+    def kinds(self, apart: Tensor | None = None) -> Tensor:
+        """Tell by which of `KINDS` values on each row go, `(N,)` uint8; see `by_rows`."""
+        kinds = torch.where(self.split > 0, self.split + 1, 0)
+        return kinds if apart is None else kinds + ((kinds == 0) & torch.isin(self.rows, apart))
 
     def write(self, path: Path, *, forced: bool = True) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.

@@ -19,7 +19,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
 from lightkit.ensemble.combining import as_probabilities, row_losses
 from lightkit.ensemble.module import Ensemble
-from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, in_order, pooled
+from lightkit.ensemble.oof import KINDS, SPLITS, MemberPredictions, aligned, in_order, pooled
 from lightkit.trainer.tasks import logits
 
 _TRAIN, _VAL, _TEST = range(len(SPLITS))
@@ -299,46 +299,43 @@ def _digits(one: float, other: float) -> int:
 
 
 def contradictions(
-    views: Sequence[Sequence[Mapping[str, MemberPredictions]]], groups: Tensor | None = None
+    views: Sequence[Sequence[MemberPredictions]], groups: Tensor | None = None, apart: Tensor | None = None
 ) -> list[dict[str, Any]]:
     """Compare the losses of the same models on rows of several kinds that none of them learnt from.
 
     Args:
-        views: Of each view the models, and what each predicts by the name of the rows (`oof`, `val`, …). The loss of a
-            row is the mean over the models of a view.
+        views: Of each view what the models predict. The loss of a row is the mean over the models of a view.
         groups: The group of each row of the data set; losses of a group go up and down together.
+        apart: See `MemberPredictions.by_rows`, whose kinds of rows these are.
 
     Returns:
         For the first view with a difference beyond noise the lowest and the highest loss, and how many standard errors
         they are apart; nothing where there is none.
     """
     for models in views:
-        names = dict.fromkeys(name for own in models for name in own)
-        known = {name: _losses([own[name] for own in models if name in own], groups) for name in names}
+        there = [own.take(own.predicted) for own in models]
+        losses = torch.cat([row_losses(own.predictions, own.targets, own.task).double() for own in there])
+        kinds, rows = torch.cat([own.kinds(apart) for own in there]), torch.cat([own.rows for own in there])
+        known = {name: _mean_loss(rows[kinds == n], losses[kinds == n], groups) for n, name in enumerate(KINDS)}
         told = {name: facts for name, facts in known.items() if facts is not None}
         if len(told) < 2:
             continue
         low, high = (choose(told, key=lambda name: told[name][0]) for choose in (min, max))
         (least, error, few), (most, other, many) = told[low], told[high]
-        apart = (most - least) / max(math.hypot(error, other), 1e-12)
-        if apart > _ERRORS and most > _TIMES * least:
+        errors = (most - least) / max(math.hypot(error, other), 1e-12)
+        if errors > _ERRORS and most > _TIMES * least:
             ends = {low: (least, few), high: (most, many)}
-            facts = [{"on": name, "loss": loss, "rows": rows} for name, (loss, rows) in ends.items()]
-            return [{"low": facts[0], "high": facts[1], "standard_errors": apart}]
+            facts = [{"on": name, "loss": loss, "rows": count} for name, (loss, count) in ends.items()]
+            return [{"low": facts[0], "high": facts[1], "standard_errors": errors}]
     return []
 
 
-def _losses(models: Sequence[MemberPredictions], groups: Tensor | None) -> tuple[float, float, int] | None:
-    """Return mean loss, its standard error and the number of rows; None of too few rows."""
-    rows, losses = list[Tensor](), list[Tensor]()
-    for own in models:
-        there = own.take(own.predicted)
-        rows.append(there.rows)
-        losses.append(row_losses(there.predictions, there.targets, there.task).double())
-    known, place = torch.cat(rows).unique(return_inverse=True)
+def _mean_loss(rows: Tensor, losses: Tensor, groups: Tensor | None) -> tuple[float, float, int] | None:
+    """Return the mean of the losses of rows, its standard error and the number of rows; None of too few rows."""
+    known, place = rows.unique(return_inverse=True)
     if len(known) < _LEAST:
         return None
-    sums = torch.zeros(len(known), dtype=torch.float64).index_add_(0, place, torch.cat(losses))
+    sums = torch.zeros(len(known), dtype=torch.float64).index_add_(0, place, losses)
     mean = sums / place.bincount(minlength=len(known))
     error = standard_error(mean, None if groups is None else groups[known])
     return (float(mean.mean()), error, len(known)) if math.isfinite(error) else None

@@ -105,6 +105,8 @@ def test_temperature_keeps_its_limits() -> None:
     right = torch.tensor([[0.6], [0.4]])
     assert fit_temperature(right, torch.tensor([1.0, 0.0]), "binary") == pytest.approx(0.1, rel=1e-3)
     assert fit_temperature(right, torch.tensor([0.0, 1.0]), "binary") == pytest.approx(100, rel=1e-3)
+    sure = torch.tensor([[1.0], [1e-9]])  # as certain as single precision can be
+    assert fit_temperature(sure, torch.tensor([1.0, 0.0]), "binary") == 0.1
     assert fit_temperature(torch.full((2, 1), 0.5), torch.tensor([0.0, 1.0]), "binary") == 1
     assert 1 < fit_temperature(torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0, 0.0, 0.0]), "binary") <= 100
 

@@ -149,9 +149,8 @@ class Combination:
     """What the ensemble predicts."""
     weights: Mapping[str, float]
     """How much each network counts, by name."""
-    views: Sequence[Sequence[Mapping[str, MemberPredictions]]]
-    """Models that are looked at together, each with its predictions by the name of the rows: their losses should not
-    contradict each other."""
+    views: Sequence[Sequence[MemberPredictions]]
+    """What models predict that are looked at together: their losses should not contradict each other."""
     selected_on: Sequence[str] = ()
     """Names of the rows that the weights were selected on."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -267,7 +266,7 @@ class Method:
             own=own,
             predictions=combined(own, weights, self.rule),
             weights={result.member.name: float(weight) for result, weight in zip(counted, weights)},
-            views=[[one.by_rows() for one in judged]],
+            views=[judged],
             selected_on=[*weighing_rows(own)[0].by_rows()] if selects else [],
         )
 

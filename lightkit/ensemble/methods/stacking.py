@@ -26,7 +26,7 @@ from lightkit.ensemble.methods.base import (
     member,
 )
 from lightkit.ensemble.methods.plain import fold_members
-from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.ensemble.oof import KINDS, MemberPredictions, aligned, stacked
 from lightkit.ensemble.rows import MemberRows, cut_holdout, member_rows
 from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Decision, base_predictions, check_rows, divided, judge
 
@@ -186,9 +186,8 @@ class Stacking(Method):
             **(decision.record() if decision else {}),
         }
         price, cost = _price(done, bases, known, facts.task)
-        judged = predictions.by_rows(apart)
-        if chosen != STACK:
-            judged.pop("oof", None)  # the weights were selected on it
+        # On the others the weights were selected.
+        judged = predictions if chosen == STACK else predictions.take(predictions.kinds(apart) != KINDS.index("oof"))
         tuned = {"oof": chosen == GREEDY and not facts.given, "holdout": decision is not None}
         networks = {name for base in bases for name in base.networks}
         counted = [result for result in done if result.member.name in networks]
@@ -197,7 +196,7 @@ class Stacking(Method):
             own=[known[result.member.name] for result in counted],
             predictions=predictions,
             weights=shares,
-            views=[[judged], [base.by_rows(apart) for base in own]],
+            views=[[judged], own],
             selected_on=[name for name, decides in tuned.items() if decides],
             facts={"stacking": record, **price},
             lines=[*([decision.line()] if decision else []), record["why"], *cost],

@@ -54,17 +54,18 @@ def over_validations(
     """
     shares = [outcome.made.weights[name] for name in kept]
     truth, order = outcome.made.predictions.of_split("val"), rows.argsort()
-    places = sorted({record.epoch for records in kept.values() for record in records})
     begin = max(records[0].epoch for records in kept.values())
+    reached = {record.epoch for records in kept.values() for record in records}
+    places = sorted(place for place in reached if place >= begin)
     steps, found = list[int](), list[Tensor]()
-    for place in (place for place in places if place >= begin):
+    for place in places:
         newest = [[record for record in records if record.epoch <= place][-1] for records in kept.values()]
         outputs = torch.stack([record.outputs for record in newest])[:, order]
-        predictions = as_probabilities(outputs.flatten(0, 1), truth.task).unflatten(0, outputs.shape[:2])
+        columns = outputs.reshape(*outputs.shape[:2], -1).mT  # over the last dimension a softmax takes long
+        predictions = as_probabilities(columns, truth.task).mT
         votes = outcome.rule == "hard" and truth.task != "regression"
         found.append(hard(predictions, shares, task=truth.task) if votes else soft(predictions, shares))
         steps.append(max(record.step for record in newest))
-    places = [place for place in places if place >= begin]
     points = map(CurvePoint, steps, places, meter.at_once(truth, found))
     return list({point.step: point for point in points}.values())
 

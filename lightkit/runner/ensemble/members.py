@@ -47,7 +47,7 @@ class Members:
     """Runs that had finished before, and come before what is trained."""
 
     def __init__(self, run: Session, shared: Shared) -> None:
-        self.run, self.shared = run, shared
+        self.run, self.shared, self._test = run, shared, run.cfg.trainer.test
 
     def checked(self, method: Method, facts: RunFacts) -> RunFacts:
         """Return what the method has to know of the run.
@@ -72,9 +72,12 @@ class Members:
             own: What it predicts.
             apart: Training rows that are called `holdout`.
         """
-        last = result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last"
-        known = values_of(result, last=last, more=self.shared.data.more)
+        known = values_of(result, last=self._is_last(result), more=self.shared.data.more)
         return {**known, **self.measured(own.of_split("train"), apart)}
+
+    def _is_last(self, result: MemberResult) -> bool:
+        """Tell whether the last weights of a member count, and not the best."""
+        return bool(result.member.values.get("trainer.test", self._test) == "last")
 
     def measured(self, predictions: MemberPredictions, apart: Tensor) -> dict[str, float]:
         """Return loss and metrics of predictions, by the names of the rows; see `MemberPredictions.by_rows`."""
@@ -89,10 +92,8 @@ class Members:
         """Return the networks of some members as the file of the ensemble has them, and what else it says of them."""
         members = []
         for result in results:
-            last = result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last"
-            state = result.weights
+            state, name, last = result.weights, result.member.name, self._is_last(result)
             state = state or content.load_model_state(counted_checkpoint(self.run.cfg, result.folder, last=last))
-            name = result.member.name
             members.append(StoredMember(name, read_config(result.folder), weights.get(name, 0.0), state))
         return members, {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -91,13 +92,15 @@ class Outcome:
 
     def on(self, split: str) -> tuple[Tensor, MemberPredictions]:
         """Return the predictions of the members `(M, N, C)`, and of the ensemble, on a split."""
-        rows = self.made.predictions.of_split(split)
-        return self.beside(rows), rows
+        chosen = self.made.predictions.split == SPLITS.index(split)
+        return self.beside[:, chosen], self.made.predictions.take(chosen)
 
-    def beside(self, rows: MemberPredictions) -> Tensor:
-        """Return what the members predict of some rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
-        own = [member.take(torch.isin(member.rows, rows.rows)) for member in self.made.own]
-        return stacked(aligned([*own, rows])[:-1])
+    @cached_property
+    def beside(self) -> Tensor:
+        """What the members predict of the rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
+        whole = self.made.predictions
+        own = [member.take(torch.isin(member.rows, whole.rows)) for member in self.made.own]
+        return stacked(aligned([*own, whole])[:-1])
 
 
 class SplitMeter:
@@ -253,7 +256,6 @@ def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
     if len(rows) < 2:
         return {}
     task, data = rows.task, (rows.predictions, rows.targets, rows.task)
-    options: dict[str, Any] = {"fitting": fitting, "seed": seed}
     found: dict[str, Any] = {"split": outcome.split}
     measured = rows if fitting is None else rows.take(~fitting)
     if task != "regression":
@@ -267,7 +269,7 @@ def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
         found["ece_calibrated"] = reliability(scaled, measured.targets, task).error
         found["log_likelihood_calibrated"] = float(log_likelihood(scaled, measured.targets, task).mean())
     else:
-        found["log_likelihood_calibrated"] = calibrated_log_likelihood(*data, **options)
+        found["log_likelihood_calibrated"] = calibrated_log_likelihood(*data, fitting=fitting, seed=seed)
     return found
 
 
@@ -283,7 +285,7 @@ def worth(outcome: Outcome, *, seed: int = 0) -> float | None:
     if size < 2 or chosen.sum() < 2 or not outcome.independent:
         return None
     rows = outcome.made.predictions.take(chosen)
-    members = outcome.beside(rows)
+    members = outcome.beside[:, chosen]
     if members.isnan().any():
         return None
     draws = min(20, max(1, _DRAWS // size))

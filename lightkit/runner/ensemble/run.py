@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from lightkit.assembly import Shared, build_learner, build_logger
 from lightkit.assembly.dry_run import unnoticed
@@ -176,7 +177,7 @@ class EnsemblePlan:
         outcome = Outcome(type(method).__name__, method.rule, made, values, single, goal.monitor, goal.mode)
         patient, seconds = ENSEMBLE in goal.figures, round(time.monotonic() - run.began, 3)
         report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
-        self._doubt(made)
+        self._doubt(made, apart)
         self._show(outcome, report)
         return self._result(values, report)
 
@@ -188,10 +189,10 @@ class EnsemblePlan:
         parts = with_ensemble(build_learner(cfg, self.shared, path, pretrained=False, trains=False), path, cfg)
         return {name: value for split in more for name, value in evaluate_split(parts, split).items()}
 
-    def _doubt(self, made: Combination) -> None:
+    def _doubt(self, made: Combination, apart: Tensor) -> None:
         """Find out what speaks against the values of the ensemble: contradicting losses, and rows seen before."""
         data, rows = self.shared.data, made.predictions
-        unknown, seen, found = dict[str, Any](), dict[str, int](), contradictions(made.views, data.groups)
+        unknown, seen, found = dict[str, Any](), dict[str, int](), contradictions(made.views, data.groups, apart)
         self.lines += contradiction_lines(found)
         for name, cfg in self.members.beginnings(self.facts).items():
             base = rows_of_base(cfg, data.info.fingerprint)

@@ -63,24 +63,24 @@ def test_equal_rows_are_learnt_from_together_or_not_at_all(options: tuple[str, .
         assert options != FOLDS or abs(len(parts[0]) - len(parts[1])) <= 2
 
 
-def member(rows: torch.Tensor, errors: torch.Tensor, split: str) -> MemberPredictions:
-    """Predictions of a regression that are wrong by so much."""
-    number = torch.full((len(rows),), SPLITS.index(split), dtype=torch.uint8)
-    counts = torch.ones(len(rows), dtype=torch.int64)
-    return MemberPredictions(rows, number, counts, errors[:, None].float(), torch.zeros(len(rows)), "regression")
+def member(learnt: torch.Tensor, tested: torch.Tensor) -> MemberPredictions:
+    """Predictions of a regression that are wrong by so much: of training rows, and of those of the test split."""
+    errors, count = torch.cat([learnt, tested]), len(learnt) + len(tested)
+    split = torch.tensor([SPLITS.index("train")] * len(learnt) + [SPLITS.index("test")] * len(tested)).to(torch.uint8)
+    facts = torch.ones(count, dtype=torch.int64), errors[:, None].float(), torch.zeros(count), "regression"
+    return MemberPredictions(torch.arange(count), split, *facts)
 
 
 def test_chance_few_rows_and_rows_of_one_group_say_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
-    rows, other = torch.arange(200), torch.arange(200, 400)
     small, large = (torch.randn(200, generator=generator) * size for size in (1.0, 2.0))
-    apart = {"oof": member(rows, small, "train"), "test": member(other, large, "test")}
-    alike = {"oof": member(rows, small, "train"), "test": member(other, large / 2, "test")}
-    few = {"oof": member(rows, small, "train"), "test": member(other[:9], large[:9], "test")}
+    apart, alike, few = member(small, large), member(small, large / 2), member(small, large[:9])
     (pair,) = contradictions([[alike], [apart]])
     assert (pair["low"]["on"], pair["high"]["on"], pair["high"]["rows"]) == ("oof", "test", 200)
     assert "test rows" in contradiction_lines([pair])[0]
-    assert not contradictions([[alike], [few], [{}]])
+    assert not contradictions([[alike], [few], [member(small[:0], large[:0])]])
+    (pair,) = contradictions([[apart]], apart=torch.arange(195))
+    assert (pair["low"]["on"], pair["low"]["rows"]) == ("holdout", 195)
     # The same losses, where all rows of the test split but a few are of one person.
     groups = torch.arange(400).where(torch.arange(400) < 205, torch.tensor(399))
     assert not contradictions([[apart]], groups)
