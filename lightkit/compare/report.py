@@ -319,9 +319,7 @@ def _draw_parallel(axes: Axes, comparison: RunComparison) -> None:
     short = comparison.names
     axes.set_xticks(range(len(names)), [short.get(name, name) for name in names], fontsize=9, fontweight="bold")
     axes.xaxis.tick_top()
-    axes.set_yticks([])
-    axes.set_xlim(-0.35, len(names) - 0.85)
-    axes.set_ylim(-0.04, 1.04)
+    axes.set(yticks=[], xlim=(-0.35, len(names) - 0.85), ylim=(-0.04, 1.04))
     bare(axes)
 
 

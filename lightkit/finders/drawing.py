@@ -43,8 +43,7 @@ def draw_lr(found: FoundRate, title: str) -> Figure:
     if best is not None:
         axes.axvline(best.lr, color=ORANGE, label=f"suggested: {best.lr:g}")
     axes.axvline(found.configured, color=INK, lw=1, ls=":", label=f"optim.lr: {found.configured:g}")
-    axes.set_xlabel("learning rate (optim.lr)")
-    axes.set_ylabel("training loss")
+    axes.set(xlabel="learning rate (optim.lr)", ylabel="training loss")
     add_legend(axes, loc="upper left" if best is None else "lower left")
     return figure
 
@@ -65,8 +64,8 @@ def draw_workers(found: FoundWorkers, title: str) -> Figure:
     axes.axhline(found.compute, color=BLUE, ls="--", lw=1, label="with batches that are there already")
     axes.set_xticks(places, [str(speed.workers) for speed in found.speeds])
     axes.set_ylim(0, 1.25 * max([found.compute, *(speed.samples for speed in found.speeds)]))
-    axes.set_xlabel(f"loader processes (data.num_workers), of {found.cpus} CPUs; suggested: {found.suggested}")
-    axes.set_ylabel("training samples a second")
+    workers = f"loader processes (data.num_workers), of {found.cpus} CPUs; suggested: {found.suggested}"
+    axes.set(xlabel=workers, ylabel="training samples a second")
     add_legend(axes, loc="upper right")
     return figure
 
@@ -120,9 +119,7 @@ def draw_batch(
     ticks = sorted({*speeds} | {at for at, _ in measured})
     axes.set_xticks(ticks, [str(at) for at in ticks], fontsize=8)
     axes.minorticks_off()
-    axes.set_ylim(0, top / scale)
-    axes.set_xlabel("samples of a batch (data.batch_size)")
-    axes.set_ylabel(f"memory [{unit}]")
+    axes.set(ylim=(0, top / scale), xlabel="samples of a batch (data.batch_size)", ylabel=f"memory [{unit}]")
     if speeds:
         right = axes.twinx()
         lines += right.plot([*speeds], [*speeds.values()], "s--", color=GREEN, label="samples a second")

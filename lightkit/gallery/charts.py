@@ -191,8 +191,7 @@ def losses_chart(losses: Tensor) -> Figure:
         axes.axvline(float(finite.mean()), color=INK, linewidth=1)
         axes.annotate(f"mean {float(finite.mean()):.4g}", (float(finite.mean()), 1), xycoords=("data", "axes fraction"),
                       xytext=(4, -8), textcoords="offset points", fontsize=8, color=INK)  # fmt: skip
-    axes.set_xlabel("loss")
-    axes.set_ylabel("samples")
+    axes.set(xlabel="loss", ylabel="samples")
     return figure
 
 
@@ -207,8 +206,7 @@ def predicted_chart(outputs: Tensor, targets: Tensor) -> Figure:
     axes.scatter(targets.numpy(), outputs.numpy(), s=8, color=BLUE, alpha=0.6, linewidths=0)
     low, high = float(targets.min()), float(targets.max())
     axes.plot([low, high], [low, high], color=FAINT, linewidth=1, zorder=0)
-    axes.set_xlabel("target")
-    axes.set_ylabel("prediction")
+    axes.set(xlabel="target", ylabel="prediction")
     return figure
 
 

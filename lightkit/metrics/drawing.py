@@ -28,7 +28,7 @@ from lightkit.common.drawing import (
     short,
     write_cell,
 )
-from lightkit.metrics.figures import ClassRow, Curve
+from lightkit.metrics.figures import ClassRow, Curve, curve_of
 from lightkit.metrics.results import CONFUSION, PR, ROC, labels_of
 
 WRITTEN_CELLS = 20
@@ -58,8 +58,7 @@ def _confusion_matrix(matrix: Tensor, names: Sequence[str]) -> Figure:
     scale = PowerNorm(1.0 if size <= WRITTEN_CELLS else 0.5, vmin=0, vmax=1)
     image = axes.imshow(shares, cmap="Blues", norm=scale, interpolation="nearest")
     square_ticks(axes, names)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
+    axes.set(xlabel="predicted", ylabel="true")
     written: tuple[Any, float] = (None, 0.0)
     if size <= WRITTEN_CELLS:
         written = _counted(counts, shares, digits=max(1, len(str(int(counts.max())))))
@@ -122,8 +121,7 @@ def per_class(rows: Sequence[ClassRow]) -> Figure:
         axes.scatter(values, places, s=size, color=colour, marker=marker, label=label.replace("f1", "F1"), zorder=3)
     lowest = min((v for row in shown for v in row[1:4] if not math.isnan(v)), default=0.0)
     start = max(0.0, math.floor((lowest - 0.02) * 20) / 20)
-    axes.set_xlim(start - (1 - start) * 0.02, 1 + (1 - start) * 0.02)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set(xlim=(start - (1 - start) * 0.02, 1 + (1 - start) * 0.02), ylim=(len(shown) - 0.4, -0.6))
     axes.set_yticks(places, [f"{short(row.name)}  ({row.support:,})" for row in shown])
     ruled(axes, "x")
     add_legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
@@ -141,8 +139,7 @@ def roc(curves: Sequence[Curve]) -> Figure:
     figure, axes = new_figure(7.4, 5.4, "ROC: found against falsely reported")
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     _draw_curves(axes, curves, area="AUROC", steps=False)
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("true positive rate")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
     return figure
 
 
@@ -154,8 +151,7 @@ def precision_recall(curves: Sequence[Curve]) -> Figure:
     """
     figure, axes = new_figure(7.4, 5.4, "Precision over recall")
     _draw_curves(axes, curves, area="AP", steps=True)
-    axes.set_xlabel("recall")
-    axes.set_ylabel("precision")
+    axes.set(xlabel="recall", ylabel="precision")
     return figure
 
 
@@ -178,9 +174,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool)
     title = f"{area}\nweakest {len(weakest)} of {len(curves)}" if len(weakest) < len(curves) else area
     legend = add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), title=title, title_fontsize=8)
     legend.get_title().set(color=INK, fontweight="bold")
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(-0.02, 1.04)
-    axes.set_aspect("equal")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04), aspect="equal")
     ruled(axes)
     bare(axes)
 
@@ -239,15 +233,8 @@ def _curves(arrays: Mapping[str, Any], x: str, y: str, classes: list[str], *, st
     else:
         labels = [name.partition("/")[2] for name in arrays if name.startswith(f"{x}/")]
         pairs = {label: (arrays[f"{x}/{label}"], arrays[f"{y}/{label}"]) for label in labels}
-    found = (_curve(label, *map(torch.from_numpy, pair), steps=steps) for label, pair in pairs.items())
+    found = (curve_of(label, *map(torch.from_numpy, pair), steps=steps) for label, pair in pairs.items())
     return [curve for curve in found if len(curve.x)]
-
-
-def _curve(label: str, x: torch.Tensor, y: torch.Tensor, *, steps: bool) -> Curve:
-    known = x.isfinite() & y.isfinite()  # of a class without samples nothing is
-    x, y = x[known], y[known]
-    area = ((x[1:] - x[:-1]) * y[:-1]).sum().abs() if steps else torch.trapezoid(y, x).abs()
-    return Curve(label, x, y, float(area))
 
 
 def _values(value: Any, title: str) -> Figure:

@@ -66,8 +66,7 @@ def over_size(
         best = np.nanmax(single) if mode == "max" else np.nanmin(single)
         for value, style, label in ((best, _DASHES, "best member"), (np.nanmean(single), ":", "mean member")):
             axes.axhline(value, color=INK, linewidth=1, linestyle=style, label=f"{label}  {_number(value)}", zorder=2)
-    axes.set_xlabel("members")
-    axes.set_ylabel(metric)
+    axes.set(xlabel="members", ylabel=metric)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     _beside(axes)
     return figure
@@ -93,8 +92,7 @@ def over_epochs(members: Mapping[str, Series], ensemble: Series | None, *, metri
     if ensemble is not None:
         marker = "o" if len(ensemble[0]) == 1 else None
         axes.plot(*ensemble, color=INK, linewidth=2.4, label="ensemble", marker=marker, zorder=4)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(metric)
+    axes.set(xlabel="epoch", ylabel=metric)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     _beside(axes)
     return figure
@@ -132,8 +130,7 @@ def reliability(
         color=(0, 0, 0, 0), edgecolor=ORANGE, linewidth=1.1, hatch="////",
     )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=_DASHES, label="calibrated", zorder=4)
-    axes.set_ylim(0, 1.02)
-    axes.set_ylabel("share that is right" if task == "multiclass" else "share that is true")
+    axes.set(ylim=(0, 1.02), ylabel="share that is right" if task == "multiclass" else "share that is true")
     add_legend(axes, loc="upper left")
     total = max(1.0, float(np.sum(counts)))
     below.bar(centres, np.asarray(counts, dtype=float) / total, widths, color=COLOURS[-3], zorder=2)
@@ -194,10 +191,8 @@ def weights(names: Sequence[str], values: Sequence[float]) -> Figure:
     most = max(max(chosen, default=0.0), 1e-12)
     for place, value in zip(places, chosen):
         axes.text(value + most * 0.015, place, _number(value) if value else "0", va="center", fontsize=8, color=INK)
-    axes.set_xlim(0, most * 1.14)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set(xlim=(0, most * 1.14), ylim=(len(shown) - 0.4, -0.6), xlabel="weight")
     axes.set_yticks(places, [short(names[at]) for at in shown])
-    axes.set_xlabel("weight")
     ruled(axes, "x")
     return figure
 

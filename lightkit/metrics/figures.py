@@ -153,6 +153,14 @@ class Curve(NamedTuple):
     area: float
 
 
+def curve_of(label: str, x: Tensor, y: Tensor, *, steps: bool) -> Curve:
+    """Return a curve with the area under it: by trapezoids, or in `steps`, as the mean precision over the recall is."""
+    known = x.isfinite() & y.isfinite()  # of a class without samples nothing is
+    x, y = x[known], y[known]
+    area = ((x[1:] - x[:-1]) * y[:-1]).sum().abs() if steps else torch.trapezoid(y, x).abs()
+    return Curve(label, x, y, float(area))
+
+
 class Counts:
     """Accumulates on the CPU, a block of batches at a time.
 
@@ -199,13 +207,8 @@ class Counts:
             first, second, _ = drawn.compute()
         xs, ys = (first, second) if kind == "roc" else (second, first)
         xs, ys = ([xs], [ys]) if self.task == "binary" else (xs, ys)
-        curves = []
-        for name, x, y, some in zip(names, xs, ys, seen):
-            if some:
-                # By trapezoids; average precision is the mean precision weighted by the steps in recall.
-                area = torch.trapezoid(y, x).abs() if kind == "roc" else -((x[1:] - x[:-1]) * y[:-1]).sum()
-                curves.append(Curve(name, x, y, float(area)))
-        return curves
+        found = zip(names, xs, ys, seen)
+        return [curve_of(name, x, y, steps=kind == "pr") for name, x, y, some in found if some]
 
     def _flush(self) -> None:
         if not self._queue:
