@@ -19,6 +19,7 @@ from typing import Literal
 from lightkit.common import run_files
 from lightkit.common.errors import FAILED, UserError
 from lightkit.processes.children import output_of
+from lightkit.processes.files import without_links
 from lightkit.processes.forks import fork_away
 from lightkit.runs.lock import in_use, locked, read_lock, wait_for_lock
 
@@ -82,10 +83,9 @@ def detach(
     for name in (run_files.LOCK, run_files.JOB_LOCK):
         if (lock := read_lock(folder, name)) is not None and lock.is_held:
             raise in_use(folder, lock.told)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     with writing(folder / run_files.OUTPUT_LOG):
         folder.mkdir(parents=True, exist_ok=True)
-        log = os.open(folder / run_files.OUTPUT_LOG, flags, 0o666)
+        log = without_links(folder / run_files.OUTPUT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     before = os.fstat(log).st_size
     receive, send = os.pipe()
     middle = fork_away(partial(_carry_out, folder, work, guard, receive, send), log)

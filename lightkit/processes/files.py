@@ -90,6 +90,15 @@ def put_in_place(made: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
+def without_links(path: Path | str, flags: int) -> int:
+    """Open a file, which `open` makes where there is none, but not what a link leads to: for its `opener`.
+
+    Raises:
+        OSError: It is a link, or cannot be opened.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def sync_file(path: Path | str) -> None:
     """Force a file and its name to the disk; one that is not there is nothing to lose.
 

@@ -26,7 +26,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import IN_USE, UserError
 from lightkit.common.reading import UnreadableError, parse_object
 from lightkit.processes.children import output_of
-from lightkit.processes.files import HAS_LOCKS, is_taken, take, wait_until_free
+from lightkit.processes.files import HAS_LOCKS, is_taken, take, wait_until_free, without_links
 
 _TRIES, _TRY_SECONDS = 5, 0.01
 _LOOKERS_SECONDS = 60.0
@@ -78,10 +78,6 @@ def locked(folder: Path, name: str = run_files.LOCK, *, detached: bool = False) 
         UserError: Another process holds it (exit code 75).
         OSError: The file of the lock cannot be made or written.
     """
-
-    def without_links(path: str, flags: int) -> int:
-        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
     with open(folder / name, "a+b", buffering=0, opener=without_links) as file:
         is_ours = _lock(file, folder, {"detached": True} if detached else {})
         try:

@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from lightkit.common import run_files
@@ -34,6 +34,7 @@ from lightkit.common.reading import (
     parse_object,
 )
 from lightkit.config.provenance import RunSignature, is_ours, read_signature, signer
+from lightkit.processes.files import without_links
 from lightkit.sweep.job import Job, JobOutcome, JobPlaces
 
 FORMAT = 1
@@ -147,8 +148,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / run_files.SWEEP_JOURNAL
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.fdopen(os.open(self.path, flags, 0o666), "r+b", buffering=0)
+        self._file = FileIO(self.path, "a+", opener=without_links)
         size = self._file.seek(0, os.SEEK_END)
         if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
             self._file.write(b"\n")  # after a line that a crash has torn
@@ -156,9 +156,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def head(self, **facts: Any) -> None:

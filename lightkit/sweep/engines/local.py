@@ -19,6 +19,7 @@ from lightkit.monitor.gpus import GpuFacts, allowed, is_free, used_share
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
 from lightkit.processes.children import Child, usable_cpus
+from lightkit.processes.files import without_links
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
 from lightkit.sweep.job import Job, Start, section_of
@@ -91,7 +92,7 @@ class LocalEngine(JobEngine):
         """Start the process of a job in the first free slot."""
         slot = self._free[0]
         before = read_result(start.job.folder)
-        with _appended(start.job.folder / run_files.OUTPUT_LOG) as log:
+        with open(start.job.folder / run_files.OUTPUT_LOG, "ab", opener=without_links) as log:
             process = self._forked(start, slot, log) if self._warm else _fresh(start, slot, log)
         self._free.remove(slot)
         self._running[start.job.name] = _Running(start, slot, process, before, _memory_kills())
@@ -155,7 +156,7 @@ class LocalEngine(JobEngine):
             return 0
         if job.told:
             return -signal.SIGTERM
-        with _appended(job.start.job.folder / run_files.OUTPUT_LOG) as log:
+        with open(job.start.job.folder / run_files.OUTPUT_LOG, "ab", opener=without_links) as log:
             job.process = _fresh(job.start, job.slot, log)
         return None
 
@@ -266,11 +267,6 @@ def _fresh(start: Start, slot: Slot, log: IO[bytes]) -> Child:
     It has a session of its own: Ctrl-C reaches it once, through the sweep. A second signal would end it at once.
     """
     return Child(job_command(start), output=log, variables=_variables(slot.variables))
-
-
-def _appended(path: Path) -> IO[bytes]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 
 def _memory_kills() -> int:

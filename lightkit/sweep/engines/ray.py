@@ -19,6 +19,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import FAILED, IN_USE, UserError
 from lightkit.processes import guard
 from lightkit.processes.children import Child, Hung
+from lightkit.processes.files import without_links
 from lightkit.sweep.engines.base import JobEngine, Plan, job_command
 from lightkit.sweep.job import Start
 
@@ -218,8 +219,7 @@ def _shorten_messages(ray: Any, file: Path) -> None:
         text = "\n".join(map(str, data.get("lines") or ()))
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-            with os.fdopen(os.open(file, flags, 0o666), "a", encoding="utf-8") as kept:
+            with open(file, "a", encoding="utf-8", opener=without_links) as kept:
                 kept.write(f"{text}\n")
         _LOG.warning("Ray reports: %s; the whole report is in %s", text.strip().partition(". ")[0][:200], file)
 
