@@ -8,7 +8,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Sequence
 from functools import cache
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -126,9 +126,7 @@ class _First:
         owned = ((part, name, tensor) for part in self._module.modules() for name, tensor in part._buffers.items())
         self._before = [(part, name, t, t._version, t.clone()) for part, name, t in owned if t is not None]
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         before, self._before = self._before, []
         self.changed = [
             (part, name, values)
@@ -149,9 +147,7 @@ class _Again:
         for part, name, values in self._first.changed:
             part._buffers[name] = values.clone()
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for part, name, tensor in self._now:
             part._buffers[name] = tensor
         self._now = []

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 
 from lightkit.common.errors import UserError
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
@@ -40,9 +39,7 @@ class NoMonitor:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

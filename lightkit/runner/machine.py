@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -51,9 +51,7 @@ class Machine:
         self._monitor.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._monitor.stop()
 
     def _read(self) -> dict[str, float]:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from lightkit.common.errors import of_signal
-from lightkit.common.signals import respected, swallowed
+from lightkit.common.signals import handled, swallowed
 
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -83,16 +83,10 @@ class Signals(Interrupt):
         A signal that is ignored stays ignored, so that `nohup` keeps its meaning. Outside the main thread nothing can
         be caught and nothing is.
         """
-        before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, self._note) for number in respected()}
-            if number := swallowed():
+        with handled(self._note):
+            if threading.current_thread() is threading.main_thread() and (number := swallowed()):
                 self._note(number, None)
-        try:
             yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self.number:
