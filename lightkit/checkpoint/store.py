@@ -171,13 +171,11 @@ class CheckpointStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             for content, value in saves:
                 step, epoch = content["state"]["step"], content["state"]["epoch"]
-                entry = Entry(f"step-{step:08d}.pt", step, epoch, value, sha256="", bytes=0)
-                plain = {**to_plain(content), LABEL: {"step": step, "value": value, "epoch": epoch}}
-                memory = io.BytesIO()
-                torch.save(plain, memory)
+                file, memory = f"step-{step:08d}.pt", io.BytesIO()
+                torch.save({**to_plain(content), LABEL: {"step": step, "value": value, "epoch": epoch}}, memory)
                 written = memory.getbuffer()
-                (self.folder / entry.file).write_bytes(written)
-                entries.append(replace(entry, sha256=hashlib.sha256(written).hexdigest(), bytes=len(written)))
+                (self.folder / file).write_bytes(written)
+                entries.append(Entry(file, step, epoch, value, hashlib.sha256(written).hexdigest(), len(written)))
             manifest.write_new(self.folder, sorted(entries, key=lambda entry: entry.step), mode=self.mode)
         except OSError as error:
             raise self._save_error(entries[-1].step if entries else 0, error) from error

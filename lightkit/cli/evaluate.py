@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser, check_checkpoint, whole_number
 from lightkit.cli.inspected import configuration
-from lightkit.cli.terminal import complain, json_text, number, report, say, table, width
+from lightkit.cli.terminal import complain, number, report, say, table, width
 from lightkit.common import run_files
 from lightkit.common.collecting import importing
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError, keys_under, writing_to
 from lightkit.common.names import SPLIT_NAMES
-from lightkit.common.text import counted, slug
+from lightkit.common.text import counted, json_text, slug
 from lightkit.processes.files import replacing
 from lightkit.runs.catalog import find_run, project, run_name
 from lightkit.runs.reading import read_run, read_run_unchanged

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import json_text, read_seconds, say, table, watch, width
+from lightkit.cli.terminal import read_seconds, say, table, watch, width
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
+from lightkit.common.text import json_text
 from lightkit.monitor.gpus import FIELDS, describe, is_order_known, visible_gpus
 from lightkit.monitor.nvml import open_source
 from lightkit.runs.catalog import path_from, project

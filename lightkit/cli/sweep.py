@@ -17,13 +17,13 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session
 from lightkit.cli.logs import patiently
 from lightkit.cli.replicates import best_of, whole_states
-from lightkit.cli.terminal import complain, json_text, number, read_seconds, say, table
+from lightkit.cli.terminal import complain, number, read_seconds, say, table
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvWriter
 from lightkit.common.errors import UserError
 from lightkit.common.reading import TEXTS, yaml_or_nothing
 from lightkit.common.suggest import nearest
-from lightkit.common.text import counted
+from lightkit.common.text import counted, json_text
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration, shortened
 from lightkit.runs.catalog import project

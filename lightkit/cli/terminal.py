@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
@@ -13,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime
 
 from lightkit.common.errors import UserError
-from lightkit.common.text import in_one_line, visible
+from lightkit.common.text import in_one_line, json_text, visible
 
 SHORTEST = 12
 """Characters that a cell of a table keeps at least."""
@@ -31,18 +30,6 @@ def complain(text: str) -> None:
     """Print `text` to standard error, after what went to standard output before it; control characters written out."""
     sys.stdout.flush()
     print(visible(text), file=sys.stderr)
-
-
-def json_text(content: object, *, one_line: bool = False) -> str:
-    """Write plain values as JSON, which has null for what is no finite number.
-
-    Args:
-        content: Lists, dictionaries, numbers and texts; of anything else its text is written.
-        one_line: Write a line, for one value after the other; else indented.
-    """
-    from lightkit.loggers.files import plain
-
-    return json.dumps(plain(content), indent=None if one_line else 2, ensure_ascii=False, allow_nan=False)
 
 
 def report(options: Namespace, content: object, text: Callable[[], str | Iterable[str]]) -> int:

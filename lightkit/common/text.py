@@ -1,4 +1,4 @@
-"""Text that somebody else may have written: made safe to show, without secrets and look-alikes of ASCII.
+"""Text that somebody else may have written: made safe to show, without secrets and look-alikes of ASCII; and JSON.
 
 Values that came from the environment may be secrets: no message shows them.
 """
@@ -10,7 +10,9 @@ import math
 import re
 import shlex
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 """Cells that mean that there is no value, in lower case."""
@@ -88,6 +90,29 @@ def is_missing(cell: str) -> bool:
     if cell.lower() in MISSING:
         return True
     return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
+
+
+def json_text(content: object, *, one_line: bool = False) -> str:
+    """Write plain values as JSON, which has null for what is no finite number.
+
+    Args:
+        content: Lists, dictionaries, numbers and texts; of anything else its text is written.
+        one_line: Write a line, for one value after the other; else indented.
+    """
+    return json.dumps(plain(content), indent=None if one_line else 2, ensure_ascii=False, allow_nan=False)
+
+
+def plain(content: Any) -> Any:
+    """Reduce nested content to what JSON knows."""
+    if isinstance(content, Mapping):
+        return {str(key): plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple | set | frozenset):
+        return [plain(value) for value in content]
+    if content is None or isinstance(content, bool | int | str):
+        return content
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    return str(content)
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,6 +13,7 @@ from lightkit.common.collecting import uncollected
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
 from lightkit.common.ranking import is_noise, mean_and_sd
+from lightkit.common.text import plain
 from lightkit.compare.grouping import Group, columns, labels_of, once_a_seed, short_names
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.filters import direction_of, ordered
@@ -87,8 +88,6 @@ class RunComparison:
 
     def plain(self) -> dict[str, Any]:
         """Return it as what JSON knows."""
-        from lightkit.loggers.files import plain
-
         groups = [
             {
                 "label": row.label,

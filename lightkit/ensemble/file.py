@@ -22,7 +22,7 @@ from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UNREADABLE, UserError
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
-from lightkit.ensemble.oof import read_tensors, write_tensors
+from lightkit.ensemble.oof import read_tensors, write_content
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -64,6 +64,8 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
     Raises:
         UserError: It cannot be written; one of that name is as it was.
     """
+    from safetensors.torch import save
+
     tensors, places, known = dict[str, Tensor](), dict[str, dict[str, str]](), dict[str, str]()
     for member in ensemble.members:
         places[member.name] = {}
@@ -84,7 +86,8 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
             for member in ensemble.members
         ],
     }
-    write_tensors(path, tensors, {"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)})
+    about = {"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)}
+    write_content(path, save(tensors, metadata=about))
 
 
 def read_ensemble(path: Path) -> StoredEnsemble:

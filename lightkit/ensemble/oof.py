@@ -123,20 +123,13 @@ class MemberPredictions:
         kinds = torch.where(self.split > 0, self.split + 1, 0)
         return kinds if apart is None else kinds + ((kinds == 0) & torch.isin(self.rows, apart))
 
-    def write(self, path: Path, *, forced: bool = True) -> None:
+    def write(self, path: Path) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.
-
-        Args:
-            path: Where to.
-            forced: Wait until it is on the disk.
 
         Raises:
             UserError: It cannot be written; one of that name is as it was.
         """
-        order = in_order(self.rows, self.split)
-        tensors = {name: getattr(self, name)[order].detach().cpu().contiguous() for name in _PARTS}
-        facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
-        write_tensors(path, tensors, {"format": _FORMAT, "version": str(_VERSION), **facts}, forced=forced)
+        write_all([self], [path], forced=True)
 
     @staticmethod
     def read(path: Path) -> MemberPredictions:
@@ -163,22 +156,34 @@ class MemberPredictions:
             raise _refused(path, f"the file is damaged: {told}") from error
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str], *, forced: bool = True) -> None:
-    """Write a file of tensors with facts about them, as a whole or not at all.
+def write_all(members: Sequence[MemberPredictions], paths: Sequence[Path], *, forced: bool = False) -> None:
+    """Write the file of each member; what those of the same rows have alike is made once. See `write`."""
+    from safetensors.torch import save
 
-    Args:
-        path: Where to.
-        tensors: The tensors by name.
-        facts: What is said of them.
-        forced: Wait until it is on the disk.
+    facts = {(own.task, own.data, own.classes) for own in members}
+    alike = len(facts) == 1 and _is_aligned(members) and all(own.counts.equal(members[0].counts) for own in members)
+    content, begin, end = b"", 0, 0
+    for own, path in zip(members, paths):
+        if content and alike:
+            content = content[:begin] + own.predictions.detach().cpu().numpy().tobytes() + content[end:]
+        else:
+            order = in_order(own.rows, own.split)
+            tensors = {name: getattr(own, name)[order].detach().cpu().contiguous() for name in _PARTS}
+            said = {"task": own.task, "data": own.data, "classes": json.dumps(own.classes)}
+            content = save(tensors, {"format": _FORMAT, "version": str(_VERSION), **said})
+            size = 8 + int.from_bytes(content[:8], "little")
+            begin, end = (size + place for place in json.loads(content[8:size])["predictions"]["data_offsets"])
+        write_content(path, content, forced=forced)
+
+
+def write_content(path: Path, content: bytes, *, forced: bool = True) -> None:
+    """Write a file as a whole or not at all; with `forced` it is on the disk then.
 
     Raises:
         UserError: It cannot be written; one of that name is as it was.
     """
-    from safetensors.torch import save
-
     try:
-        write_whole(path, save(tensors, metadata=facts), scratch=f".{path.name}.unfinished", forced=forced)
+        write_whole(path, content, scratch=f".{path.name}.unfinished", forced=forced)
     except OSError as error:
         raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 

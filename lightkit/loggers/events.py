@@ -175,17 +175,22 @@ class Layout:
         """Return the layout as values of a summary that is written then; nothing where it is as it was before."""
         if self._is_written:
             return []
-        from torch.utils.tensorboard.summary import custom_scalars
-
         self._is_written = True
-        charts = {
-            category: {
-                title: ["Multiline", [found[title]]]
-                for title in sorted(found, key=lambda title: _PLACES.get(title, -1))
-            }
-            for category, found in self._charts.items()
+        return _layout_of(tuple((category, *found.items()) for category, found in self._charts.items()))
+
+
+@lru_cache(64)
+def _layout_of(charts: tuple[tuple[Any, ...], ...]) -> list[Any]:
+    """Return the layout of charts, which many runs have alike: of each category titles with tags."""
+    from torch.utils.tensorboard.summary import custom_scalars
+
+    made = {
+        category: {
+            title: ["Multiline", [tags]] for title, tags in sorted(own, key=lambda chart: _PLACES.get(chart[0], -1))
         }
-        return list(custom_scalars(charts).value)
+        for category, *own in charts
+    }
+    return list(custom_scalars(made).value)
 
 
 def layouts(values: Iterable[Any]) -> list[bytes]:

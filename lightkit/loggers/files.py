@@ -14,10 +14,10 @@ from typing import IO, Any
 
 from lightkit.common.names import name_problem
 from lightkit.common.reading import parse_object, read_file
-from lightkit.common.text import in_one_line
+from lightkit.common.text import in_one_line, json_text
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.wording import percent
-from lightkit.processes.files import replacing, sync_file, write_whole
+from lightkit.processes.files import sync_file, write_whole
 
 
 class JsonlLogger(Logger):
@@ -72,22 +72,9 @@ def write_json(path: Path | str, content: Any) -> None:
         path: The file; its folder is made where it is missing.
         content: Plain values; paths and other objects are written as text.
     """
-    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json_text(content) + "\n"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, forced=True)
-
-
-def plain(content: Any) -> Any:
-    """Reduce nested content to what JSON knows."""
-    if isinstance(content, Mapping):
-        return {str(key): plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple | set | frozenset):
-        return [plain(value) for value in content]
-    if content is None or isinstance(content, bool | int | str):
-        return content
-    if isinstance(content, float):
-        return content if math.isfinite(content) else None
-    return str(content)
 
 
 SECONDS_BETWEEN_WRITES = 1.0
@@ -155,8 +142,7 @@ class ProgressFile(Logger):
         self._next = now + self.seconds
         with suppress(OSError, ValueError):
             text = json.dumps({"written": round(time.time(), 3), **make()}, allow_nan=False)
-            with replacing(self.path, scratch=f"{self.path.name}{_SCRATCH}") as scratch:
-                scratch.write_text(text, encoding="utf-8")
+            write_whole(self.path, text, scratch=f"{self.path.name}{_SCRATCH}")
 
     def close(self) -> None:
         """Take the file away."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from lightkit.cli.terminal import SHORTEST, json_text, table, width
+from lightkit.cli.terminal import SHORTEST, table, width
 from tests.conftest import Outcome
 
 TITLES = ("name", "best", "folder")
@@ -85,9 +85,3 @@ def test_no_control_character_of_others_reaches_the_terminal(
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed), printed
     assert "evil" in printed or "fake row" in printed
     assert "\nfake row" not in printed
-
-
-def test_json_has_null_for_what_is_no_number() -> None:
-    content = {"loss": float("nan"), "rows": [float("inf"), 1], "folder": Path("a"), "name": "ü"}
-    assert json_text(content, one_line=True) == '{"loss": null, "rows": [null, 1], "folder": "a", "name": "ü"}'
-    assert json.loads(json_text(content)) == {"loss": None, "rows": [None, 1], "folder": "a", "name": "ü"}

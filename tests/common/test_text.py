@@ -10,6 +10,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.text import (
     forget,
     in_one_line,
+    json_text,
     look_alike,
     plain_letters,
     remember,
@@ -108,3 +109,9 @@ def test_numbers_short_words_folders_and_parts_of_words_are_left(tmp_path: Path)
 def test_the_folders_of_a_path_that_is_not_there_are_a_part_of_it(tmp_path: Path) -> None:
     remember("A", f"{tmp_path}/hunter2-0b5f3a/x.csv")
     assert without_secrets(f"there is no folder {tmp_path}/hunter2-0b5f3a") == "there is no folder ${oc.env:A}"
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    content = {"loss": float("nan"), "rows": [float("inf"), 1], "folder": Path("a"), "name": "ü"}
+    assert json_text(content, one_line=True) == '{"loss": null, "rows": [null, 1], "folder": "a", "name": "ü"}'
+    assert json.loads(json_text(content)) == {"loss": None, "rows": [None, 1], "folder": "a", "name": "ü"}

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold, TimeSeriesSplit
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, pooled, stacked
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, pooled, stacked, write_all
 from lightkit.ensemble.rows import cut_holdout, member_rows, unseen_by_all
 
 NAN = torch.nan
@@ -53,6 +53,31 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         assert MemberPredictions.read(path).rows.tolist() == rows
     with pytest.raises(UserError, match="cannot be written"):
         read.write(tmp_path / "none" / "oof.safetensors")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"classes": ("yes", "no")},
+        {"counts": [1, 2, 0]},
+        {"split": [0, 0, 2]},
+        {"rows": [1, 3, 6]},
+        {"rows": [1, 4, 5]},
+        {"rows": [5, 3, 1], "split": [1, 0, 0]},
+    ],
+)
+def test_files_of_several_members_are_those_of_each(tmp_path: Path, other: dict[str, Any]) -> None:
+    facts: dict[str, Any] = {"rows": [1, 3, 5], "split": [0, 0, 1]}
+    members = [member(**facts, values=0.1), member(**facts | other, values=0.2), member(**facts, values=0.3)]
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    write_all(members, paths)
+    for own, path in zip(members, paths):
+        own.write(tmp_path / "alone.safetensors")
+        found, alone = (MemberPredictions.read(file) for file in (path, tmp_path / "alone.safetensors"))
+        assert (found.task, found.data, found.classes) == (alone.task, alone.data, alone.classes)
+        for name in ("rows", "split", "counts", "predictions", "targets"):
+            assert same(getattr(found, name).float(), getattr(alone, name).float())
 
 
 def test_splits_are_chosen_by_name() -> None:

@@ -218,25 +218,26 @@ class GroupTraining:
 
     @uncollected()
     def _close(self, files: MemberFiles, facts: dict[str, Any]) -> list[MemberResult]:
-        """Test the members that have ended, and write what they came to; `facts` are those of all."""
-        run, results = self.run, list[MemberResult]()
+        """Test the members that have ended, and write what the new ones came to; `facts` are those of all."""
+        run, cfg, results = self.run, self.cfg, list[MemberResult]()
         for part in self.stack.members:
             if part.lost is not None:
                 run.members.message(f"member {part.name} is trained again, alone: {part.lost}")
         pairs = [(own, part) for own, part in zip(self.members, self.stack.members) if part.lost is None]
         parts = [part for _, part in pairs]
         splits = HELD_OUT.values() if is_member(files.folders[self.members[0].name]) else ()
-        outputs = evaluate_ended(parts, [*splits], cfg=self.cfg, saves=self.saves, run=run) if parts else {}
-        for place, (own, part) in enumerate(pairs):
-            if own.name in self.finished:
-                results.append(self.finished[own.name])
-                continue
-            given = {split: columns[place] for split, columns in outputs.items()}
-            folder = files.folders[own.name]
+        outputs = evaluate_ended(parts, [*splits], cfg=cfg, saves=self.saves, run=run) if parts else {}
+        new = [own.name not in self.finished for own, _ in pairs]
+        pairs, outputs = [*compress(pairs, new)], {split: [*compress(own, new)] for split, own in outputs.items()}
+        for own, part in pairs:
             files.save(own, part)
-            predictions = keep_outputs(given, part.learner.data.info, folder) if splits else None
-            if self.cfg.metrics.figures or self.cfg.checkpoint.export != "none":
-                self._extras(own, part, folder, given)
+        places = [(part.learner.data.info, files.folders[own.name]) for own, part in pairs]
+        kept = keep_outputs(outputs, places) if splits else [None] * len(pairs)
+        extras = bool(cfg.metrics.figures) or cfg.checkpoint.export != "none"
+        for place, ((own, part), predictions) in enumerate(zip(pairs, kept)):
+            folder = files.folders[own.name]
+            if extras:
+                self._extras(own, part, folder, {split: columns[place] for split, columns in outputs.items()})
             result = files.finish(own, part, **facts)
             weights = part.learner.model.state_dict() if self.saves else None
             results.append(MemberResult(own, folder, result, predictions, weights))

@@ -17,16 +17,16 @@ from lightkit.assembly import build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
-from lightkit.common.text import counted
+from lightkit.common.text import counted, json_text
 from lightkit.config import as_yaml, public, save_text, with_values
 from lightkit.config.provenance import signer
 from lightkit.data import Data
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
-from lightkit.loggers.files import line, plain, write_json
+from lightkit.loggers.files import line, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
-from lightkit.runner.session import Session, keep_rows, make_result
+from lightkit.runner.session import Session, keep_rows
 from lightkit.runs.catalog import is_fold
 from lightkit.runs.folder import RunFolder, unwritable
 from lightkit.trainer.evaluate import ValidationMeter
@@ -101,15 +101,11 @@ class MemberFiles:
         self._seed, self._name, self._keeps_best = run.cfg.seed, cfg.name, cfg.checkpoint.keep_best > 0
         self.texts = ConfigTexts(members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), **facts, "seed": _STAND_IN}
-        self._environment = self._text(self._facts)
+        self._environment = json_text(self._facts)
         self._store = build_store(cfg.checkpoint, run.place.path, mode=cfg.metrics.mode)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
         self._together: Path | None = None
-        self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
-
-    @staticmethod
-    def _text(facts: Mapping[str, Any]) -> str:
-        return json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        self._goal = {"monitor": str(cfg.metrics.monitor), "mode": str(cfg.metrics.mode)}
 
     def begin(self, members: Sequence[RunMember], data: Mapping[str, Data]) -> None:
         """Make the folders of some members, and write down what is about to run in them.
@@ -133,8 +129,8 @@ class MemberFiles:
                 lines = "".join(f"- {json.dumps(text)}\n" for text in typed)
                 (path / run_files.OVERRIDES).write_text(lines or "[]\n", encoding="utf-8")
                 own = is_fold(path)
-                text = self._text({**self._facts, **facts_of(data[member.name])}) if own else self._environment
-                text = text.replace(str(_STAND_IN), str(seed))
+                text = json_text({**self._facts, **facts_of(data[member.name])}) if own else self._environment
+                text = text.replace(str(_STAND_IN), str(seed)) + "\n"
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
                 if own:
                     keep_rows(data[member.name], RunFolder(path))
@@ -191,15 +187,15 @@ class MemberFiles:
         Raises:
             UserError: A file cannot be written.
         """
-        path, state = self.folders[member.name], trained.state
+        path, state, name = self.folders[member.name], trained.state, member.values.get("name", self._name)
         try:
             rows = trained.history.rows
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
-                TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
+                TensorBoardLogger(path, **self._goal).write_all(rows, self.texts.settings(member))
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
-            result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
-            result |= {"name": member.values.get("name", self._name), "seconds": round(seconds, 3)}
+            facts = {"name": name, "seconds": round(seconds, 3), "system": dict(system)}
+            result = summary.result(state, status="finished", reason=state.stop_reason, **self._goal, **facts)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             write_json(path / run_files.RESULT, result)
         except OSError as error:
@@ -208,7 +204,7 @@ class MemberFiles:
 
     def _saves(self, trained: StackMember, text: str) -> list[tuple[dict[str, Any], float | None]]:
         """Return the contents of the checkpoints to keep, with the monitored value."""
-        monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
+        monitor, found = self._goal["monitor"], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best if self._keeps_best else None
         if best is not None and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))

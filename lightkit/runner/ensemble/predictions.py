@@ -18,7 +18,7 @@ from lightkit.common.modules import mapped, tensors
 from lightkit.data import DataInfo, Loader
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.methods.base import MemberResult
-from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions
+from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions, write_all
 from lightkit.ensemble.stack import StackedLoader, StackMember, same_rows
 from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
 from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
@@ -110,23 +110,25 @@ def predict_held_out(
     return as_predictions(found, info, source=source)
 
 
-def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -> MemberPredictions:
-    """Write and return what a member predicts of rows that it did not learn from, where its outputs are known.
-
-    The file is not forced to the disk: one that is damaged makes a resumed run train the member again.
+def keep_outputs(
+    outputs: Mapping[str, Sequence[Outputs]], members: Sequence[tuple[DataInfo, Path]]
+) -> list[MemberPredictions]:
+    """Write and return what members predict of rows that they did not learn from, where their outputs are known.
 
     Args:
-        outputs: By the names of `HELD_OUT`.
-        info: Facts about the data.
-        folder: The member's folder.
+        outputs: Those of each member, by the names of `HELD_OUT`.
+        members: Facts about the data of each, and its folder.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: A file cannot be written.
     """
     found = {split: outputs[held_out] for split, held_out in HELD_OUT.items() if held_out in outputs}
-    predictions = as_predictions(found, info, source=str(folder))
-    predictions.write(folder / run_files.PREDICTIONS_HELD_OUT, forced=False)
-    return predictions
+    kept = [
+        as_predictions({split: own[place] for split, own in found.items()}, info, source=str(folder))
+        for place, (info, folder) in enumerate(members)
+    ]
+    write_all(kept, [folder / run_files.PREDICTIONS_HELD_OUT for _, folder in members])
+    return kept
 
 
 def as_predictions(outputs: Mapping[str, Outputs], info: DataInfo, *, source: str) -> MemberPredictions:

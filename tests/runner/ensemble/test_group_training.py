@@ -100,6 +100,8 @@ def test_the_folders_are_those_of_members_trained_one_after_the_other(
         assert one.result.keys() == other.result.keys()
         assert one.result["test"] == pytest.approx(other.result["test"], abs=1e-4)
         assert tags(one.folder) == tags(other.folder)
+        weighed = max(path.stat().st_mtime_ns for path in one.folder.glob("checkpoints/*.pt"))
+        assert (one.folder / "oof.safetensors").stat().st_mtime_ns >= weighed  # or it passes for outdated
     assert not (tmp_path / "a" / "together").exists()
     folder = together[1].folder
     values = Runner(load_run(folder).cfg, folder).evaluate("test")
