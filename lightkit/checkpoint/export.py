@@ -18,7 +18,7 @@ from lightkit.checkpoint.files import draft, to_plain
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.reading import LABEL, reason
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 
 FILES = {
     "weights": run_files.WEIGHTS,
@@ -131,10 +131,8 @@ def write_file(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     Raises:
         UserError: It cannot be written; one of that name is as it was.
     """
-    try:
+    with writing_to(path, "cannot be written"):
         draft(path, fill, scratch=f".{path.name}.unfinished").publish()
-    except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 
 
 State = Mapping[str, torch.Tensor]

@@ -108,6 +108,19 @@ def _open_safetensors(path: Path) -> Any:
         raise unreadable(path, reason(error)) from error
 
 
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read the tensors of a file by name, and the facts about them.
+
+    Raises:
+        SafetensorError: It is no such file, or damaged.
+        OSError: It cannot be read.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as content:
+        return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
+
+
 def _check_archive(path: Path) -> None:
     try:
         check_bytes(path, entry_of(path))

@@ -28,8 +28,7 @@ from torchensemble import adversarial_training, bagging, snapshot_ensemble, voti
 from torchensemble.utils import set_module
 
 from lightkit.checkpoint.export import write_state_dict
-from lightkit.checkpoint.reading import reason
-from lightkit.common.errors import NOT_FINITE, UserError
+from lightkit.common.errors import NOT_FINITE, UserError, writing_to
 from lightkit.ensemble.module import Ensemble, Joint, Rule
 
 TASKS = {"multiclass": "Classifier", "regression": "Regressor"}
@@ -114,10 +113,8 @@ def write_file(container: Any, folder: Path) -> Path:
         "_criterion": None,  # an object, which PyTorch no longer reads by itself
         "n_outputs": container.n_outputs,
     }
-    try:
+    with writing_to(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(folder), family="cannot-write") from error
     write_state_dict(content, folder / name)
     return folder / name
 

@@ -18,11 +18,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from lightkit.checkpoint.formats import read_tensors
 from lightkit.checkpoint.reading import reason
-from lightkit.common.errors import UNREADABLE, UserError
+from lightkit.common.errors import UNREADABLE, UserError, writing_to
 from lightkit.common.names import name_problem
 from lightkit.ensemble.module import Ensemble, Rule
-from lightkit.ensemble.oof import read_tensors, write_content
+from lightkit.processes.files import write_whole
 
 _FORMAT, _VERSION = "lightkit.ensemble", 1
 _JOIN = "/"
@@ -87,7 +88,8 @@ def write_ensemble(path: Path, ensemble: StoredEnsemble) -> None:
         ],
     }
     about = {"format": _FORMAT, "version": str(_VERSION), "ensemble": json.dumps(facts)}
-    write_content(path, save(tensors, metadata=about))
+    with writing_to(path, "cannot be written"):
+        write_whole(path, save(tensors, metadata=about), scratch=f".{path.name}.unfinished", forced=True)
 
 
 def read_ensemble(path: Path) -> StoredEnsemble:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightkit.checkpoint.formats import read_tensors
 from lightkit.checkpoint.reading import reason
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, writing_to
 from lightkit.processes.files import write_whole
 
 SPLITS = ("train", "val", "test")
@@ -173,32 +174,8 @@ def write_all(members: Sequence[MemberPredictions], paths: Sequence[Path], *, fo
             content = save(tensors, {"format": _FORMAT, "version": str(_VERSION), **said})
             size = 8 + int.from_bytes(content[:8], "little")
             begin, end = (size + place for place in json.loads(content[8:size])["predictions"]["data_offsets"])
-        write_content(path, content, forced=forced)
-
-
-def write_content(path: Path, content: bytes, *, forced: bool = True) -> None:
-    """Write a file as a whole or not at all; with `forced` it is on the disk then.
-
-    Raises:
-        UserError: It cannot be written; one of that name is as it was.
-    """
-    try:
-        write_whole(path, content, scratch=f".{path.name}.unfinished", forced=forced)
-    except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors of a file by name, and the facts about them.
-
-    Raises:
-        SafetensorError: It is no such file, or damaged.
-        OSError: It cannot be read.
-    """
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as content:
-        return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
+        with writing_to(path, "cannot be written"):
+            write_whole(path, content, scratch=f".{path.name}.unfinished", forced=forced)
 
 
 def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:

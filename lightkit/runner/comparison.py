@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lightkit.checkpoint.compare import leaves
+from lightkit.checkpoint.formats import read_tensors
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
@@ -90,12 +91,8 @@ def _points(folder: Path) -> dict[str, Any]:
 
 def _tensors(folder: Path, name: str) -> dict[str, Any]:
     """Return tensors and facts of a file of an ensemble; nothing where there is none."""
-    from safetensors import safe_open
-
-    if not (folder / name).is_file():
-        return {}
-    with safe_open(folder / name, framework="pt") as file:
-        return {**{key: file.get_tensor(key) for key in file.keys()}, **(file.metadata() or {})}  # noqa: SIM118
+    tensors, facts = read_tensors(folder / name) if (folder / name).is_file() else ({}, {})
+    return {**tensors, **facts}
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
